@@ -85,6 +85,11 @@ CREATE TABLE jobs (
     notify            TEXT    NOT NULL DEFAULT '',  -- what somebody is told of it; '' for nothing
     outcome           TEXT    NOT NULL DEFAULT '' CHECK (outcome IN ('', 'good', 'failed')),
                                                   -- of its last run, or of its children's
+    versions_bytes    INTEGER NOT NULL DEFAULT 0 CHECK (versions_bytes >= 0),
+                                                  -- the documents of all its versions together
+    failures          INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0),
+                                                  -- in a row, as long as `outcome` is failed,
+    failing_since     INTEGER NOT NULL DEFAULT 0, -- and when the first of them was
     PRIMARY KEY (namespace, id)
 ) STRICT;
 
@@ -98,6 +103,7 @@ CREATE INDEX jobs_ended_children ON jobs (namespace, parent_id, modify_index)
 CREATE INDEX jobs_parents ON jobs (namespace, id) WHERE launches_children = 1;
 -- With `=` every statement that looks for a parent would be prepared anew for each that it looks for.
 CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_id IS '';
+CREATE INDEX jobs_changed ON jobs (modify_index, namespace, id);
 CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
 CREATE INDEX jobs_dead ON jobs (modify_index) WHERE status = 'dead';
 CREATE INDEX jobs_everywhere ON jobs (namespace, id)
@@ -130,7 +136,7 @@ BEGIN
 END;
 
 -- What may change about a version: stable, its tag, and the status it had when it was
--- current last. Written by daemon/jobs and daemon/evals/deployments.py.
+-- current last. Written by daemon/jobs and daemon/evals/deployment_watcher.py.
 CREATE TABLE job_version_states (
     namespace       TEXT    NOT NULL,
     job_id          TEXT    NOT NULL,
@@ -214,7 +220,7 @@ CREATE TABLE notifications (
     event         TEXT    NOT NULL CHECK (event IN ('failure', 'recovery', 'missed', 'late')),
     reason        TEXT    NOT NULL,
     webhook       TEXT    NOT NULL,               -- where to, or
-    command       TEXT    NOT NULL,               -- by which command; the other one is empty
+    command       TEXT    NOT NULL,               -- by which command, or to which receiver
     status        TEXT    NOT NULL CHECK (status IN ('pending', 'sent', 'failed')),
     attempts      INTEGER NOT NULL CHECK (attempts >= 0),
     next_attempt  INTEGER NOT NULL,
@@ -222,13 +228,28 @@ CREATE TABLE notifications (
     create_time   INTEGER NOT NULL,
     modify_time   INTEGER NOT NULL,
     create_index  INTEGER NOT NULL,
-    modify_index  INTEGER NOT NULL
+    modify_index  INTEGER NOT NULL,
+    receiver      TEXT    NOT NULL DEFAULT '',    -- of the configuration; of these three one is set
+    failures      INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0),
+                                                  -- in a row, up to this one
+    failing_since INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE INDEX notifications_by_job  ON notifications (namespace, job_id, number);
 CREATE INDEX notifications_pending ON notifications (namespace, job_id, next_attempt)
-                                   WHERE status = 'pending';
+                                   WHERE status = 'pending' AND receiver = '';
+CREATE INDEX notifications_by_receiver ON notifications (receiver, next_attempt)
+                                       WHERE status = 'pending' AND receiver > '';
 CREATE INDEX notifications_by_time ON notifications (next_attempt) WHERE status = 'pending';
+
+-- How many notifications were sent, given up, or dropped because too many waited already: by the
+-- receiver, or by the way (`webhook`, `command`). Written with each such notification.
+CREATE TABLE notification_totals (
+    receiver      TEXT    NOT NULL,
+    outcome       TEXT    NOT NULL CHECK (outcome IN ('sent', 'failed', 'dropped')),
+    number        INTEGER NOT NULL CHECK (number >= 0),
+    PRIMARY KEY (receiver, outcome)
+) STRICT, WITHOUT ROWID;
 
 -- Evaluations: requests to look at a job again. Made by whoever makes work necessary, in the
 -- same write as its cause; finished by daemon/evals/applier.py in the write that stores the
@@ -256,6 +277,7 @@ CREATE TABLE evaluations (
 
 CREATE INDEX evaluations_by_job     ON evaluations (namespace, job_id, modify_index);
 CREATE INDEX evaluations_in_order   ON evaluations (create_index, id);
+CREATE INDEX evaluations_of_job_in_order ON evaluations (namespace, job_id, create_index, id);
 CREATE INDEX evaluations_ready      ON evaluations (priority DESC, create_index)
                                     WHERE status = 'pending' AND wait_until = 0;
 CREATE INDEX evaluations_delayed    ON evaluations (wait_until)
@@ -306,6 +328,9 @@ CREATE INDEX allocations_by_job        ON allocations (namespace, job_id, task_g
 CREATE INDEX allocations_by_evaluation ON allocations (eval_id);
 CREATE INDEX allocations_by_deployment ON allocations (deployment_id) WHERE deployment_id <> '';
 CREATE INDEX allocations_in_order      ON allocations (create_index, id);
+CREATE INDEX allocations_of_job_in_order ON allocations (namespace, job_id, create_index, id);
+CREATE INDEX allocations_of_job_changed ON allocations (namespace, job_id, modify_index);
+CREATE INDEX allocations_of_node_changed ON allocations (node_id, modify_index);
 CREATE INDEX allocations_changed       ON allocations (node_id, alloc_modify_index);
 CREATE INDEX allocations_holding       ON allocations (node_id)
                                        WHERE client_status IN ('pending', 'running', 'unknown');
@@ -454,7 +479,7 @@ CREATE INDEX services_by_job        ON services (namespace, job_id);
 CREATE INDEX services_by_allocation ON services (allocation_id);
 
 -- Deployments: one version of a job replacing another. Made by daemon/evals/applier.py;
--- status, counts and promotion are written by daemon/evals/deployments.py.
+-- status, counts and promotion are written by daemon/evals/deployment_watcher.py.
 CREATE TABLE deployments (
     id            TEXT    NOT NULL UNIQUE,
     namespace     TEXT    NOT NULL,
@@ -468,7 +493,8 @@ CREATE TABLE deployments (
 ) STRICT;
 
 CREATE INDEX deployments_in_order ON deployments (create_index, id);
-CREATE INDEX deployments_by_job ON deployments (namespace, job_id, create_index);
+CREATE INDEX deployments_by_job ON deployments (namespace, job_id, create_index, id);
+CREATE INDEX deployments_of_job_changed ON deployments (namespace, job_id, modify_index);
 CREATE INDEX deployments_active ON deployments (namespace, job_id)
                                 WHERE status IN ('running', 'paused');
 
@@ -558,6 +584,18 @@ CREATE TABLE settings (
     value         TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Units of the daemon's own work that failed at their last attempts: how often in a row, and why.
+-- A row goes when its unit succeeds or changes, is given up or released. Written by daemon/fences.py.
+CREATE TABLE faults (
+    kind          TEXT    NOT NULL,               -- evaluation, periodic job, loop, …
+    key           TEXT    NOT NULL,               -- which one of its kind
+    failures      INTEGER NOT NULL CHECK (failures >= 1),
+    reason        TEXT    NOT NULL,
+    since         INTEGER NOT NULL,
+    until         INTEGER NOT NULL,               -- it pauses until then
+    PRIMARY KEY (kind, key)
+) STRICT, WITHOUT ROWID;
+
 -- Defaults of an older version that stay in force in this store until the configuration names the
 -- setting. Written by the migrations that came with the new defaults; empty in a new store.
 CREATE TABLE kept_defaults (
@@ -592,6 +630,7 @@ CREATE TABLE tokens (
 
 CREATE INDEX tokens_by_parent ON tokens (parent) WHERE parent <> '';
 CREATE INDEX tokens_by_mount  ON tokens (mount) WHERE mount <> '';
+CREATE INDEX tokens_in_order  ON tokens (create_index, accessor);
 CREATE INDEX tokens_to_end    ON tokens (expires_at) WHERE expires_at IS NOT NULL;
 
 -- Roles by whose name tokens are made on the secrets side. Written by daemon/acl.
@@ -601,7 +640,7 @@ CREATE TABLE token_roles (
 ) STRICT, WITHOUT ROWID;
 
 -- Answers that wait, sealed with a key that their token's secret gives, to be taken once. They
--- end with their token. Written by daemon/acl/wrapping.py.
+-- end with their token. Written by daemon/acl/response_wrapping.py.
 CREATE TABLE wrapped_answers (
     accessor      TEXT    NOT NULL PRIMARY KEY REFERENCES tokens (accessor) ON DELETE CASCADE,
     path          TEXT    NOT NULL,               -- of the request that was answered

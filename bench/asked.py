@@ -1,6 +1,6 @@
-"""What each route is asked that makes it look at most: for the bench of stalls, and its test.
+"""The most expensive request of each route, for the benchmark of stalls and its test.
 
-Reads of the tables get the same queries; a stream has its own in `STREAMS`.
+Read routes share the same query parameters. Streams have their own in `STREAMS`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,13 +8,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from daemon.api.endpoints import ENDPOINTS
 from daemon.api.routes import ROUTES
+from daemon.api.vault_routes import ENDPOINTS
 from daemon.ui.routes import PAGES
-from daemon.web.request import Endpoint, Operation, Read, Stream
-from daemon.web.visits import Page
+from daemon.web.request import Endpoint, Operation, ReadRoute, StreamRoute
+from daemon.web.ui_session import UiPage
 
-# What makes a listing look at as much as it can.
+# Query parameters that make a listing read as many rows as possible.
 QUERIES: tuple[Mapping[str, object], ...] = (
     {},
     {"per_page": 20, "namespace": "*"},
@@ -28,15 +28,20 @@ BODIES: Mapping[str, object] = {
     "/v1/search": {"Prefix": "0", "Context": "all"},
     "/v1/search/fuzzy": {"Text": "dispatch", "Context": "all"},
 }
-WIDE = "wide"  # a job with as many allocations as all others together
-# Answers that are sent while they are made: with what they are asked.
+WIDE = "wide"  # a job with as many allocations as all other jobs together
+# Streamed responses, each with its request.
 STREAMS: Mapping[str, Mapping[str, object]] = {
     "/v1/job/{job_id}/logs": {"type": "stdout"},
+    "/v1/job/{job_id}/logs/lines": {},
+    "/v1/job/{job_id}/logs/search": {"contains": "x"},
     "/v1/client/allocation/{alloc_id}/stats": {},
     "/v1/client/allocation/{alloc_id}/checks": {},
     "/v1/client/allocation/{anything}": {},
+    "/v1/client/usage": {},
     "/v1/client/stats": {},
     "/v1/client/fs/logs/{alloc_id}": {"task": "main", "type": "stdout"},
+    "/v1/client/fs/lines/{alloc_id}": {"task": "main"},
+    "/v1/client/fs/search/{alloc_id}": {"task": "main", "contains": "x"},
     "/v1/client/fs/ls/{alloc_id}": {"path": "/"},
     "/v1/client/fs/stat/{alloc_id}": {"path": "/"},
     "/v1/client/fs/cat/{alloc_id}": {"path": "/x"},
@@ -45,6 +50,8 @@ STREAMS: Mapping[str, Mapping[str, object]] = {
     "/v1/client/fs/{anything}": {},
     "/v1/event/stream": {"index": 1, "namespace": "*"},
     "/v1/metrics": {"format": "prometheus"},
+    "/v1/agent/pprof/cmdline": {},
+    "/v1/agent/pprof/{profile}": {},
     "/v1/agent/monitor": {"log_level": "trace"},
     "/v1/operator/confinement": {},
 }
@@ -52,25 +59,32 @@ METHODS = {Operation.READ: "GET", Operation.LIST: "LIST"}
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """One request: the row of the table that it is for, and what it says."""
+    """A request: its row in the route table, and its contents."""
 
     row: str
     method: str
-    path: str  # with braces
+    path: str  # with placeholders in braces
     query: Mapping[str, object] = {}
-    body: object = None
+    body: object = None  # bytes are sent unchanged, other values as JSON
+
+    @property
+    def content(self) -> bytes:
+        """Return the body as bytes."""
+        if self.body is None or isinstance(self.body, bytes):
+            return self.body or b""
+        return msgspec.json.encode(self.body)
 
     def target(self, names: Mapping[str, str]) -> tuple[str, str]:
-        """Return the path and the query, with what stands in the place of the braces."""
+        """Return the path and the query, with the placeholders replaced."""
         parts = self.path.replace("{", "}").split("}")
         parts[1::2] = [quote(names.get(name, "default"), safe="") for name in parts[1::2]]
         return "".join(parts), urlencode({name: str(value) for name, value in self.query.items()})
 
 
 def reads() -> Iterator[Asked]:
-    """Yield what is asked of the routes that show state, on both sides and in the interface."""
+    """Yield the requests to the read routes of both APIs and the UI."""
     for route in ROUTES:
-        if isinstance(route, Read):
+        if isinstance(route, ReadRoute):
             yield from _of_read(route, {})
             if "{job_id}" in route.path:
                 yield from _of_read(route, {"job_id": WIDE})
@@ -84,19 +98,19 @@ def reads() -> Iterator[Asked]:
 
 
 def streams() -> Iterator[Asked]:
-    """Yield what is asked of the routes whose answer is sent while it is made."""
+    """Yield the requests to the routes that stream their response."""
     for path, query in STREAMS.items():
         yield Asked(f"GET {path}", "GET", path, query)
         if "{job_id}" in path:
             yield Asked(f"GET {path}", "GET", path.replace("{job_id}", WIDE), query)
 
 
-def _of_read(route: Read, names: Mapping[str, str]) -> Iterator[Asked]:
+def _of_read(route: ReadRoute, names: Mapping[str, str]) -> Iterator[Asked]:
     path = route.path
     for name, value in names.items():
         path = path.replace(f"{{{name}}}", value)
     method = "POST" if "GET" not in route.methods else "GET"
-    # Below one object there is no namespace but its own.
+    # Routes of one object accept only that object's namespace.
     hidden = {"namespace"} if "{" in route.path else set()
     for given in QUERIES:
         query = {name: value for name, value in given.items() if name not in hidden}
@@ -110,15 +124,15 @@ def _of_endpoint(endpoint: Endpoint) -> Iterator[Asked]:
             yield Asked(f"{method} {endpoint.path}", method, endpoint.path)
 
 
-def _of_page(page: Page) -> Iterator[Asked]:
+def _of_page(page: UiPage) -> Iterator[Asked]:
     for query in OF_PAGES:
         yield Asked(f"GET {page.path}", "GET", page.path, query)
 
 
 def rows() -> Iterator[str]:
-    """Yield every row of the tables that shows something, as method and path."""
+    """Yield the method and path of every read route."""
     for route in ROUTES:
-        if isinstance(route, Read | Stream):
+        if isinstance(route, ReadRoute | StreamRoute):
             yield f"GET {route.path}"
     for endpoint in ENDPOINTS:
         for operation in (Operation.READ, Operation.LIST):

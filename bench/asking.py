@@ -1,6 +1,7 @@
-"""A client that costs little beside the server it measures: the same request over and over, on bare sockets.
+"""A low-overhead client for measurements: the same request repeatedly, on raw sockets.
 
-An HTTP library in Python takes one to two milliseconds for a request, more than what it would measure.
+A Python HTTP library takes one to two milliseconds per request. That is more than the measured
+server takes.
 """
 
 import os
@@ -11,9 +12,10 @@ from contextlib import ExitStack
 
 
 def exchange(port: int, request: bytes, clients: int, seconds: float) -> list[float]:
-    """Let each of so many clients send a request when it has the answer to the one before.
+    """Send requests from concurrent clients; each client waits for the response before the next.
 
-    Returns how many seconds each answer took. Raises `AssertionError` for one that is not 200.
+    Return the latency of each response in seconds. Raises `AssertionError` for a status other than
+    200.
     """
     took, came, since = list[float](), dict[int, bytes](), dict[int, float]()
     with ExitStack() as stack:
@@ -39,7 +41,7 @@ def exchange(port: int, request: bytes, clients: int, seconds: float) -> list[fl
 
 
 def is_whole(data: bytes) -> bool:
-    """Tell whether these bytes are an answer to its end."""
+    """Return whether these bytes are a complete response."""
     head, end, body = data.partition(b"\r\n\r\n")
     length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
     return bool(end) and len(body) >= int(length)

@@ -1,9 +1,9 @@
-"""What clients get of the daemon while tasks keep all processors busy.
+"""Performance for clients while tasks keep all CPUs busy.
 
     python -m bench.busy [--rounds 3] [--children 200]
 
-Two tasks for each processor do nothing but work. Meanwhile four clients dispatch children, and one reads a
-job again and again.
+Two tasks per CPU run a busy loop. In this time four clients dispatch children, and one client reads
+a job repeatedly.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 from tests.wire.scenarios import daemon
 
 CLIENTS = 4
-PAUSE = 0.002  # seconds from an answer to the next question
+PAUSE = 0.002  # seconds from a response to the next request
 TASK = {
     "Name": "t",
     "Driver": "raw_exec",
@@ -45,7 +45,7 @@ class Client:
 
 
 def keep_busy(client: Client) -> None:
-    """Have tasks run that keep all processors busy."""
+    """Run tasks that keep all CPUs busy while the block runs."""
     count = 2 * (os.cpu_count() or 1)
     task = {**TASK, "Config": {"command": "/bin/sh", "args": ["-c", "while :; do :; done"]}}
     group = {**GROUP, "Count": count, "Tasks": [task]}
@@ -61,7 +61,7 @@ def keep_busy(client: Client) -> None:
 
 
 def dispatched(port: int, children: int) -> float:
-    """Return how many children a second were dispatched and have ended."""
+    """Return the number of children per second that were dispatched and completed."""
     left = itertools.count()
 
     def work() -> None:
@@ -88,7 +88,7 @@ def ended(client: Client) -> int:
 
 
 def turn(port: int, children: int) -> tuple[float, list[float]]:
-    """Return the rate of children, and how long each read took meanwhile, in milliseconds."""
+    """Return the rate of children per second, and the latency of each read in milliseconds."""
     took, is_over = list[float](), threading.Event()
 
     def read() -> None:

@@ -1,9 +1,9 @@
-"""Jobs on a real cluster of this machine: how soon they begin, how many are done, what the witness costs.
+"""Jobs on a real cluster on this host: start latency, throughput and the cost of the monitor.
 
     python -m bench.cluster [--rounds 20] [--jobs 200] [--open 500] [--seconds 60]
 
-Needs the packages of Slurm (docs/cluster.md). `sbatch` alone is measured in the same run: what it
-completes is the limit of what anybody can.
+Requires the Slurm packages (docs/cluster.md). The same run measures `sbatch` alone, whose
+throughput is the upper limit.
 """
 
 import argparse
@@ -24,16 +24,16 @@ from tests.service.slurm.cluster import Cluster, open_cluster
 from tests.service.slurm.conftest import is_ready, with_pool
 from tests.service.slurm.jobs import POOL, script
 
-CLIENTS = 4  # at a time: more are no faster
+CLIENTS = 4  # concurrent submissions: more are not faster
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def first_instruction(steward: Steward, cluster: Cluster, place: Path, rounds: int) -> object:
-    """Return how long it takes from the registration to the first instruction, in milliseconds."""
+    """Return the time from registration to the first instruction, in milliseconds."""
     ours, theirs = [], []
     for number in range(rounds):
         stamp = place / f"first-{number}"
-        await trio.sleep(random.random())  # the controller looks at jobs once a second
+        await trio.sleep(random.random())  # the controller schedules once a second
         began = time.time()
         await steward.register(script(f"first-{number}", f"date +%s.%N >{stamp}"))
         ours.append(await _stamped(stamp) - began)
@@ -56,7 +56,7 @@ def _read(file: Path) -> str:
 
 
 async def _until(happened: Callable[[], bool], pause: float) -> None:
-    while not happened():  # noqa: ASYNC110  # nothing tells of it
+    while not happened():  # noqa: ASYNC110  # no event reports it
         await trio.sleep(pause)
 
 
@@ -73,7 +73,7 @@ def _submit(cluster: Cluster, text: str) -> str:
 
 
 async def throughput(steward: Steward, cluster: Cluster, count: int) -> object:
-    """Return how many jobs that do nothing are done in a second, by `sbatch` alone and by us."""
+    """Return the completed no-op jobs per second, with `sbatch` alone and with Steward."""
     begun = time.monotonic()
     await _at_once(
         count, lambda: trio.to_thread.run_sync(_submit, cluster, "#!/bin/sh\nexec true\n")
@@ -108,13 +108,13 @@ async def _at_once(count: int, work: Callable[[], Awaitable[object]]) -> None:
 
 
 async def witness(steward: Steward, cluster: Cluster, count: int, seconds: float) -> object:
-    """Return the share of a core that the daemon takes, and its children, while many jobs wait."""
+    """Return the CPU share of the daemon and its children, in cores, while many jobs wait."""
     cluster.run("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=figures")
     parent = script("waits", "exec true") | {"ParameterizedJob": {}}
     await steward.register(parent)
     await _at_once(count, lambda: steward.post("/v1/job/waits/dispatch", {}))
     await _until(lambda: len(_jobs(cluster, "PENDING")) == count, 1.0)
-    await trio.sleep(15)  # until what was begun is written
+    await trio.sleep(15)  # until pending writes are done
     before, began = _spent(steward.pid), time.monotonic()
     await trio.sleep(seconds)
     length = time.monotonic() - began
@@ -125,7 +125,7 @@ async def witness(steward: Steward, cluster: Cluster, count: int, seconds: float
 
 
 def _spent(pid: int) -> tuple[float, float]:
-    """Return the processor time of a process and of its children that have ended, in seconds."""
+    """Return the CPU time of a process and of its ended children, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     user, system, below, system_below = (int(field) / _TICKS for field in fields[11:15])
     return user + system, below + system_below

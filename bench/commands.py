@@ -1,8 +1,8 @@
-"""How long a short command of the command line takes beside a Python that does nothing.
+"""Run time of short CLI commands, compared with a no-op Python program.
 
     python -m bench.commands [--rounds 25]
 
-All are started by turns, so that whatever else the machine does meets each of them alike.
+The commands run in alternation, so that other load on the host affects all of them equally.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def measure(url: str, rounds: int) -> None:
-    """Print the middle and the least of what each takes, in milliseconds."""
+    """Print the median and the minimum of each command, in milliseconds."""
     took: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(rounds):
         for name, command in COMMANDS.items():

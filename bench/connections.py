@@ -1,10 +1,10 @@
-"""How long other clients wait while one user of this host holds very many connections.
+"""Latency of other clients while one user of the host holds very many connections.
 
     python -m bench.connections [--connections 10000] [--asks 200] [--again]     (as root)
 
-Another user opens that many connections; with `--again` a new one for each that is refused, as fast as
-the daemon refuses them. Meanwhile root asks for the list of jobs, each time with a new connection: through
-the port, and through the operators' socket.
+Another user opens the connections. With `--again` this user opens a new connection for each
+rejected one, at the daemon's rate of rejection. In this time root requests the list of jobs, each
+time with a new connection: through the port, and through the operators' socket.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from pathlib import Path
 from tests.wire.scenarios import daemon
 
 NOBODY = 65534
-PAUSE = 0.005  # seconds between two questions
+PAUSE = 0.005  # seconds between two requests
 QUESTION = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def hold(port: int, number: int, *, again: bool) -> None:
-    """Hold connections without end; with `again` each that the daemon closes is opened anew."""
+    """Hold connections indefinitely; with `again`, reopen each one that the daemon closes."""
     waits, held = select.epoll(), dict[int, socket.socket]()
 
     def connect() -> None:
@@ -48,7 +48,7 @@ def hold(port: int, number: int, *, again: bool) -> None:
 
 
 def ask(address: str | tuple[str, int]) -> float:
-    """Return in how many milliseconds an answer comes."""
+    """Return the latency of a response in milliseconds."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     began = time.perf_counter()
     with socket.socket(family) as one:

@@ -1,4 +1,4 @@
-"""Long histories quickly: rows that the daemon has made, many times over."""
+"""Fast creation of long histories: many copies of rows that the daemon has written."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ def copy(
     step: int = 0,
     order: str = "",
 ) -> None:
-    """Insert the rows of `table` that fit the condition `source` again for each `n` of `numbers`.
+    """Insert the rows of `table` that match the condition `source`, for each `n` of `numbers`.
 
-    Each of `texts` becomes what its expression of `n` gives, wherever it stands in a row. Indexes of
-    writes grow by `step` for each. `order` are the columns by which the rows of one `n` follow each other.
+    Each text of `texts` is replaced by the result of its expression of `n`, in any column. Write
+    indexes grow by `step` per copy. `order` names the columns that sort the rows of one `n`.
     """
     found = connection.execute(f"SELECT * FROM {table} WHERE {source}")
     columns = [one[0] for one in found.description]

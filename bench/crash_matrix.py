@@ -1,11 +1,11 @@
-"""Kill the daemon before and after everything that it does that stays, and look for what it promised.
+"""Kill the daemon before and after every persistent effect, and check its promises.
 
     python -m bench.crash_matrix [--runs 2000] [--seed 1] [--workers 2] [--into DIRECTORY] [--all]
 
-Each scene is lived once without a kill, and then workers take turns of the plan side by side, each with
-daemons of its own. What happened is kept in the directory, a line for each run, so that the same command
-goes on where it was ended. Prints how often it ended at each kind of point, or with `--all` at each point.
-The exit status is 1 when a promise was broken, or a point was never hit. See `tests/crash/matrix.py`.
+Each scene first runs without a kill. Then workers execute the plan concurrently, each with its own
+daemons. The directory stores one line per run, so that the same command resumes an interrupted
+plan. The output is the number of kills per kind of point, or with `--all` per point. The exit
+status is 1 if a promise was broken or a point was never hit. See `tests/crash/matrix.py`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from tests.crash.matrix import PREY, Matrix, Row, Way, begun, hits, rehearse
 from tests.crash.points import kind_of, points
 from tests.crash.tally import SIDES
 
-_EVERY = 30.0  # seconds from one line of progress to the next
+_EVERY = 30.0  # seconds between progress lines
 _WAYS, _ROWS = "ways.json", "rows-*.jsonl"
 
 
@@ -54,7 +54,7 @@ def run(directory: Path, kept: Path, options: argparse.Namespace) -> int:
     show("no scene comes to", matrix_of(kept, options.seed).missed(points()))
     done = {row.number for row in rows_of(kept)}
     left = [number for number in range(options.runs) if number not in done]
-    random.Random(options.seed).shuffle(left)  # so that none gets all that is slow
+    random.Random(options.seed).shuffle(left)  # so that no worker gets all slow runs
     workers = [
         multiprocessing.get_context("spawn").Process(
             target=work, args=(directory, kept, options.seed, left[first :: options.workers])
@@ -79,12 +79,12 @@ async def _rehearsed(directory: Path) -> list[Way]:
 
 
 def matrix_of(kept: Path, seed: int) -> Matrix:
-    """Return the plan, of which all workers have the same."""
+    """Return the plan, which is the same for all workers."""
     return Matrix(msgspec.json.decode((kept / _WAYS).read_bytes(), type=list[Way]), seed)
 
 
 def rows_of(kept: Path) -> list[Row]:
-    """Return what was done so far."""
+    """Return the completed runs."""
     lines = [line for file in kept.glob(_ROWS) for line in file.read_bytes().splitlines(True)]
     whole = (line for line in lines if line.endswith(b"\n"))
     return sorted(
@@ -93,7 +93,7 @@ def rows_of(kept: Path) -> list[Row]:
 
 
 def work(directory: Path, kept: Path, seed: int, numbers: list[int]) -> None:
-    """Do these runs."""
+    """Execute these runs."""
     trio.run(_work, directory, kept, matrix_of(kept, seed), numbers)
 
 

@@ -1,10 +1,11 @@
-"""Reads of one job through both doors: the lean one, and the framework's.
+"""Reads of one job through both HTTP paths: the fast path and the framework.
 
     python -m bench.doors [--seconds 3] [--rounds 5]
 
-Two daemons that ask for tokens answer the same request, by turns, to one client and to eight; each
-client sends the next request when it has the answer. Beside the rates stands what the server's process used for
-a request, and what the machine's loopback allows: the same exchange with a process that parses nothing.
+Two daemons that require tokens answer the same request, in alternation, for one client and for
+eight. Each client sends the next request when it has the response. The output shows the rates and
+the server process's CPU time per request. It also shows the loopback limit: the same exchange with
+a process that parses nothing.
 """
 
 import argparse
@@ -39,7 +40,7 @@ JOB = {
 
 
 class Server(NamedTuple):
-    """Where to ask, and as whom."""
+    """The URL and the token of a server."""
 
     port: int
     pid: int
@@ -47,7 +48,7 @@ class Server(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """What a request costs."""
+    """The cost of a request."""
 
     per_s: float
     cpu_us: float
@@ -100,7 +101,7 @@ def served(door: str) -> Iterator[Server]:
 
 @contextmanager
 def echo(data: bytes) -> Iterator[Server]:
-    """Run a process that gives the same answer to whatever comes."""
+    """Run a process that sends the same response to any input."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         context = multiprocessing.get_context("fork")
         process = context.Process(target=echoing, args=(listener, data), daemon=True)
@@ -130,7 +131,7 @@ def echoing(listener: socket.socket, data: bytes) -> None:
                     os.close(key.fd)
 
 
-# ---- asking -------------------------------------------------------------------------------------
+# --- requests ---
 
 
 def request_of(server: Server) -> bytes:
@@ -139,7 +140,7 @@ def request_of(server: Server) -> bytes:
 
 
 def answer(server: Server) -> bytes:
-    """Return one whole answer."""
+    """Return one complete response."""
     with socket.create_connection(("127.0.0.1", server.port)) as asking:
         asking.sendall(request_of(server))
         data = b""

@@ -1,11 +1,11 @@
-"""Event streams under load: does each reader see each event exactly once, in order, whatever happens?
+"""Event streams under load: each reader must receive each event exactly once, in order.
 
     PYTHONPATH=. python bench/events.py [--events 100000] [--readers 50]
 
-Starts a daemon of its own and registers jobs until there are so many events. All readers follow
-from the beginning; one of them is slow and reads for the most part only when all is over. In the
-middle the daemon is killed (SIGKILL) and started again. What each reader saw is compared with the
-events in the daemon's file. Exit status 1: somebody saw something else.
+Starts its own daemon and registers jobs until this many events exist. All readers stream from the
+beginning. One of them is slow and reads most events only after the last write. Halfway, the daemon
+is killed (SIGKILL) and restarted. The benchmark compares each reader's events with the daemon's
+database. The exit status is 1 if a reader received different events.
 """
 
 import argparse
@@ -25,19 +25,19 @@ import h11
 import httpx
 import trio
 
-from daemon.datadir import store_dir
+from daemon.config.data_directory import store_dir
 from storage.store import FILE_NAME
 from tests.service.daemon import Steward, open_steward
 from tests.service.streaming import open_stream
 
-WRITERS = 16  # requests under way at a time
-END = "end"  # the job that is registered last
-PAUSE = 0.2  # seconds of the slow reader between two writes' events
+WRITERS = 16  # concurrent requests
+END = "end"  # the last registered job
+PAUSE = 0.2  # pause of the slow reader between the events of two writes, in seconds
 TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "true"}}
 
 
 class Seen:
-    """What one has seen: how much, a digest over all of it, and whether it came in order."""
+    """The events of one reader: their number, their digest, and whether they were in order."""
 
     def __init__(self) -> None:
         self.events, self.last, self.in_order = 0, 0, True
@@ -55,14 +55,14 @@ class Seen:
 
 
 class Run:
-    """A daemon that readers follow until they see the end, and what it has stored."""
+    """A daemon, its stored events, and readers that stream until the end."""
 
     def __init__(self, steward: Steward) -> None:
         self.steward = steward
         self.up, self.over = trio.Event(), trio.Event()
 
     async def read(self, seen: Seen, *, slow: bool) -> None:
-        """Read to the end, over as many connections as it takes."""
+        """Read to the end, over as many connections as necessary."""
         ended = False
         while not ended:
             await self.up.wait()
@@ -83,7 +83,7 @@ class Run:
         return False
 
     async def write(self, until: int) -> None:
-        """Register jobs until there are so many events."""
+        """Register jobs until this many events exist."""
         numbers = itertools.count()
         async with httpx.AsyncClient(timeout=60) as client, trio.open_nursery() as nursery:
             for _ in range(WRITERS):
@@ -105,7 +105,7 @@ class Run:
             return int(file.execute("SELECT count(*) FROM events").fetchone()[0])
 
     def stored(self, last: int) -> Seen:
-        """Return what the file has up to an index."""
+        """Return the stored events up to an index."""
         seen = Seen()
         with self._file() as file:
             for row in file.execute(

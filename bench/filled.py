@@ -1,10 +1,10 @@
-"""The figures of `bench.py` with tokens asked for, over an empty store and over one that is full.
+"""Results of `bench.py` with tokens required, on an empty store and on a full store.
 
     python -m bench.filled [--children 100000] [--events 1000000] [--only dispatch,logs]
 
-A daemon makes one dispatched child that runs to its end; its rows are copied: so many children with their
-evaluation, allocation and task events, and so many events, the oldest of which are of children that are
-forgotten. `bench.py` then measures a daemon on either store.
+A daemon runs one dispatched child to completion. The benchmark copies its rows: this many children
+with their evaluation, allocation and task events, and this many events. The oldest events belong to
+children that no longer exist. `bench.py` then measures a daemon on each store.
 """
 
 import argparse
@@ -24,10 +24,10 @@ import httpx
 
 from bench.copies import copy
 from bench.reads import daemon
-from daemon.datadir import store_dir
+from daemon.config.data_directory import store_dir
 from storage.store import FILE_NAME
 
-SECRET = "b0075742-0000-4000-8000-000000000001"  # of daemons that live for minutes
+SECRET = "b0075742-0000-4000-8000-000000000001"  # for daemons that run for minutes
 TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
 PARENT = {
     "ID": "old",
@@ -35,10 +35,10 @@ PARENT = {
     "ParameterizedJob": {"Payload": "optional"},
     "TaskGroups": [{"Name": "g", "Tasks": [TASK]}],
 }
-# As ids are, they lie anywhere among what is new.
+# Like real IDs, they are spread among new ones.
 MIXED = "n * 2654435761 % 4294967296"
-STEPS = 4  # writes of one child
-# What a child has, by the column that names it; then what its allocation has.
+STEPS = 4  # writes per child
+# Tables of a child by the column with its ID, then tables of its allocation.
 OF_CHILD = {
     "jobs": "id",
     "job_versions": "job_id",
@@ -48,7 +48,7 @@ OF_CHILD = {
 }
 OF_ALLOCATION = ("task_events", "task_handles")
 INDEXES = "UPDATE {table} SET last_index = (SELECT max(write_index) FROM events)"
-# Where a figure stands, what it is, and what is to be reached.
+# Path of a result, its description and its target.
 FIGURES = {
     "cold_start_s": ("cold start until a node is ready, s", "≤ 0.8"),
     "idle_pss_mib": ("idle memory (PSS), MiB", "≤ 60"),
@@ -94,18 +94,18 @@ def main() -> None:
         show([measure(one, options.only) for one in (empty, full)])
 
 
-# ---- the stores ---------------------------------------------------------------------------------
+# --- stores ---
 
 
 def begin(data_dir: Path) -> None:
-    """Make a store whose first token is ours."""
+    """Create a store with a known bootstrap token."""
     with daemon(data_dir, "--acl") as (port, _):
         body = {"BootstrapSecret": SECRET}
         httpx.post(f"http://127.0.0.1:{port}/v1/acl/bootstrap", json=body).raise_for_status()
 
 
 def run_one(data_dir: Path) -> None:
-    """Have one child run to its end."""
+    """Run one child to completion."""
     with daemon(data_dir, "--acl") as (port, _):
         asking = {"base_url": f"http://127.0.0.1:{port}/v1", "timeout": 30}
         with httpx.Client(headers={"X-Service-Token": SECRET}, **asking) as client:
@@ -116,12 +116,12 @@ def run_one(data_dir: Path) -> None:
 
 
 def children(client: httpx.Client) -> dict[str, int]:
-    """Return how many children there are in each state."""
+    """Return the number of children in each state."""
     return dict(client.get("/job/old/summary").json()["Children"])
 
 
 def fill(file: Path, children: int, events: int) -> None:
-    """Copy the one child, and its events until there are so many."""
+    """Copy the child, and its events until this many exist."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.row_factory = sqlite3.Row
         child = connection.execute("SELECT id FROM jobs WHERE parent_id = 'old'").fetchone()["id"]
@@ -131,7 +131,7 @@ def fill(file: Path, children: int, events: int) -> None:
             placed["id"]: f"printf('%08x-0000-4000-8000-00000000000a', {MIXED})",
             placed["eval_id"]: f"printf('%08x-0000-4000-8000-00000000000e', {MIXED})",
         }
-        first = placed["create_index"] - 1  # the dispatch; then it was placed, began and ended
+        first = placed["create_index"] - 1  # the dispatch, the placement, the start and the end
         for index in range(first, first + STEPS):
             for end in ",}":
                 texts[f'Index":{index}{end}'] = (
@@ -141,7 +141,7 @@ def fill(file: Path, children: int, events: int) -> None:
         there = connection.execute(f"SELECT count(*) FROM events WHERE {of_child}").fetchone()[0]
         numbers = range(1, max(children, -(-events // there)))
         kept = numbers[-children + 1 :]
-        # Nobody else has the file, and it is of no use before all is there.
+        # No other process uses the file, and an incomplete file is useless.
         for setting in (
             *("foreign_keys = OFF", "journal_mode = OFF", "synchronous = OFF"),
             "cache_size = -500000",  # kiB
@@ -165,11 +165,11 @@ def count(connection: sqlite3.Connection, table: str) -> int:
     return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
-# ---- measuring ----------------------------------------------------------------------------------
+# --- measurements ---
 
 
 def measure(data_dir: Path, only: str) -> dict[str, Any]:
-    """Return what `bench.py` finds."""
+    """Return the results of `bench.py`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -184,7 +184,7 @@ def measure(data_dir: Path, only: str) -> dict[str, Any]:
             *(sys.executable, Path(__file__).with_name("bench.py"), "--start", start),
             *("--url", f"http://127.0.0.1:{port}", "--token", SECRET),
             *("--only", only, "--json", found, "--log", data_dir.with_suffix(".log")),
-            *("--list", "/v1/jobs?prefix=disp"),  # of both stores the same
+            *("--list", "/v1/jobs?prefix=disp"),  # the same for both stores
         ],
         check=True,
     )

@@ -1,10 +1,10 @@
-"""Strange inputs by the hundred thousand to all that reads what others write; none of them may hurt.
+"""Hundreds of thousands of malformed inputs for every parser of external data; none may do harm.
 
     python -m bench.fuzz [--inputs 1000000] [--seed 1] [TARGET]...
 
-Shares the inputs among the targets of `tests/fuzz`: texts that are read in this process, and requests
-and conversations with a daemon that is started for them. Prints for each what it answered wrongly, how
-long the slowest input took, and what memory it took and kept. The exit status is 1 for any finding.
+Divides the inputs among the targets of `tests/fuzz`. These are parsers in this process, and
+requests and WebSockets to a daemon. Prints each target's wrong results, its slowest input, and the
+memory that it used and retained. The exit status is 1 for any finding.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from tests.fuzz.targets import TARGETS
 from tests.service.daemon import environment
 
 API, SOCKETS = "requests", "WebSockets"
-SHARES = {  # of a thousand
+SHARES = {  # per thousand inputs
     API: 60,
     SOCKETS: 15,
     "job files": 200,
@@ -53,18 +53,18 @@ SHARES = {  # of a thousand
     "templates": 20,
 }
 PARTS = 10
-GROWTH = 20  # MiB that may be kept in the second half: what is kept is bounded by then
-SHOWN = 20  # findings of a target
+GROWTH = 20  # MiB retained in the second half: caches are full by then
+SHOWN = 20  # findings per target
 
 
 class Found(NamedTuple):
-    """What came of the inputs of a target."""
+    """Results of a target's inputs."""
 
     inputs: int
     faults: list[str]
-    seconds: float  # of processor
+    seconds: float  # CPU time
     slowest_ms: float
-    largest_mib: float | None  # by which the most memory ever used rose with one input
+    largest_mib: float | None  # largest rise of peak memory for one input
     kept_mib: float
 
 
@@ -99,13 +99,13 @@ def fuzz(name: str, count: int, number: int) -> Found:
         return daemon(requests if name == API else talks, Path(directory), count, number)
 
 
-# ---- texts ----------------------------------------------------------------------------------------
+# --- texts ---
 
 
 def texts(name: str, count: int, number: int) -> Found:
-    """Have texts read in this process; a kind of fault is told once."""
+    """Parse texts in this process; report each kind of fault only once."""
     target, faults = TARGETS[name], dict[str, str]()
-    for text in target.texts(number + 1, 1000):  # what is imported, made or kept for all
+    for text in target.texts(number + 1, 1000):  # imports and caches that all inputs share
         attempt(target.look, text)
     slowest = largest = middle = 0.0
     begun, most = time.process_time(), peak()
@@ -124,7 +124,7 @@ def texts(name: str, count: int, number: int) -> Found:
 
 
 def attempt(look: Callable[[str], bool], text: str) -> str:
-    """Return what went wrong with a text, and where."""
+    """Return the fault of a text, and its location."""
     try:
         look(text)
     except Exception as error:
@@ -134,12 +134,12 @@ def attempt(look: Callable[[str], bool], text: str) -> str:
 
 
 def peak() -> float:
-    """Return the most memory that this process has ever had, in MiB."""
+    """Return the peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def resident(pid: int | str = "self") -> float:
-    """Return the memory of a process in MiB, without what only waits to be collected here."""
+    """Return the memory of a process in MiB, after a garbage collection in this process."""
     gc.collect()
     status = Path(f"/proc/{pid}/status")
     for line in status.read_text().splitlines() if status.exists() else ():
@@ -148,7 +148,7 @@ def resident(pid: int | str = "self") -> float:
     return 0
 
 
-# ---- a daemon -------------------------------------------------------------------------------------
+# --- daemon ---
 
 
 @contextmanager
@@ -175,7 +175,7 @@ Part = Callable[[Attack, int, int, dict[str, str]], float]
 
 
 def daemon(part: Part, directory: Path, count: int, number: int) -> Found:
-    """Send a daemon what `part` sends, in parts, and look at what it has become after each."""
+    """Send the inputs of `part` to a daemon in batches, and check the daemon after each batch."""
     faults, sizes, slowest = dict[str, str](), [], 0.0
     with running(directory) as (process, address):
         target = Attack(address)
@@ -199,7 +199,7 @@ def daemon(part: Part, directory: Path, count: int, number: int) -> Found:
 
 
 def requests(target: Attack, count: int, number: int, faults: dict[str, str]) -> float:
-    """Send requests; return how long the slowest took."""
+    """Send requests; return the latency of the slowest one."""
     slowest = 0.0
 
     @seed(number)
@@ -220,7 +220,7 @@ def requests(target: Attack, count: int, number: int, faults: dict[str, str]) ->
 
 
 def talks(target: Attack, count: int, number: int, faults: dict[str, str]) -> float:
-    """Hold conversations; return how long the slowest took."""
+    """Open WebSockets; return the duration of the slowest one."""
     alloc_id = target.start_talker()
     return max(
         timed(partial(target.fault_of_talk, sent, alloc_id), f"{sent}", faults)
@@ -229,7 +229,7 @@ def talks(target: Attack, count: int, number: int, faults: dict[str, str]) -> fl
 
 
 def timed(send: Callable[[], str | None], what: str, faults: dict[str, str]) -> float:
-    """Send something, note what was wrong, each kind of it once, and return how long it took."""
+    """Send an input, record each kind of fault once, and return the duration."""
     begun = time.perf_counter()
     if fault := send():
         faults.setdefault(fault[:80], f"{fault}\n    after {what[:2000]}")

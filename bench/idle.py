@@ -1,9 +1,9 @@
-"""What the daemon does while its tasks run and nobody asks for anything: its share of one processor.
+"""CPU use of the daemon with running tasks and no requests, as a share of one CPU.
 
     python -m bench.idle [--tasks 500] [--seconds 60] [--driver raw_exec]
 
-Starts a daemon of its own and one job with that many tasks that sleep; counts from when all of them
-have been running for a while.
+Starts its own daemon and one job with this many sleeping tasks. The measurement begins when all of
+them have been running for a while.
 """
 
 import argparse
@@ -17,12 +17,12 @@ import trio
 
 from tests.service.daemon import Steward, open_steward
 
-SETTLE = 15.0  # seconds until health is decided and what was begun is written
+SETTLE = 15.0  # seconds until health is decided and pending writes are done
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def sleepers(count: int, driver: str) -> dict[str, object]:
-    """Return a service with tasks that do nothing."""
+    """Return a service with no-op tasks."""
     task = {
         "Name": "t",
         "Driver": driver,
@@ -35,7 +35,7 @@ def sleepers(count: int, driver: str) -> dict[str, object]:
 
 
 def spent(pid: int) -> float:
-    """Return the processor time of a process, all its threads together, in seconds."""
+    """Return the CPU time of a process, all threads together, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS  # utime and stime
 

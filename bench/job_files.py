@@ -1,10 +1,10 @@
-"""Job files: how much CPU it takes to parse and evaluate them, beside a fixed loop in Python.
+"""CPU time to parse and evaluate job files, compared with a fixed loop in Python.
 
     python bench/job_files.py
 
-Limits are those of a machine with two cores on which the loop takes about 55 ms; a slower or a
-busier one gets as much more. The peer's figures were measured on the same machine: they are the
-time of a request, with keep-alive.
+The limits are valid for a host with two cores on which the loop takes about 55 ms. On a slower or
+busier host they grow in proportion. Nomad's results come from the same host and are request times
+with keep-alive.
 """
 
 import statistics
@@ -20,13 +20,13 @@ sys.path.insert(0, str(ROOT))
 from daemon.jobspec.complete import complete  # noqa: E402
 from daemon.jobspec.hcl.format import formatted  # noqa: E402
 from daemon.jobspec.hcl.parser import read_body  # noqa: E402
-from daemon.jobspec.hcl.scope import Outside  # noqa: E402
-from daemon.jobspec.hcl.source import Source  # noqa: E402
+from daemon.jobspec.hcl.scope import FunctionEnvironment  # noqa: E402
+from daemon.jobspec.hcl.source import SourceText  # noqa: E402
 from daemon.jobspec.parse import JobFile, parse_job  # noqa: E402
 
 RUNS = 30
-LOOP = 55.0  # ms that the fixed loop takes where the limits were set
-GROUPS = 23  # of the large file: 1,025 lines
+LOOP = 55.0  # ms of the fixed loop on the host where the limits were set
+GROUPS = 23  # in the large file, which has 1,025 lines
 
 HEAD = """variable "version" {
   default = "1.2.3"
@@ -93,7 +93,7 @@ def text(groups: int) -> str:
 
 
 def cpu(work: Callable[[], object]) -> float:
-    """Return the median of the milliseconds of CPU that a piece of work takes."""
+    """Return the median CPU time of a function in milliseconds."""
     taken = []
     for _ in range(RUNS):
         begun = time.process_time()
@@ -110,7 +110,7 @@ def loop() -> int:
 
 
 def imported() -> float:
-    """Return the milliseconds of CPU that the parser's import adds to one of the daemon's routes."""
+    """Return the CPU time in ms that the parser's import adds to one of the daemon's routes."""
     measure = (
         "import time, daemon.api.routes; begun = time.process_time(); import daemon.jobspec.parse; "
         "print(1000 * (time.process_time() - begun))"
@@ -122,9 +122,9 @@ def imported() -> float:
 
 
 def main() -> int:
-    outside = Outside(random=bytes)
+    outside = FunctionEnvironment(random=bytes)
     measured = cpu(loop)
-    slower = max(1.0, measured / LOOP)  # a faster machine gets no less than the limits
+    slower = max(1.0, measured / LOOP)  # a faster host gets no smaller limits
     print(f"{'fixed loop in Python':<44} {measured:8.2f} ms (limits times {slower:.2f})")
     missed = 0
     for groups, limit, peer in ((1, 4.0, "0.65-1.1"), (GROUPS, 60.0, "13-17")):
@@ -135,7 +135,7 @@ def main() -> int:
         missed += bool(verdict)
         title = f"{lines} lines to a job"
         print(f"{title:<44} {taken:8.2f} ms (at most {limit:.0f}; the peer {peer}){verdict}")
-        source = Source("bench", file.text)
+        source = SourceText("bench", file.text)
         print(f"{'  of that, reading the syntax':<44} {cpu(lambda s=source: read_body(s)):8.2f} ms")
         completed = cpu(lambda file=file: complete(parse_job(file, outside)))
         print(f"{'  with Canonicalize':<44} {completed:8.2f} ms")

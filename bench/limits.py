@@ -1,4 +1,4 @@
-"""The limits of this machine, measured in the same run as the figures that are shares of them."""
+"""Host limits, measured in the same run as the results that are shares of them."""
 
 import os
 import tempfile
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def fork_exec_per_s(seconds: float = 1.0) -> float:
-    """Return how many `/bin/true` this machine starts and reaps in a second."""
+    """Return the number of `/bin/true` processes that the host starts and reaps per second."""
     count, begun = 0, time.perf_counter()
     while time.perf_counter() - begun < seconds:
         for pid in [os.posix_spawn("/bin/true", ["/bin/true"], {}) for _ in range(4)]:
@@ -17,7 +17,7 @@ def fork_exec_per_s(seconds: float = 1.0) -> float:
 
 
 def fdatasync_per_s(directory: Path, seconds: float = 1.0) -> float:
-    """Return how many times a second a page of a file in `directory` can be brought to the disk."""
+    """Return how many times per second a page of a file in `directory` can be flushed to disk."""
     with tempfile.TemporaryFile(dir=directory) as file:
         count, begun = 0, time.perf_counter()
         while time.perf_counter() - begun < seconds:

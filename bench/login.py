@@ -1,9 +1,10 @@
-"""Logins by a token alone: how many a second, what each costs, and what forgers get.
+"""Logins by a token alone: rate, cost per login, and results of forged tokens.
 
 python bench/login.py [--seconds 10] [--forged 20000]
 
-Beside the daemon stands a bare server of the same make (hypercorn, quart-trio) that does nothing
-but read the body, check the signature and write a row in a group commit: what is left is ours.
+A minimal server on the same framework (hypercorn, quart-trio) serves as reference. It only reads
+the body, checks the signature and writes a row in a group commit. The difference is Steward's
+overhead.
 """
 
 import argparse
@@ -36,13 +37,13 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_of(pid: int) -> float:
-    """Return the seconds of CPU that a process has used."""
+    """Return the CPU time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
 def pid_listening_at(url: str) -> int:
-    """Return the process that listens at an address."""
+    """Return the process that listens on an address."""
     port = int(url.rpartition(":")[2])
     inode = next(
         fields[9]
@@ -59,11 +60,11 @@ def pid_listening_at(url: str) -> int:
 
 
 def measure(url: str, path: str, body: bytes, clients: int, seconds: float) -> dict[str, float]:
-    """Return requests a second, the latency in ms, and ms of the server's CPU for each."""
+    """Return the requests per second, the latency in ms, and the server's CPU ms per request."""
     pid, port = pid_listening_at(url), int(url.rpartition(":")[2])
     lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json")
     request = "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode() + body
-    # What is imported when it is first needed is no cost of a login.
+    # Lazy imports are not part of the cost of a login.
     httpx.post(f"{url}{path}", content=body, timeout=30).raise_for_status()
     before, began = cpu_of(pid), time.monotonic()
     took = exchange(port, request, clients, seconds)
@@ -79,11 +80,11 @@ def measure(url: str, path: str, body: bytes, clients: int, seconds: float) -> d
     }
 
 
-# ---- the bare server ------------------------------------------------------------------------------
+# --- reference server ---
 
 
 def bare(connection: Connection, jwks: dict[str, Any], directory: str) -> None:
-    """Run a server that does only what cannot be left out."""
+    """Run a server that does only the indispensable work."""
     from hypercorn.config import Config
     from hypercorn.trio import serve
     from quart import request
@@ -138,24 +139,24 @@ def bare(connection: Connection, jwks: dict[str, Any], directory: str) -> None:
     trio.run(main)
 
 
-# ---- forgers ---------------------------------------------------------------------------------------
+# --- forged tokens ---
 
 
 def forge(jwt: str, chance: random.Random) -> str:
-    """Return a token that no directory has signed."""
+    """Return a token without a valid signature."""
     head, payload, signature = jwt.split(".")
     claims = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     header = json.loads(urlsafe_b64decode(head + "=" * (-len(head) % 4)))
     kind = chance.randrange(9)
-    if kind == 0:  # one character
+    if kind == 0:  # one changed character
         at = chance.randrange(len(jwt))
         return jwt[:at] + chr(chance.randrange(33, 0x2FF)) + jwt[at + 1 :]
-    if kind == 1:  # one is missing
+    if kind == 1:  # one missing character
         at = chance.randrange(len(jwt))
         return jwt[:at] + jwt[at + 1 :]
-    if kind == 2:  # other claims
+    if kind == 2:  # changed claims
         claims[chance.choice(list(claims))] = chance.choice([None, 5, [], {}, "x", 1e300, True])
-    elif kind == 3:  # another header
+    elif kind == 3:  # changed header
         header[chance.choice(["alg", "kid", "typ", "crit", "jwk", "jku", "x5c", "b64"])] = (
             chance.choice(["none", "HS256", "", None, 5, [], {"kty": "RSA"}, "\u202e"])
         )
@@ -165,7 +166,7 @@ def forge(jwt: str, chance: random.Random) -> str:
         return f"{head}.{encoded(text)}.{signature}"
     elif kind == 5:  # huge
         claims["a"] = "x" * chance.randrange(100_000)
-    elif kind == 6:  # twice the same name
+    elif kind == 6:  # a duplicate name
         text = json.dumps(claims)[:-1] + f', "oid": "{chance.random()}"}}'
         return f"{head}.{encoded(text)}.{signature}"
     elif kind == 7:  # parts in another order
@@ -184,7 +185,7 @@ def encoded(raw: str | bytes) -> str:
 
 
 async def attack(url: str, jwt: str, number: int) -> Counter[int]:
-    """Return how often each status was the answer to so many forged tokens."""
+    """Return the number of responses by status for this many forged tokens."""
     chance, statuses = random.Random(1), Counter[int]()
     left = [forge(jwt, chance) for _ in range(number)]
     left = [one for one in left if one != jwt]
@@ -202,11 +203,11 @@ async def attack(url: str, jwt: str, number: int) -> Counter[int]:
     return statuses
 
 
-# ---- all of it -------------------------------------------------------------------------------------
+# --- main ---
 
 
 def set_up(url: str, token: str) -> None:
-    """Enable, configure, and write a role."""
+    """Enable and configure the mount, and write a role."""
     with httpx.Client(base_url=f"{url}/v1", headers={"X-Service-Token": token}) as client:
         calls = [
             ("sys/auth/cloudid", {"type": "cloudid"}),

@@ -1,11 +1,16 @@
-"""Many of everything that is no job: tokens, policies, roles, entities, groups, variables, services."""
+"""Many objects of every kind except jobs.
+
+These are tokens, policies, roles, entities, groups, variables and services.
+"""
 
 from pathlib import Path
 
+from daemon.config.data_directory import store_dir
 from storage.queries import (
     audit,
     entities,
     groups,
+    identity,
     mounts,
     namespaces,
     policies,
@@ -13,34 +18,34 @@ from storage.queries import (
     tokens,
     variables,
 )
-from storage.queries.variables import Entry
+from storage.queries.variables import VariableRow
 from storage.records.acl import AclRole, Policy, PolicyLink, Token, TokenRole
 from storage.records.audit import AuditEntry
-from storage.records.identity import Alias, Entity, Group, GroupAlias, Mount
+from storage.records.identity import Alias, Entity, Group, GroupAlias, LoginRole, Mount
 from storage.records.namespace import Namespace
-from storage.records.service import Offer, Registration
+from storage.records.service import Registration, ServiceAddress
 from storage.store import open_store
 from storage.writer import Transaction
 
 MOUNT = "auth_many_00000001"
-FEW = 20  # so many times fewer are there of what people write by hand
+FEW = 20  # divisor for objects that users create by hand
 
 
 async def fill_others(data_dir: Path, number: int) -> None:
-    """Fill a store that no daemon has open; its services are of whatever allocation comes first."""
-    async with open_store(data_dir, cluster_id="", now=0) as store:
+    """Fill a store that no daemon has open; the services belong to the first allocation."""
+    async with open_store(store_dir(data_dir), cluster_id="", now=0) as store:
         row = store.read(lambda db: db.one("SELECT id FROM allocations"))
         assert row is not None
         await store.write(lambda tx: add(tx, number, row["id"], 0))
 
 
 def identifier(kind: str, number: int) -> str:
-    """Return the identifier of one of them; as ids are, they lie anywhere."""
+    """Return the identifier of an object; like real IDs, identifiers are spread evenly."""
     return f"{number * 2654435761 % 2**32:08x}-0000-4000-8000-{ord(kind):04x}{number:08x}"
 
 
 def add(tx: Transaction, number: int, alloc_id: str, now: int) -> None:
-    """Add so many of each; the services are of one allocation."""
+    """Add this many objects of each kind; the services belong to one allocation."""
     path, uuid = "many/", identifier("m", 1)
     mounts.put(tx, Mount(path=path, type="azure", accessor=MOUNT, uuid=uuid))
     for n in range(number):
@@ -49,15 +54,17 @@ def add(tx: Transaction, number: int, alloc_id: str, now: int) -> None:
         audit.add(tx, entry)
         variables.put(
             tx,
-            Entry(namespace="default", path=f"many/{n:08}", create_time=now, modify_time=now),
+            VariableRow(namespace="default", path=f"many/{n:08}", create_time=now, modify_time=now),
         )
     for n in range(number // FEW):
         _add_rights(tx, n, now)
-    services.sync(tx, alloc_id, [Offer(_service(n, alloc_id), True) for n in range(number // FEW)])
+    services.replace_registrations(
+        tx, alloc_id, [ServiceAddress(_service(n, alloc_id), True) for n in range(number // FEW)]
+    )
 
 
 def _add_login(tx: Transaction, n: int, now: int) -> None:
-    """Add an entity with its name at the mount, and a token that a login issued."""
+    """Add an entity with its alias at the mount, and a token that a login issued."""
     entity_id = identifier("e", n)
     times = {"created_at": now, "updated_at": now}
     entities.put(tx, Entity(id=entity_id, name=f"entity-{n}", **times))
@@ -83,6 +90,7 @@ def _add_rights(tx: Transaction, n: int, now: int) -> None:
     links = [PolicyLink(name=f"many-{n}")]
     policies.put_role(tx, AclRole(id=identifier("r", n), name=f"many-{n}", policies=links))
     tokens.put_role(tx, TokenRole(name=f"many-{n}"))
+    identity.put_role(tx, MOUNT, f"many-{n}", LoginRole())
     namespaces.put(tx, Namespace(name=f"many-{n}"))
     group_id = identifier("g", n)
     groups.put(tx, Group(id=group_id, name=f"group-{n}", type="external", **times))

@@ -1,7 +1,9 @@
-"""How soon a browser shows the list of many jobs, and how much comes to it: `python -m bench.paint [--jobs 5000]`.
+"""Time until a browser shows the list of many jobs, and its transfer size.
 
-The first paint is the browser's own figure, from the moment it begins to go to the page; the first
-visit, whose cache is empty, is told apart from those that follow.
+    python -m bench.paint [--jobs 5000]
+
+The first paint is the browser's own measurement, from the start of the navigation. The first page
+load has an empty cache and is reported separately.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from tests.browser.chromium import open_browser
 from tests.service.daemon import open_steward
 
 VISITS = 12
-WRITERS = 16  # requests under way at a time
+WRITERS = 16  # concurrent requests
 SEEN = """
 new Promise((resolve) => new PerformanceObserver((list) => {
   const [paint] = list.getEntriesByName("first-contentful-paint");
@@ -29,7 +31,7 @@ new Promise((resolve) => new PerformanceObserver((list) => {
 
 
 async def fill(address: str, jobs: int) -> None:
-    """Register so many jobs that place nothing."""
+    """Register this many jobs without allocations."""
     task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "true"}}
     groups = [{"Name": "g", "Count": 0, "Tasks": [task]}]
     numbers = iter(range(jobs))

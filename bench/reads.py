@@ -1,9 +1,9 @@
-"""Reads, beside a bare server that answers the same bytes; then the same over a long history.
+"""Reads, compared with a minimal server that sends the same bytes; then with a long history.
 
     python -m bench.reads [--jobs 1000] [--children 100000]
 
-The bare server is the framework alone: hypercorn and quart-trio with a handler that returns bytes.
-Rates are of one client; CPU is what the server's process used for a request.
+The minimal server is the framework alone: hypercorn and quart-trio with a handler that returns
+bytes. Rates are for one client. CPU is the server process's CPU time per request.
 """
 
 import argparse
@@ -37,8 +37,8 @@ from storage.records.allocation import (
     AllocatedResources,
     AllocatedShared,
     Allocation,
-    Client,
-    Desired,
+    ClientState,
+    DesiredState,
     Placement,
 )
 from storage.records.evaluation import EvalStatus, PlacementMetric
@@ -47,15 +47,15 @@ from storage.store import open_store
 from storage.writer import Transaction
 from tests.samples import NOW, evaluation, job
 
-ROUNDS, SECONDS = 5, 1.0  # by turns, ours and the bare one: a neighbour's load hits both
+ROUNDS, SECONDS = 5, 1.0  # alternating rounds, so that other load affects both servers
 LIST, READ = "/v1/jobs?prefix=j-", "/v1/job/j-0"
-BATCH = 200  # children that share a write while the history is made
-BUSY = 0.02  # seconds of CPU in half a second
+BATCH = 200  # children per write while the history is created
+BUSY = 0.02  # CPU seconds per half second
 CLOCK = os.sysconf("SC_CLK_TCK")
 
 
 class Figure(NamedTuple):
-    """What a request costs."""
+    """The cost of a request."""
 
     per_s: float
     cpu_us: float
@@ -93,7 +93,7 @@ def run(directory: Path, count: int, children: int) -> None:
         print(f"memory {sizes[0]} MiB, with the history {sizes[1]} MiB")
 
 
-# ---- the servers --------------------------------------------------------------------------------
+# --- servers ---
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def serve_bytes(port: int, paths: dict[str, bytes]) -> None:
     trio.run(partial(serve, app, config))  # type: ignore[arg-type]  # an ASGI application
 
 
-# ---- measuring ----------------------------------------------------------------------------------
+# --- measurements ---
 
 
 def ask(port: int, path: str) -> bytes:
@@ -163,7 +163,7 @@ def ask(port: int, path: str) -> bytes:
 
 
 def measure(path: str, *servers: tuple[int, int]) -> list[Figure]:
-    """Return what a request costs each of the servers: the middle of several rounds."""
+    """Return the cost of a request for each server: the median of several rounds."""
     rounds = [[once(path, *server) for server in servers] for _ in range(ROUNDS)]
     return [
         Figure(*(statistics.median(values) for values in zip(*figures, strict=True)))
@@ -189,7 +189,7 @@ def cpu(pid: int) -> float:
 
 
 def rest(pid: int) -> None:
-    """Wait until a daemon has nothing more to do: of a long history it first forgets old events."""
+    """Wait until a daemon is idle: with a long history it first deletes old events."""
     used = -1.0
     while (now := cpu(pid)) - used > BUSY:
         used = now
@@ -201,7 +201,7 @@ def resident(pid: int) -> int:
     return next(int(one.split()[1]) for one in status.splitlines() if "VmRSS" in one) // 1024
 
 
-# ---- what is read -------------------------------------------------------------------------------
+# --- requests ---
 
 
 def register(port: int, count: int) -> None:
@@ -218,7 +218,7 @@ def register(port: int, count: int) -> None:
 
 
 async def grow(directory: Path, count: int) -> None:
-    """Add a parent with so many children that ran to their end."""
+    """Add a parent with this many completed children."""
     parent = job("old", type="batch", parameterized_job=Parameterized())
     async with open_store(directory, cluster_id="bench", now=NOW) as store:
         await store.write(lambda tx: jobs.append_version(tx, parent))
@@ -237,7 +237,7 @@ def add_children(tx: Transaction, *, parent: Job, numbers: range) -> None:
         done = evaluation(stored, f"e-{number:030}", status=EvalStatus.COMPLETE)
         evaluations.put(tx, done, NOW)
         allocations.add(tx, placed(stored, number), NOW)
-        job_status.settle(tx, "default", child_id)
+        job_status.refresh_summary(tx, "default", child_id)
 
 
 def placed(child: Job, number: int) -> Allocation:
@@ -256,8 +256,8 @@ def placed(child: Job, number: int) -> Allocation:
         desired_status="run",
         client_status="complete",
         placement=Placement(resources=shared, metrics=PlacementMetric(), node_name="gone"),
-        desired=Desired(),
-        client=Client(),
+        desired=DesiredState(),
+        client=ClientState(),
         health=None,
         create_index=0,
         modify_index=0,

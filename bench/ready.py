@@ -1,8 +1,9 @@
-"""How long the daemon takes until it is ready, and what it holds then: `python -m bench.ready COMMAND...`.
+"""Time until the daemon is ready, and its memory at that time: `python -m bench.ready COMMAND...`.
 
-COMMAND is the program, such as `dist/steward` or `.venv/bin/steward`. The first start has an empty
-cache to unpack the one file into (as another user than root) and no pages of it in memory, where
-that can be had; the others have both. Each works on a data directory of its own.
+COMMAND is the program, such as `dist/steward` or `.venv/bin/steward`. The first start is a cold
+start where possible. The cache for unpacking the single file is empty (as a user other than root),
+and no page of the file is in memory. The other starts are warm. Each start uses its own data
+directory.
 """
 
 import os
@@ -16,11 +17,11 @@ import time
 from pathlib import Path
 
 STARTS = 8
-IDLE = 3.0  # seconds until memory is looked at
+IDLE = 3.0  # seconds until memory is measured
 
 
 def start(command: list[str], place: Path, number: int) -> tuple[float, float]:
-    """Return the seconds until it is ready, and its memory (PSS, MiB) a little later."""
+    """Return the seconds until it is ready, and its memory (PSS, MiB) shortly after."""
     words = [*command, "agent", "--dev", "--port", "0", "--data-dir", str(place / str(number))]
     variables = {
         "PATH": os.environ["PATH"],

@@ -1,4 +1,4 @@
-"""Decisions: how long the scheduler takes, which holds the event loop meanwhile.
+"""Run time of scheduling decisions, which block the event loop.
 
 python bench/schedule.py
 """
@@ -16,12 +16,12 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from daemon.evals.state import load
+from daemon.evals.cluster_state import load_cluster_state
 from daemon.jobs.evaluate import new_evaluation
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, Plan
 from storage.queries import allocations, jobs, nodes
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.evaluation import Evaluation, Trigger
 from storage.records.job import Job
 from storage.records.node import NodeCPU, NodeDisk, NodeMemory
@@ -37,7 +37,7 @@ PLENTY = 100_000_000  # MHz or MB
 
 
 def decide(the_job: Job, nodes: int, allocations: tuple = ()) -> tuple[Plan, float]:
-    """Return a plan and the median of the milliseconds that it took."""
+    """Return a plan and the median run time in milliseconds."""
     places = [node(f"node-{number}") for number in range(nodes)]
     state = ClusterState(
         index=10,
@@ -60,9 +60,9 @@ def wanting(number: int, **fields: object) -> Job:
 
 
 def among(running: int) -> float:
-    """Return the median of the milliseconds of a decision about a new job among running allocations.
+    """Return the median time in ms of a decision about a new job among running allocations.
 
-    All of it counts: what is read from the file as well.
+    The time includes the reads from the database.
     """
     with tempfile.TemporaryDirectory() as name:
         return trio.run(_among, Path(name), running)
@@ -102,8 +102,8 @@ def _run(tx: Transaction, the_job: Job, ids: "count[str]") -> None:
         allocations.set_client(tx, msgspec.structs.replace(one, client_status="running"), NOW)
 
 
-def _decide(db: Snapshot, asked: Evaluation, ids: "count[str]") -> Plan:
-    return schedule(load(db, asked), asked, now=NOW, ids=ids)
+def _decide(db: ReadSnapshot, asked: Evaluation, ids: "count[str]") -> Plan:
+    return schedule(load_cluster_state(db, asked), asked, now=NOW, ids=ids)
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
-"""Simulate the lives of daemons: by each seed other things happen to one, and its promises must hold.
+"""Simulated runs of the daemon: each seed produces other operations, and all promises must hold.
 
     python -m bench.simulate [--seeds 2000] [--first 0] [--steps 60] [--workers 1]
     python -m bench.simulate --seed 17
 
-The second runs one seed again and prints everything that happened. The exit status is 1 when a promise
-was broken. Interrupted, it begins no other life, and says how many were lived. See `tests/simulation`.
+The second form repeats one seed and prints its complete trace. The exit status is 1 if a promise
+was broken. After an interrupt, no further run starts, and the output gives the number of completed
+runs. See `tests/simulation`.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from tests.simulation.order import fixed_hashes, has_fixed_hashes
 from tests.simulation.scenario import STEPS, Broken, run
 
 MEMORY = Path("/dev/shm")
-_PROGRESS = 100  # lives between two lines that say how far it is
+_PROGRESS = 100  # runs between two progress lines
 
 
 def main() -> int:
@@ -52,9 +53,9 @@ def main() -> int:
 
 
 def live_all(seeds: Iterable[int], steps: int, workers: int) -> int:
-    """Live all seeds, in their order, in so many processes; return the status to exit with.
+    """Run all seeds in order in this many processes; return the exit status.
 
-    Prints how each that broke a promise did so. A worker that dies ends the run with an error.
+    Prints each broken promise. A worker that dies ends the run with an error.
     """
     began, lived, bad, status = time.perf_counter(), 0, 0, 0
 
@@ -63,11 +64,11 @@ def live_all(seeds: Iterable[int], steps: int, workers: int) -> int:
         print(f"{lived} seeds, {bad} broke a promise, {passed:.0f} s", flush=True)
 
     try:
-        with (
-            ProcessPoolExecutor(workers, initializer=_leave_signals) as pool,
-            closing(pool.map(partial(live, steps=steps), seeds)) as lives,
-        ):
-            for trace, faults in lives:
+        with ExitStack() as stack:
+            pool = stack.enter_context(ProcessPoolExecutor(workers, initializer=_leave_signals))
+            # After an interrupt, no worker takes another seed, even if the cleanup is incomplete.
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            for trace, faults in pool.map(partial(live, steps=steps), seeds):
                 lived, bad = lived + 1, bad + bool(faults)
                 if faults:
                     print(*trace, *faults, sep="\n", flush=True)
@@ -80,13 +81,13 @@ def live_all(seeds: Iterable[int], steps: int, workers: int) -> int:
 
 
 def _leave_signals() -> None:
-    """Leave it to the owner to say when a worker ends."""
+    """Ignore signals in a worker; its parent decides when it ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def live(seed: int, steps: int) -> tuple[list[str], list[str]]:
-    """Live a seed; return what happened, and what broke a promise with how to live it again."""
+    """Run a seed; return its trace, and a broken promise with the command to repeat it."""
     with tempfile.TemporaryDirectory(prefix="steward-simulation-", dir=place()) as name:
         try:
             return run(seed, Path(name), steps), []
@@ -96,7 +97,7 @@ def live(seed: int, steps: int) -> tuple[list[str], list[str]]:
 
 
 def place() -> Path | None:
-    """Return where files are in memory, if there is such a place: what is lost here is no loss."""
+    """Return a directory in memory if there is one, because the files need not survive."""
     return MEMORY if os.access(MEMORY, os.W_OK) else None
 
 

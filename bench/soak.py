@@ -1,15 +1,16 @@
-"""An hour of mixed work with churn: does anything grow, does anything become slower?
+"""One hour of mixed load with churn: nothing may grow or slow down.
 
     python -m bench.soak [--minutes 60] [--warm 5] [--span 10] [--seed 1] [--directory /dev/shm]
 
-A daemon of its own, with tokens and a small cloud, whose retention is so short that the minutes of
-the warm-up, in which all goes four times as fast, fill it. Meanwhile jobs are registered, updated,
-scaled, stopped and dispatched, commands run in tasks, logs and events are read, machines log in,
-variables change, garbage is collected. Each minute is measured: what the daemon holds, how long calls
-took, and what the machine itself could do then. The last minutes are compared with the first; beside
-the latencies stand their shares of the machine's limit in the same minute, because others may use it
-as well. Versions of jobs are kept for ever, so the store is counted without them. The exit status is
-1 when something grew or became slower, or failed.
+The daemon has tokens, a small fake cloud and a short retention. The load is four times as fast
+during the warm-up, so that the warm-up fills the retention. Clients register, update, scale, stop
+and dispatch jobs. They run commands in tasks and read logs and events. They log in, change
+variables and collect garbage.
+
+Each minute records the daemon's resources, call latencies and the host's limits. The benchmark
+compares the last minutes with the first. Latencies are also shown as shares of the host's limit in
+the same minute, because other processes can use the host. Job versions are never deleted, so the
+store's size excludes them. The exit status is 1 if anything grew, slowed down or failed.
 """
 
 import argparse
@@ -34,7 +35,7 @@ import msgspec
 import trio
 
 from bench.limits import fdatasync_per_s, fork_exec_per_s
-from daemon.datadir import store_dir
+from daemon.config.data_directory import store_dir
 from daemon.identity import devcloud
 from storage.store import FILE_NAME
 from tests.conversation import talk
@@ -54,9 +55,9 @@ gc_interval_seconds = 10
 gc_max_allocs = 50
 log_retention_mb = 5
 """
-WARMING = 4  # times as fast as afterwards
-SLOWER = 1.2  # times as long as at the start
-# What may be more at the end than at the start, as a share of the start and besides that.
+WARMING = 4  # factor of the load during the warm-up
+SLOWER = 1.2  # tolerated factor of the latency at the end
+# Permitted growth from start to end: relative, and absolute.
 ROOM = {
     "pss_mib": (0.03, 2.0),
     "anonymous_mib": (0.03, 2.0),
@@ -73,7 +74,7 @@ Work = Callable[["Soak"], Awaitable[None]]
 
 
 class Minute(msgspec.Struct, frozen=True):
-    """What was seen in a minute; latencies are in ms at the middle."""
+    """Measurements of one minute; latencies are medians in ms."""
 
     number: int
     tables: dict[str, float]
@@ -87,13 +88,13 @@ class Minute(msgspec.Struct, frozen=True):
 
 
 class Soak:
-    """Work on one daemon, and what came of it."""
+    """Load on one daemon, and its results."""
 
     def __init__(self, steward: Steward, chance: random.Random) -> None:
         self.steward, self.chance = steward, chance
         self.took = defaultdict[str, list[float]](list)
         self.faults: list[str] = []
-        self.finishing = trio.Lock()  # a child that is waited for is not garbage
+        self.finishing = trio.Lock()  # a child with a waiting client is not garbage
         self.turn = 0
         self.pace = WARMING
         self.login: dict[str, str] = {}
@@ -105,7 +106,7 @@ class Soak:
         self.took[name].append(1000 * (time.perf_counter() - begun))
 
     async def repeat(self, every: float, work: Work) -> None:
-        """Do something again and again, about so many seconds after it was done."""
+        """Repeat an operation, with a pause of about this many seconds."""
         while True:
             await trio.sleep(every * self.chance.uniform(0.7, 1.3) / self.pace)
             try:
@@ -135,7 +136,7 @@ def job(job_id: str, kind: str, *words: str, count: int = 1, **more: object) -> 
     return {"ID": job_id, "Type": kind, "TaskGroups": [group], **more}
 
 
-# ---- the work -----------------------------------------------------------------------------------
+# --- load ---
 
 
 async def dispatch(soak: Soak) -> None:
@@ -204,7 +205,7 @@ async def log_in(soak: Soak) -> None:
     mine = {"X-Service-Token": answer["auth"]["client_token"]}
     async with httpx.AsyncClient(base_url=soak.steward.address, headers=mine) as client:
         (await client.get("/v1/auth/token/lookup-self")).raise_for_status()
-        if soak.chance.random() < 0.5:  # the others end by themselves
+        if soak.chance.random() < 0.5:  # the other tasks end without a request
             (await client.post("/v1/auth/token/revoke-self")).raise_for_status()
 
 
@@ -247,11 +248,11 @@ WORK: tuple[tuple[float, Work], ...] = (
 )
 
 
-# ---- the daemon ---------------------------------------------------------------------------------
+# --- daemon ---
 
 
 async def prepare(soak: Soak) -> None:
-    """Make what the work is about."""
+    """Create the objects that the load uses."""
     steward = soak.steward
     steward.token = (await steward.post("/v1/acl/bootstrap"))["SecretID"]
     await steward.register(job("report", "batch", "/bin/true", ParameterizedJob={}))
@@ -273,7 +274,7 @@ async def prepare(soak: Soak) -> None:
 
 
 async def machine_token(cloud: str) -> str:
-    """Return the token that the metadata service gives to the machine."""
+    """Return the token that the metadata service issues to the virtual machine."""
     async with httpx.AsyncClient() as client:
         answer = await client.get(
             f"{cloud}/metadata/identity/oauth2/token",
@@ -284,13 +285,13 @@ async def machine_token(cloud: str) -> str:
 
 
 def held(steward: Steward) -> dict[str, float]:
-    """Return what the daemon holds now."""
+    """Return the daemon's present resources."""
     process = Path(f"/proc/{steward.pid}")
     rollup = (process / "smaps_rollup").read_text()
     kib = {
         name: int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB", rollup, re.MULTILINE)
     }
-    # What goes meanwhile is passed over.
+    # Ignore files that disappear in the meantime.
     sizes = [
         (name, size_of(Path(directory, name)))
         for directory, _, names in os.walk(steward.data_dir)
@@ -307,7 +308,7 @@ def held(steward: Steward) -> dict[str, float]:
 
 
 def tables(steward: Steward) -> dict[str, float]:
-    """Return what each table and index takes in the store, in MiB."""
+    """Return the size of each table and index of the store, in MiB."""
     uri = f"file:{store_dir(steward.data_dir) / FILE_NAME}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True)) as connection:
         found = connection.execute("SELECT name, pgsize FROM dbstat WHERE aggregate = TRUE")
@@ -315,7 +316,7 @@ def tables(steward: Steward) -> dict[str, float]:
 
 
 def size_of(path: Path) -> int:
-    """Return what a file takes on the disk; nothing when it has gone."""
+    """Return the disk usage of a file; 0 if it no longer exists."""
     try:
         return path.lstat().st_blocks * 512
     except OSError:
@@ -323,13 +324,13 @@ def size_of(path: Path) -> int:
 
 
 def spent(pid: int) -> float:
-    """Return the processor time of a process in seconds."""
+    """Return the CPU time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 
 async def look(soak: Soak, number: int, before: float) -> Minute:
-    """Return what a minute was like."""
+    """Return the measurements of one minute."""
     took, soak.took = soak.took, defaultdict(list)
     found = await trio.to_thread.run_sync(held, soak.steward)
     sizes = await trio.to_thread.run_sync(tables, soak.steward)
@@ -351,7 +352,7 @@ async def look(soak: Soak, number: int, before: float) -> Minute:
 async def run(
     warm: int, minutes: int, seed: int, directory: str | None, seen: list[Minute]
 ) -> list[str]:
-    """Work for so long, in the directory or where temporary files are; return what went wrong."""
+    """Run for this time, in the directory or the temporary directory; return the failures."""
     with tempfile.TemporaryDirectory(prefix="steward-soak-", dir=directory) as name:
         directory = Path(name)
         config = directory / "steward.toml"
@@ -374,7 +375,7 @@ async def run(
         return soak.faults
 
 
-# ---- the verdict ---------------------------------------------------------------------------------
+# --- verdict ---
 
 
 def line(minute: Minute) -> str:
@@ -386,18 +387,18 @@ def line(minute: Minute) -> str:
 
 
 def middle(minutes: list[Minute], value: Callable[[Minute], float | None]) -> float:
-    """Return a value at the middle of some minutes."""
+    """Return the median of a value over some minutes."""
     return statistics.median(one for minute in minutes if (one := value(minute)) is not None)
 
 
 def as_share(name: str, minute: Minute) -> float | None:
-    """Return how many processes the machine could have started in the time of a call."""
+    """Return a call's latency as a number of processes that the host could have started."""
     took = minute.took.get(name)
     return took and took / 1000 * minute.fork_exec_per_s
 
 
 def verdict(first: list[Minute], last: list[Minute]) -> list[str]:
-    """Print how the last minutes compare with the first; return what grew or became slower."""
+    """Print a comparison of the last minutes with the first; return the regressions."""
     wrong = []
     print(f"\n{'held':32}{'first':>10}{'last':>10}")
     for name in first[0].held:

@@ -1,11 +1,13 @@
-"""The longest wait of others, route by route, over a full store.
+"""The longest stall for other clients, by route, on a full store.
 
-    python -m bench.stall [--children 100000] [--events 1000000] [--data-dir DIRECTORY] [--only TEXT]
+    python -m bench.stall [--children 100000] [--events 1000000] [--data-dir DIRECTORY] [--only
+    TEXT] [--writes]
 
-Each route that shows something, on both sides and in the web interface, is asked with the parameters that
-make it look at most (`bench/asked.py`), while a probe reads one job every 5 ms on a connection of its own.
-The longest wait of the probe is a stall of the event loop, or of the machine: beside it stands that of a
-quiet second just before. Tokens are off.
+The benchmark sends the most expensive request to each read route of both APIs and the UI
+(`bench/asked.py`). With `--writes` it then sends the largest permitted bodies and hostile bodies to
+each write route (`bench/asked_writes.py`). At the same time a probe reads one job every 5 ms on its
+own connection. The probe's longest wait is a stall of the event loop or of the host. For
+comparison, each line also shows an idle second just before. Tokens are off.
 """
 
 import argparse
@@ -21,22 +23,24 @@ from pathlib import Path
 import msgspec
 import trio
 
-from bench import asked
+from bench import asked, asked_writes
 from bench.asked import Asked
 from bench.filled import begin, fill, run_one
 from bench.others import fill_others
 from bench.reads import daemon
-from daemon.datadir import store_dir
+from daemon.config.data_directory import store_dir
 from storage.store import FILE_NAME
 
-PAUSE = 0.005  # seconds between two questions of the probe
-LONGEST = 20.0  # seconds for which an answer is read
-QUIET = 0.5  # seconds of a quiet probe, and for which an answer without an end is read
+PAUSE = 0.005  # seconds between two requests of the probe
+LONGEST = 20.0  # maximum seconds to read a response
+QUIET = 0.5  # seconds of an idle probe, and for reading an endless response
+AFTER = 0.5  # seconds of probing after a write, to include its consequences
+SIZE = 16 * 1024 * 1024 - 4096  # bytes of hostile bodies; one more byte is rejected
 ENDLESS = {"GET /ui/events", "GET /v1/event/stream", "GET /v1/agent/monitor"}
 
 
 class Probe:
-    """A thread that reads one job again and again, and how long it waited at most."""
+    """A thread that reads one job repeatedly, and its longest wait."""
 
     def __init__(self, port: int) -> None:
         self._port, self._ends = port, threading.Event()
@@ -68,6 +72,9 @@ def main() -> None:
         "--data-dir", type=Path, help="a store that is full already, or is filled and kept"
     )
     parser.add_argument("--only", default="", help="a part of the routes' names")
+    parser.add_argument(
+        "--writes", action="store_true", help="change the store as well, in the end"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="steward-stall-", dir=Path.cwd()) as name:
         data_dir = options.data_dir or Path(name) / "full"
@@ -77,13 +84,14 @@ def main() -> None:
             fill(store_dir(data_dir) / FILE_NAME, options.children, options.events)
             trio.run(fill_others, data_dir, options.children)
         with daemon(data_dir) as (port, _):
-            measure(port, options.only)
+            measure(port, options.only, writes=options.writes)
 
 
-def measure(port: int, only: str) -> None:
-    """Print the longest wait beside each route."""
+def measure(port: int, only: str, *, writes: bool) -> None:
+    """Print the longest wait of each route."""
     names, rows = known(port), dict[str, list[Asked]]()
-    for one in (*asked.reads(), *asked.streams()):
+    last = sorted(asked_writes.writes(SIZE), key=_destroys) if writes else []
+    for one in (*asked.reads(), *asked.streams(), *last):
         if only in one.row:
             rows.setdefault(one.row, []).append(one)
     print(f"| {'Route':<52} | {'Answers, ms':>11} | {'Quiet, ms':>9} | {'Longest wait, ms':>16} |")
@@ -96,7 +104,7 @@ def measure(port: int, only: str) -> None:
 
 
 def known(port: int) -> dict[str, str]:
-    """Return what stands in the braces of paths."""
+    """Return the values of the placeholders in paths."""
 
     def first(path: str) -> str:
         with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
@@ -113,13 +121,18 @@ def known(port: int) -> dict[str, str]:
     return _Default(names)
 
 
+def _destroys(one: Asked) -> bool:
+    """Return whether a request deletes objects that other requests need."""
+    return one.method == "DELETE" or one.row.endswith(("/gc", "/snapshot", "/purge"))
+
+
 class _Default(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return "default"
 
 
 def longest(port: int, work: Callable[[], None]) -> float:
-    """Return the longest wait of the probe, in ms, while something is done."""
+    """Return the probe's longest wait, in ms, during a call."""
     with Probe(port) as probe:
         time.sleep(2 * PAUSE)
         work()
@@ -128,18 +141,20 @@ def longest(port: int, work: Callable[[], None]) -> float:
 
 
 def ask(port: int, one: Asked, names: Mapping[str, str]) -> None:
-    """Ask, and read the answer; not longer than a while."""
+    """Send a request and read the response, up to a time limit."""
     path, query = one.target(names)
-    body = None if one.body is None else msgspec.json.encode(one.body)
     is_endless = one.row in ENDLESS
     until = time.perf_counter() + (QUIET if is_endless else LONGEST)
     timeout = QUIET if is_endless else LONGEST
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
-        connection.request(one.method, f"{path}?{query}", body)
-        with suppress(TimeoutError):  # the probe goes on while it is made
+        connection.request(one.method, f"{path}?{query}", one.content or None)
+        # The probe continues during the response; endless responses are cut off.
+        with suppress(TimeoutError, ConnectionError):
             answer = connection.getresponse()
             while answer.read(64 * 1024) and time.perf_counter() < until:
                 pass
+    if one.method not in ("GET", "LIST"):
+        time.sleep(AFTER)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""From the submission of a job to the first instruction of its task, by driver.
+"""Time from job submission to the first instruction of the task, by driver.
 
     python -m bench.start [--times 30]
 
-Starts a daemon of its own. The task is a shell that connects to a port of this script: that is how
-it says that it runs. The shell's own start is part of the figure.
+Starts its own daemon. The task is a shell that connects to a port of this script to report its
+start. The result includes the start of the shell.
 """
 
 import argparse
@@ -20,7 +20,7 @@ DRIVERS = ("raw_exec", "exec")
 
 
 def calling(job_id: str, driver: str, port: int) -> dict[str, object]:
-    """Return a job whose task connects to a port at once."""
+    """Return a job whose task connects to a port immediately."""
     call = f"exec 3<>/dev/tcp/127.0.0.1/{port}"
     task = {
         "Name": "t",
@@ -32,7 +32,7 @@ def calling(job_id: str, driver: str, port: int) -> dict[str, object]:
 
 
 async def measure(steward: Steward, driver: str, times: int) -> dict[str, object]:
-    """Return the figures of one driver in milliseconds."""
+    """Return the results of one driver in milliseconds."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     took = []

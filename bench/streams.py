@@ -1,10 +1,10 @@
-"""Answers that stay open: what many of them take of memory and processor, how soon all hear of news.
+"""Open streams: their memory and CPU cost, and their latency for new data.
 
     PYTHONPATH=. python bench/streams.py [events|queries|logs] [--streams 1000]
 
-Starts a daemon of its own: followed are its events, a blocking query, or the log of a task. What
-they take is measured while nothing comes, and how long another request takes meanwhile. The reader
-is Python as well and shares the processors with it.
+Starts its own daemon and opens streams of its events, of a blocking query or of a task's log. The
+benchmark measures their cost and the latency of another request while no data arrives. The reader
+is also a Python process and shares the CPUs with the daemon.
 """
 
 import argparse
@@ -29,7 +29,7 @@ IDLE = {
     "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": [{"Name": "t", "Driver": "raw_exec"}]}],
 }
 SAYS = "trap 'echo late' USR1; echo early; while :; do sleep 600 & wait $!; done"
-QUIET = 5.0  # seconds without news, in which the processor is looked at
+QUIET = 5.0  # seconds without data in which CPU time is measured
 DEADLINE = 600.0
 
 News = Callable[[], Awaitable[Any]]
@@ -44,13 +44,13 @@ def memory(pid: int) -> float:
 
 
 def processor(pid: int) -> float:
-    """Return the seconds of processor that a process has used."""
+    """Return the CPU time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def of_events(steward: Steward) -> tuple[str, str, News]:
-    """Return what is asked, what is there at once, and what makes the news called `late`."""
+    """Return the request, its initial data, and a trigger for the data called `late`."""
     return "/v1/event/stream?topic=Job:late", "{}", partial(register, steward, "late")
 
 
@@ -78,7 +78,7 @@ KINDS = {"events": of_events, "queries": of_queries, "logs": of_logs}
 
 
 class Crowd:
-    """All who read, and when each heard of the news."""
+    """All readers, and the time at which each received the data."""
 
     def __init__(self, steward: Steward, asked: str, first: str) -> None:
         self._host, self._port = steward.address.removeprefix("http://").split(":")
@@ -112,7 +112,7 @@ class Crowd:
 
 
 async def settled(pid: int) -> None:
-    """Return when the daemon has done what it was asked: one second is like the one before."""
+    """Return when the daemon is idle: its CPU time is the same in two successive seconds."""
     before, used, now = -1.0, processor(pid), 0.0
     while abs(now - before) > 0.03:
         await trio.sleep(1)

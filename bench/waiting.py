@@ -1,10 +1,10 @@
-"""A million dispatched children that wait: for the scheduler, for room, or for other children.
+"""A million waiting children: for the scheduler, for capacity, or for other children.
 
     python -m bench.waiting [--children 1000000]
 
-The first child is made as a dispatch makes it; the others are its copies. Then a daemon is started on
-the file: how long that takes, how much memory it has, and beside it how long it takes to find the
-next evaluation. The same for one job that wants a million allocations.
+A real dispatch creates the first child; the other children are copies. Then a daemon starts on the
+database. The benchmark measures the start time, the memory, and the time to find the next
+evaluation. It repeats this for one job with a count of a million.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from bench.copies import copy
 from bench.reads import daemon, resident, rest
 from daemon.evals.worker import next_evaluations
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobspec.extensions import CHILDREN_AT_ONCE
+from daemon.jobspec.steward_meta import CHILDREN_AT_ONCE
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState
 from storage.queries import children, evaluations, job_status, jobs, nodes
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.evaluation import Trigger
 from storage.records.job import Parameterized
 from storage.store import FILE_NAME, open_store
@@ -39,14 +39,14 @@ from tests.unit.scheduler.world import held, node
 
 ROUNDS = 3
 FIRST = "many/dispatch-0"
-ONE = {CHILDREN_AT_ONCE.name: "1"}  # the first child is at work for ever
-TABLES = {  # what a child has, and the columns that name it
+ONE = {CHILDREN_AT_ONCE.name: "1"}  # the first child runs indefinitely
+TABLES = {  # tables of a child with the columns that contain its ID
     "jobs": "id",
     "job_versions": "job_id",
     "job_version_states": "job_id",
     "evaluations": "job_id",
 }
-# How they wait: what is done to their rows, and whether they have evaluations.
+# Reasons for waiting: the change of the children's rows, and whether they have evaluations.
 WAYS = {
     "for the scheduler": "UPDATE evaluations SET wait_until = 0",
     "for room": "UPDATE evaluations SET status = 'blocked', needs_cpu = 9000000, "
@@ -68,7 +68,7 @@ def main() -> None:
             trio.run(begin, directory)
             fill(directory, options.children, change)
             line = f"{way}: next handed out {trio.run(handed_out, directory, way):.3f} ms"
-            if way != "for the scheduler":  # with those a daemon would begin
+            if way != "for the scheduler":  # including those that a daemon would start
                 seconds, size = started(directory)
                 line += f"; ready {seconds - none[0]:+.2f} s, {size - none[1]:+} MiB"
             print(line, flush=True)
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 async def begin(directory: Path) -> None:
-    """Make a parent, and its first child with an evaluation."""
+    """Create a parent, and its first child with an evaluation."""
     parent = job("many", type="batch", parameterized_job=Parameterized(), meta=ONE)
     child = job(FIRST, type="batch", parent_id="many", dispatched=True)
 
@@ -86,15 +86,15 @@ async def begin(directory: Path) -> None:
         stored = jobs.append_version(tx, child)
         evaluations.put(tx, new_evaluation(stored, f"{0:036}", Trigger.JOB_REGISTER), NOW)
         for one in (parent, child):
-            job_status.settle(tx, "default", one.id)
+            job_status.refresh_summary(tx, "default", one.id)
 
-    directory.mkdir()  # noqa: ASYNC240  # nobody else waits
+    directory.mkdir()  # noqa: ASYNC240  # no other task runs
     async with open_store(directory, cluster_id="bench", now=NOW) as store:
         await store.write(write)
 
 
 def fill(directory: Path, number: int, change: str) -> None:
-    """Copy the first child so often, and let all of them wait."""
+    """Copy the first child this many times, and make all of them wait."""
     with closing(sqlite3.connect(directory / FILE_NAME, isolation_level=None)) as connection:
         connection.execute("PRAGMA foreign_keys = OFF")
         connection.execute("BEGIN")
@@ -110,7 +110,7 @@ def fill(directory: Path, number: int, change: str) -> None:
 
 
 def started(directory: Path) -> tuple[float, int]:
-    """Return how long a start takes, and the memory of the daemon when it rests; the best of some."""
+    """Return the start time, and the idle daemon's memory; the best of several starts."""
     seconds, sizes = [], []
     for _ in range(ROUNDS):
         begun = time.perf_counter()
@@ -122,9 +122,9 @@ def started(directory: Path) -> tuple[float, int]:
 
 
 async def handed_out(directory: Path, way: str) -> float:
-    """Return how many milliseconds it takes to find what is next."""
+    """Return the milliseconds to find the next evaluation."""
     async with open_store(directory, cluster_id="bench", now=NOW) as store:
-        if way == "for room":  # of which there is none, and then enough
+        if way == "for room":  # first without any, and then with enough
             await store.write(lambda tx: nodes.put(tx, node(), "NodeRegistration"))
             await store.write(lambda tx: tx.touch(evaluations.ROOM))
             print(f"{way}: that none fits found in {timed(partial(look, store)):.3f} ms")
@@ -143,10 +143,10 @@ async def handed_out(directory: Path, way: str) -> float:
         return timed(partial(store.read, who_is_next))
 
 
-def who_is_next(db: Snapshot) -> None:
-    """Find the oldest child of each parent that waits for others."""
-    for parent in children.with_held(db):
-        assert children.held(db, *parent, 1)
+def who_is_next(db: ReadSnapshot) -> None:
+    """Find the oldest queued child of each parent."""
+    for parent in children.parents_with_queued(db):
+        assert children.queued_children(db, *parent, 1)
 
 
 def look(store: object) -> None:
@@ -163,7 +163,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def one_job(number: int) -> None:
-    """Decide about one job that wants so many allocations on a node with room for few."""
+    """Evaluate one job with this count on a node with capacity for few allocations."""
     wanted = job("many", group(count=number), type="batch")
     state = ClusterState(
         index=1, job=wanted, nodes=(held(node(), ()),), versions={wanted.version: wanted}

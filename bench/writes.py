@@ -1,4 +1,4 @@
-"""Writes: how many a second, alone and in groups, beside what the disk can do.
+"""Writes per second, single and concurrent, compared with the disk.
 
 python bench/writes.py
 """
@@ -23,7 +23,7 @@ def write(tx: Transaction, *, time: int) -> None:
 
 
 async def clients(store: Store, number: int, first: int) -> float:
-    """Return writes a second of so many clients, each waiting for its own."""
+    """Return the writes per second of this many clients, each waiting for its own write."""
 
     async def one(client: int) -> None:
         for turn in range(WRITES // number):

@@ -1,1 +1,1 @@
-"""What is done: the verbs."""
+"""The daemon: scheduling, running, the HTTP APIs and the command line."""

@@ -1,41 +1,43 @@
-"""The executable: `steward agent` runs the daemon, everything else is the command line."""
+"""Entry point: `steward agent` runs the daemon, every other command is a client command."""
 
 import gc
 import sys
 from typing import TYPE_CHECKING
 
-from daemon.dashes import two_dashes
+from daemon.text.option_syntax import normalize_options
 
 if TYPE_CHECKING:
-    from daemon.cli.parser import CommandLine
+    from daemon.cli.core.command_tree import CommandLine
 
 
 def main() -> None:
-    """Run what the arguments ask for."""
-    arguments = two_dashes(sys.argv[1:])
+    """Run the command that the arguments name."""
+    arguments = normalize_options(sys.argv[1:])
     if arguments[:1] == ["agent"]:
-        # Alone: of the command line the daemon needs nothing, and should start at once. What is
-        # imported stays: until it is there (`daemon.main`), garbage is looked for seldom.
+        # The daemon starts without the command line's modules, so that it starts fast. Imported
+        # objects stay in memory, so garbage collection is rare until `daemon.process.main` has been
+        # imported.
         gc.set_threshold(20_000, 1000)
-        # Before all that the daemon is made of: what is imported by then is in both processes.
-        from daemon.launcher.begin import begin
+        # This import comes before the daemon's own modules: the launcher process shares what is
+        # imported by then.
+        from daemon.launcher.fork import begin
 
         channel = begin()
-        from daemon.agent import start
+        from daemon.process.agent import start_daemon
 
-        start(arguments[1:], channel)
+        start_daemon(arguments[1:], channel)
     command_line().main(arguments, prog_name="steward")
 
 
 def command_line() -> "CommandLine":
-    """Return all commands, those of the client and those of the daemon's machine."""
-    from daemon.cli.parser import cli
+    """Return the command group with the client commands and the commands for the daemon's host."""
+    from daemon.cli.core.command_tree import cli
 
-    # By name: a short command has no time to import the daemon.
-    cli.add_lazily("agent", "daemon.agent:agent")
-    cli.add_lazily("install", "daemon.installation:install_command")
-    cli.add_lazily("operator", "daemon.operator:operator")
-    cli.add_lazily("uninstall", "daemon.installation:uninstall_command")
+    # Commands are registered by name: importing the daemon would slow down every short command.
+    cli.add_lazily("agent", "daemon.process.agent:agent")
+    cli.add_lazily("install", "daemon.process.installation:install_command")
+    cli.add_lazily("operator", "daemon.admin.operator:operator")
+    cli.add_lazily("uninstall", "daemon.process.installation:uninstall_command")
     return cli
 
 

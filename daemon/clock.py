@@ -1,4 +1,4 @@
-"""The wall clock, as something that is handed over: tests bring their own."""
+"""The system clock as an argument, so that tests can replace it."""
 
 import math
 import time
@@ -8,37 +8,38 @@ import trio
 
 from storage.records.base import SECOND
 
-_LOOK = 30.0  # seconds: the clock may be set, and stands still in a machine that sleeps
+# seconds between checks: the clock can be set, and it stops while the host is suspended
+_LOOK = 30.0
 
 
 class Clock(Protocol):
-    """What tells the time."""
+    """A source of the current time."""
 
     def now(self) -> int:
-        """Return the nanoseconds since the epoch."""
+        """Return the current time in nanoseconds since the epoch."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the host."""
 
     def now(self) -> int:
-        """Return the nanoseconds since the epoch."""
+        """Return the current time in nanoseconds since the epoch."""
         return time.time_ns()
 
 
-class Sooner(Protocol):
-    """What may happen before its time: an event, a watch."""
+class EarlyWake(Protocol):
+    """Something that can end a wait early, such as an event or a watch."""
 
     async def wait(self) -> None:
         """Return when it has happened."""
         ...
 
 
-async def wait_until(time: int | None, clock: Clock, sooner: Sooner) -> None:
-    """Wait until the clock tells a time, however it is set meanwhile, or something happens sooner.
+async def wait_until(time: int | None, clock: Clock, sooner: EarlyWake) -> None:
+    """Wait until the clock reaches `time`, even if it is set in between, or until `sooner` happens.
 
-    Without a time that something is all that is waited for.
+    Without a time, wait only for `sooner`.
     """
     while time is None or (rest := time - clock.now()) > 0:
         with trio.move_on_after(math.inf if time is None else min(rest / SECOND, _LOOK)):

@@ -1,99 +1,126 @@
-"""Fences: an error of one unit of work costs that unit, and neither its loop nor the daemon.
+"""Error isolation: an error of one unit of work stops neither its loop nor the daemon.
 
-A unit is named by its kind and its key: an evaluation, a periodic job, a deployment. After an error
-the unit pauses, for longer each time. After `ATTEMPTS` errors in a row its fence is closed: the
-owner of the unit gives it up, or leaves it out until its key changes. Errors of the store are not of
-one unit: they pass through. Only a corrupt page is met by some units and not by others.
+A kind and a key name a unit, such as an evaluation, a periodic job or a deployment. After an error
+the unit pauses, longer each time. After `ATTEMPTS` errors in a row its fence is closed. The unit's
+owner then gives it up, or skips it until its key changes or an operator releases it. Store errors
+do not belong to one unit, so they pass through. The exception is a corrupt page, which only some
+units meet.
+
+Faults are stored, so they survive a restart. A unit that was running when the daemon crashed counts
+as failed, because it may be the cause.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
 
-import msgspec
 import trio
 
 from daemon.clock import Clock
-from storage.errors import StorageDamaged, StorageError, leaves
+from storage.errors import NotFound, StorageDamaged, StorageError, StorageUnreadable, leaves
+from storage.queries import faults
+from storage.queries.faults import ATTEMPTS, Fault
 from storage.records.base import SECOND
+from storage.store import Store, tolerate_disk_full
+from storage.wal_watermark import Hand, Name
+from storage.writer import Transaction
 
-ATTEMPTS = 3
+__all__ = ("ATTEMPTS", "TOPIC", "Fault", "Fences", "open_fences")
+
+TOPIC = faults.TOPIC  # a held unit may be free now
 _PAUSES = (1 * SECOND, 5 * SECOND)  # after the first and the second error
 _LOOP_PAUSE = 60 * SECOND  # after every further error of a loop, which is never given up
 _LOOP = "loop"
+_ENDED = "the daemon crashed while it processed this"
+_LAST_WORD = 1.0  # seconds that the shutdown waits for the store
+_LONGEST_REASON = 2000  # characters
 
 _log = logging.getLogger("steward.fences")
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """The errors in a row of one unit; times in nanoseconds of the wall clock."""
-
-    kind: str
-    key: str
-    failures: int
-    reason: str
-    since: int
-    until: int  # the unit pauses until then
-
-    @property
-    def is_closed(self) -> bool:
-        """Tell whether the unit has had all its attempts."""
-        return self.failures >= ATTEMPTS
-
-
 class Fences:
-    """The units of the daemon's work that have raised an error lately. Kept in memory only."""
+    """The units of work that failed recently. `open_fences` opens it.
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._faults: dict[tuple[str, str], Fault] = {}
+    Without `open_fences`, faults are in memory only.
+    """
+
+    def __init__(self, clock: Clock, known: Iterable[Fault] = (), hand: Hand | None = None) -> None:
+        self._clock, self._hand = clock, hand
+        self._faults = {(fault.kind, fault.key): fault for fault in known}
+        self._at_work: set[Name] = set()
+        self._changed: set[Name] = set()
+        self._news = trio.Event()
+        self.wake: Callable[[], None] = lambda: None  # wakes the owners of held units
+
+    # --- queries
+    # ------------------------------------------------------------------------------------
 
     def faults(self) -> list[Fault]:
-        """Return all faults, the oldest first."""
+        """Return all faults, oldest first."""
         found = [fault for fault in self._faults.values() if not self._is_over(fault)]
         return sorted(found, key=lambda fault: fault.since)
 
     def of(self, kind: str, key: str) -> Fault | None:
-        """Return the fault of a unit; None after a success."""
+        """Return the fault of a unit, or None after a success."""
         fault = self._faults.get((kind, key))
         return None if fault is None or self._is_over(fault) else fault
 
+    def of_kind(self, kind: str) -> list[Fault]:
+        """Return the faults of all units of a kind."""
+        return [fault for fault in self._faults.values() if fault.kind == kind]
+
     def _is_over(self, fault: Fault) -> bool:
-        """Tell whether a loop has run for long enough since its last error: it never returns."""
+        """Return whether a loop has run long enough since its last error. A loop never returns."""
         return fault.kind == _LOOP and self._clock.now() > fault.until + _LOOP_PAUSE
 
     def held(self, kind: str) -> frozenset[str]:
-        """Return the keys of a kind that pause now, or whose fence is closed."""
+        """Return the keys of a kind that are paused or whose fence is closed."""
         now = self._clock.now()
         return frozenset(
-            fault.key
-            for fault in self._faults.values()
-            if fault.kind == kind and (fault.is_closed or fault.until > now)
+            fault.key for fault in self.of_kind(kind) if fault.is_closed or fault.until > now
         )
 
     def next_time(self, kind: str) -> int | None:
-        """Return when the next unit of a kind may be tried again; None if none pauses."""
-        return min(
-            (
-                fault.until
-                for fault in self._faults.values()
-                if fault.kind == kind and not fault.is_closed
-            ),
-            default=None,
-        )
+        """Return when the next paused unit of a kind may be retried, or None if no unit is paused."""
+        now = self._clock.now()
+        coming = (fault.until for fault in self.of_kind(kind) if not fault.is_closed)
+        return min((time for time in coming if time > now), default=None)
+
+    # --- changes
+    # ------------------------------------------------------------------------------------
 
     def forget(self, kind: str, key: str) -> None:
-        """Open the fence of a unit: it succeeded, changed, or was given up."""
-        self._faults.pop((kind, key), None)
+        """Open the fence of a unit that succeeded, changed, or was given up."""
+        if self._faults.pop((kind, key), None) is not None:
+            self._tell((kind, key))
+
+    def forget_others(self, kind: str, keys: Iterable[str]) -> None:
+        """Open the fences of all units of a kind that are not in `keys` and so no longer exist."""
+        for key in {fault.key for fault in self.of_kind(kind)}.difference(keys):
+            self.forget(kind, key)
+
+    def release(self, kind: str, key: str) -> Fault:
+        """Reset a unit, so that it is retried immediately. Raises `NotFound`."""
+        fault = self.of(kind, key)
+        if fault is None:
+            raise NotFound(f'there is no fault of kind "{kind}" with the key "{key}"')
+        self.forget(kind, key)
+        self.wake()  # the store may not have this fault yet
+        _log.info("%s %s was released", kind, key)
+        return fault
 
     async def keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
-        """Run a loop of the daemon, and begin it anew after an error, for ever.
+        """Run a loop of the daemon, and restart it after an error, indefinitely.
 
-        A `StorageError` passes through, alone or in a group.
+        A `StorageError` passes through, alone or in a group, unless it says that writes are not
+        possible now, or concerns some rows only.
         """
         while True:
-            with self.around(_LOOP, name):
-                await loop()
+            async with tolerate_disk_full(f"{name}: the loop failed and restarts"):
+                with self.around(_LOOP, name):
+                    await loop()
             fault = self.of(_LOOP, name)
             pause = fault.until - self._clock.now() if fault else _PAUSES[0]
             await trio.sleep(max(pause, 0) / SECOND)
@@ -113,27 +140,141 @@ class Fences:
         else:
             self.forget(kind, key)
 
+    @contextmanager
+    def unless_held(self, kind: str, key: str) -> Iterator[bool]:
+        """Yield whether a unit may run in this round; if so, run the block as one attempt."""
+        if key in self.held(kind):
+            yield False
+            return
+        with self.around(kind, key):
+            yield True
+
+    @contextmanager
+    def at_work(self, kind: str, keys: Iterable[str]) -> Iterator[None]:
+        """Mark units of a kind as running during the block: a crash in it counts as an attempt."""
+        names = {(kind, key) for key in keys}
+        self._at_work |= names
+        self._note_hand()
+        try:
+            yield
+        finally:
+            self._at_work -= names
+            self._note_hand()
+
+    def _note_hand(self) -> None:
+        if self._hand is not None:
+            self._hand.note(self._at_work)
+
     def note(self, kind: str, key: str, error: Exception) -> Fault:
-        """Note an error of a unit that was contained elsewhere; return the fault."""
-        now, before = self._clock.now(), self.of(kind, key)
-        failures = before.failures + 1 if before else 1
-        pause = _PAUSES[failures - 1] if failures <= len(_PAUSES) else _LOOP_PAUSE
+        """Record an error of a unit that the caller contained; return the fault."""
         leaf = next(leaves(error))
+        fault = self._fail(kind, key, f"{type(leaf).__name__}: {leaf}")
+        _log.error(
+            "%s %s failed %d times in a row: %s",
+            kind,
+            key,
+            fault.failures,
+            fault.reason,
+            exc_info=error,
+        )
+        return fault
+
+    def close(self, kind: str, key: str, reason: str) -> Fault:
+        """Close the fence of a unit immediately, when another attempt would cost too much."""
+        fault = self._fail(kind, key, reason, failures=ATTEMPTS)
+        _log.error("%s %s is skipped until it changes or is released: %s", kind, key, reason)
+        return fault
+
+    def note_ends(self, names: Iterable[Name]) -> None:
+        """Record a failed attempt for each unit that was running when the daemon crashed."""
+        for kind, key in names:
+            fault = self._fail(kind, key, _ENDED, is_at_end=True)
+            _log.warning("%s %s failed %d times in a row: %s", kind, key, fault.failures, _ENDED)
+
+    def _fail(
+        self, kind: str, key: str, reason: str, *, failures: int = 1, is_at_end: bool = False
+    ) -> Fault:
+        now, before = self._clock.now(), self.of(kind, key)
+        failures = max(failures, before.failures + 1 if before else 1)
+        pause = _PAUSES[failures - 1] if failures <= len(_PAUSES) else _LOOP_PAUSE
+        if is_at_end and failures == 1:  # most of these units did not cause the crash
+            pause = 0
         fault = Fault(
             kind=kind,
             key=key,
             failures=failures,
-            reason=f"{type(leaf).__name__}: {leaf}",
+            reason=reason[:_LONGEST_REASON],
             since=before.since if before else now,
             until=now + pause,
         )
         self._faults[kind, key] = fault
-        _log.error(
-            "%s %s failed %d times in a row: %s", kind, key, failures, fault.reason, exc_info=error
-        )
+        self._tell((kind, key))
         return fault
+
+    # --- storage
+    # ------------------------------------------------------------------------------------
+
+    def _tell(self, name: Name) -> None:
+        self._changed.add(name)
+        self._news.set()
+
+    async def keep(self, store: Store) -> None:
+        """Write every change to the store, indefinitely."""
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            async with tolerate_disk_full("cannot store faults"):
+                await self.save(store)
+
+    async def save(self, store: Store) -> None:
+        """Write the changes that the store does not have yet."""
+        names, self._changed = self._changed, set()
+        if not names:
+            return
+        try:
+            await store.write(partial(_put, {name: self._faults.get(name) for name in names}))
+        except StorageError:
+            for name in names:
+                self._tell(name)
+            raise
+
+
+def _put(found: dict[Name, Fault | None], tx: Transaction) -> None:
+    for (kind, key), fault in found.items():
+        if fault is None:
+            faults.remove(tx, kind, key)
+        else:
+            faults.put(tx, fault)
 
 
 def _is_of_all(error: BaseException) -> bool:
-    """Tell whether an error of the store is of every unit."""
-    return isinstance(error, StorageError) and not isinstance(error, StorageDamaged)
+    """Return whether a store error concerns every unit."""
+    return isinstance(error, StorageError) and not isinstance(
+        error, (StorageDamaged, StorageUnreadable)
+    )
+
+
+@asynccontextmanager
+async def open_fences(store: Store, clock: Clock, directory: Path) -> AsyncIterator[Fences]:
+    """Yield the fences with the stored faults, and store changes while the block runs.
+
+    `directory` is the directory of the store.
+    """
+    hand = Hand(directory)
+    fences = Fences(clock, store.read(faults.every), hand)
+    fences.wake = store.wake_all
+    for fault in fences.of_kind(_LOOP):
+        if fences.of(_LOOP, fault.key) is None:
+            fences.forget(_LOOP, fault.key)
+    fences.note_ends(hand.found)
+    async with tolerate_disk_full("cannot store faults"):
+        await fences.save(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fences.keep_running, "faults", partial(fences.keep, store))
+        try:
+            yield fences
+        finally:
+            nursery.cancel_scope.cancel()
+            hand.close()
+            with trio.move_on_after(_LAST_WORD, shield=True), suppress(StorageError):
+                await fences.save(store)

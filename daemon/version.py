@@ -1,4 +1,4 @@
-"""Which Steward this is. The build takes the version from here: nothing is looked up at a start."""
+"""The version. The build reads it from here, so no start looks it up."""
 
 from collections.abc import Mapping
 
@@ -6,8 +6,8 @@ VERSION = "0.1.0"
 
 
 def build() -> Mapping[str, str]:
-    """Return what packaging/build has noted: `Commit` and `Built`; nothing elsewhere."""
-    import json  # asked for seldom
+    """Return `Commit` and `Built` as recorded by packaging/build, or nothing in a source tree."""
+    import json  # rarely needed
     from importlib import resources
 
     note = resources.files("daemon").joinpath("build.json")

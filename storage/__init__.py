@@ -1,1 +1,1 @@
-"""What is kept: the nouns, the one file they live in, and the only door to it."""
+"""Storage: record types, the database file, and the `Store` that is the only access to it."""

@@ -1,4 +1,4 @@
-"""Checking the file: whether it is sound, and everything true that must be, whatever has happened."""
+"""Check the integrity of a store and its invariants."""
 
 import sqlite3
 from contextlib import closing
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from storage.errors import StorageUnusable
 from storage.queries import invariants
-from storage.readers import Snapshot, connect
+from storage.read_pool import ReadSnapshot, connect
 from storage.schema import APPLICATION_ID, VERSION, version_of
 from storage.store import FILE_NAME
 
 
 def check(directory: Path) -> list[str]:
-    """Return what is wrong with the store in `directory`, in words; a daemon may be at work.
+    """Return the errors of the store in `directory`, as texts; a daemon may be running.
 
     Raises `StorageUnusable` when there is no store of this version.
     """
@@ -31,10 +31,10 @@ def _faults(connection: sqlite3.Connection, path: Path) -> list[str]:
         raise StorageUnusable(f"{path} is not a store of version {VERSION}")
     connection.execute("BEGIN")
     damage = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
-    if damage:  # then nothing else can be relied upon
+    if damage:  # further checks of a damaged file are not reliable
         return [f"the file is damaged: {one}" for one in damage]
     dangling = [
         f"what is referred to exists: not so for row {row[1]} of {row[0]}, which names {row[2]}"
         for row in connection.execute("PRAGMA foreign_key_check")
     ]
-    return [*dangling, *invariants.broken(Snapshot(connection))]
+    return [*dangling, *invariants.find_violations(ReadSnapshot(connection))]

@@ -1,14 +1,15 @@
-"""Which pages of a store are corrupt, and to which tables they belong."""
+"""Find the corrupt pages of a store, and the tables that they belong to."""
 
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from storage.readers import connect
+from storage.read_pool import connect
 
-_MOST_PLACES = 20  # a damaged disk can have made thousands
-# A page of an index belongs to the table of the index. Not every SQLite has this virtual table.
+_MOST_PLACES = 20  # a damaged disk can cause thousands
+# A page of an index belongs to the table of the index. Some builds of SQLite lack this virtual
+# table.
 _CORRUPT_PAGES = """
     SELECT pageno, entry.type || ' ' || dbstat.name AS owner, tbl_name
       FROM dbstat
@@ -21,7 +22,7 @@ _CHECK_OF_TABLE = "SELECT integrity_check AS text FROM pragma_integrity_check(:n
 
 
 def damaged_places(path: Path) -> list[str]:
-    """Return the corrupt pages of a store with their tables, and tables whose pages are not known."""
+    """Return the corrupt pages of a store with their tables, and tables with unknown pages."""
     with closing(connect(path, read_only=True)) as connection:
         pages = _rows(connection, _CORRUPT_PAGES, {"most": _MOST_PLACES})[0]
         found = [f"page {row['pageno']} of {row['owner']}" for row in pages]
@@ -38,7 +39,7 @@ def damaged_places(path: Path) -> list[str]:
 def _rows(
     connection: sqlite3.Connection, sql: str, parameters: Mapping[str, object]
 ) -> tuple[list[sqlite3.Row], str]:
-    """Return the rows that come before SQLite gives up, and why it does."""
+    """Return the rows up to the first error of SQLite, and that error."""
     found: list[sqlite3.Row] = []
     try:
         found.extend(connection.execute(sql, parameters))

@@ -1,52 +1,53 @@
-"""What can go wrong, by meaning. `daemon/web/reply.py` alone knows which status that is.
+"""Errors by meaning. Only `daemon/web/reply.py` maps them to HTTP statuses.
 
 StewardError
-├── Malformed       the request cannot be read: syntax, types, parameters
-├── Invalid         the object breaks a rule of its own
-├── Refused         the present state forbids it
-│   ├── Conflict    the state moved on since the caller looked
-│   └── LoginRefused    somebody is not who a role asks for
-├── Denied          the caller may not
-│   └── UnknownToken    the caller shows a token that is nobody's
-│       └── UnusableToken   the token is real, but it may not be used now or from here
-├── NotFound        there is no such object
-├── TooLarge        more than a limit allows
-├── TooOften        what may fail sometimes has failed too often
-├── Unsealable      a secret cannot be opened with the keys at hand
-└── StorageError    the file cannot be read or written
-    ├── StorageUnavailable  no write is possible at this moment: retry
-    │   ├── StorageFull     the disk has no room
+├── Malformed       the request cannot be parsed: syntax, types, parameters
+├── Invalid         the object is invalid, regardless of the state
+├── Refused         the current state does not permit the request
+│   ├── Conflict    the state has changed since the caller read it
+│   └── LoginRefused    the login does not match the role's bindings
+├── Denied          the caller has no permission
+│   └── UnknownToken    the token does not exist
+│       └── UnusableToken   the token exists but is not valid now, or not from this address
+├── NotFound        the object does not exist
+├── TooLarge        a limit is exceeded
+├── TooOften        a rate limit is exceeded
+├── Unsealable      a secret cannot be decrypted with the available keys
+└── StorageError    the database cannot be read or written
+    ├── StorageUnavailable  writes are temporarily not possible: retry
+    │   ├── StorageFull     the disk is full
     │   ├── StorageBusy     another program holds the write lock
-    │   └── StorageDamaged  a page of the file is corrupt: no write until a snapshot is restored
-    ├── StorageLocked   another daemon has the file
-    └── StorageUnusable not our file, of a newer version, damaged, or not writable
+    │   └── StorageDamaged  a page is corrupt: no writes until a snapshot is restored
+    ├── StorageUnreadable   a row cannot be decoded; other rows can be read
+    ├── StorageLocked   another daemon uses the file
+    └── StorageUnusable not a Steward store, a newer version, damaged, or not writable
 """
 
 from collections.abc import Iterator
 
 
 class StewardError(Exception):
-    """Base of all errors that are answers, not defects."""
+    """The base of all errors that are responses, not defects."""
 
 
 class Malformed(StewardError):
-    """The request cannot be read: its syntax, a type, a parameter."""
+    """The request cannot be parsed: its syntax, a type, or a parameter."""
 
 
 class Invalid(StewardError):
-    """The object breaks a rule of its own, whatever the state."""
+    """The object is invalid, regardless of the state."""
 
 
 class Refused(StewardError):
-    """The request is sound, but the present state forbids it."""
+    """The request is valid, but the current state does not permit it."""
 
 
 class Conflict(Refused):
-    """The state moved on since the caller looked."""
+    """The state has changed since the caller read it."""
 
 
 class LoginRefused(Refused):
-    """Somebody is not who a role asks for; `reason` names the rule, for the audit."""
+    """The login does not match the role's bindings; `reason` is for the audit log."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -54,16 +55,16 @@ class LoginRefused(Refused):
 
 
 class Denied(StewardError):
-    """The caller may not do this, whether or not there is something to do it to."""
+    """The caller has no permission, whether or not the object exists."""
 
     def __init__(self, message: str = "Permission denied") -> None:
         super().__init__(message)
 
 
 class UnknownToken(Denied):
-    """The caller shows a token that is nobody's, or none where one is needed.
+    """The token does not exist, or a required token is missing.
 
-    `reason` says more than the refusal does; it never holds the token.
+    `reason` has more detail than the response; it never contains the token.
     """
 
     def __init__(self, reason: str = "Permission denied") -> None:
@@ -72,11 +73,11 @@ class UnknownToken(Denied):
 
 
 class UnusableToken(UnknownToken):
-    """The caller shows a real token that may not be used: from this address, or not any more."""
+    """The token exists but is not usable: from this address, or any longer."""
 
 
 class NotFound(StewardError):
-    """There is no such object; `index` is the state's index at which it was looked for."""
+    """The object does not exist; `index` is the state index of the lookup."""
 
     def __init__(self, message: str, *, index: int | None = None) -> None:
         super().__init__(message)
@@ -84,49 +85,66 @@ class NotFound(StewardError):
 
 
 class TooLarge(StewardError):
-    """The request is larger than a limit allows."""
+    """The request exceeds a size limit."""
 
 
 class Unsealable(StewardError):
-    """A secret of the store cannot be opened with the keys at hand."""
+    """A secret in the store cannot be decrypted with the available keys."""
 
 
 class TooOften(StewardError):
-    """What may fail sometimes has failed too often: the caller is to wait."""
+    """A rate limit is exceeded; the caller must wait, for the given seconds if known."""
+
+    def __init__(self, text: str = "", *, retry_after: int = 0) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
 
 
 class StorageError(StewardError):
-    """The file cannot be read or written."""
+    """The database cannot be read or written."""
 
 
 class StorageUnavailable(StorageError):
-    """No write is possible at this moment; the same write may succeed later."""
+    """Writes are temporarily not possible; the same write may succeed later."""
 
 
 class StorageFull(StorageUnavailable):
-    """The disk has no room for a write; what was acknowledged is kept."""
+    """The disk is full; acknowledged writes are safe."""
 
 
 class StorageBusy(StorageUnavailable):
-    """Another program has held the write lock of the file for longer than a write waits."""
+    """Another program has held the write lock longer than a write waits."""
 
 
 class StorageDamaged(StorageUnavailable):
-    """A page of the file is corrupt. Reads of other pages go on, and no write is accepted."""
+    """A page is corrupt. Reads of other pages continue, and writes are rejected."""
+
+
+class StorageUnreadable(StorageError):
+    """A value of a row cannot be decoded, because another program changed it. Other rows can be read."""
 
 
 class StorageLocked(StorageError):
-    """Another daemon works on this file."""
+    """Another daemon uses the file."""
 
 
 class StorageUnusable(StorageError):
-    """The file is not ours, is of a newer version, is damaged, or cannot be written."""
+    """The file is not a Steward store, has a newer version, is damaged, or cannot be written."""
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors of a group, and of the groups in it."""
+    """Yield the errors of a group, including nested groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
     else:
         yield error
+
+
+def told(error: BaseException) -> str:
+    """Format an error with its type; for a group, format its errors instead of their count.
+
+    >>> told(ExceptionGroup("in a nursery", [OSError("disk"), ExceptionGroup("", [KeyError("a")])]))
+    "OSError('disk'); KeyError('a')"
+    """
+    return "; ".join(dict.fromkeys(repr(leaf) for leaf in leaves(error)))

@@ -1,9 +1,9 @@
-"""The file's form: created from `schema.sql`, brought up to date by numbered steps.
+"""The schema: created from `schema.sql`, upgraded by numbered migrations.
 
-`user_version` says which form a file has. A file of a newer form is refused: an older
-program must not touch what it does not know. A step runs in one transaction with the
-change of `user_version`, so a crash leaves the old form or the new one. Before the first
-step the file as it was is copied beside it: the way back to the older program.
+`user_version` is the schema version of a file. Newer versions are rejected, because an older
+program must not change data that it does not know. Each migration runs in one transaction with the
+update of `user_version`, so a crash leaves a consistent version. Before the first migration, the
+file is copied next to itself, as the way back to the older program.
 """
 
 import os
@@ -18,10 +18,10 @@ import msgspec
 from storage.errors import StorageFull, StorageUnusable
 from storage.records.namespace import Namespace
 
-APPLICATION_ID = 0x53545744  # "STWD": what `file` and `steward operator snapshot inspect` look for
-VERSION = 18
+APPLICATION_ID = 0x53545744  # "STWD", recognized by `file` and `steward operator snapshot inspect`
+VERSION = 23
 
-_KEPT = 3  # copies of older forms; the newest are those that one may want back
+_KEPT = 3  # copies of older versions; the newest are the useful ones
 _STEP = re.compile(r"(\d{4})_\w+\.sql")
 _FIRST_ROW = """
     INSERT INTO store (id, last_index, cluster_id, created_at)
@@ -31,7 +31,7 @@ _ADD_NAMESPACE = """
     INSERT INTO namespaces (name, document, create_index, modify_index)
     VALUES (:name, :document, 1, 1)
 """
-# Its hash is the one that the peer's clients know.
+# Its hash is the one that Nomad's clients know.
 _DEFAULT = Namespace(
     name="default",
     description="Default shared namespace",
@@ -40,14 +40,14 @@ _DEFAULT = Namespace(
 
 
 def schema_text() -> str:
-    """Return `schema.sql`: a built package carries it inside, a checkout has it at its top."""
+    """Return `schema.sql`, from inside a built package or from the root of a checkout."""
     package = resources.files("storage")
     inside = package.joinpath("schema.sql")
     return (inside if inside.is_file() else package.joinpath("../schema.sql")).read_text()
 
 
 def migrations() -> dict[int, str]:
-    """Return the steps by the version that each leads to."""
+    """Return the migrations by target version."""
     steps = {}
     for file in resources.files("storage").joinpath("migrations").iterdir():
         if match := _STEP.fullmatch(file.name):
@@ -56,11 +56,11 @@ def migrations() -> dict[int, str]:
 
 
 def prepare(path: Path, *, cluster_id: str, now: int) -> None:
-    """Create the file, or bring it to this version.
+    """Create the database, or migrate it to this version.
 
-    Raises `StorageUnusable` when it is not a store of ours, is newer than this program, or
-    is damaged, and `StorageFull` when there is no room for a copy of the older form; then the
-    file is as it was.
+    Raises `StorageUnusable` when it is not a Steward store, has a newer version, or is damaged.
+    Raises `StorageFull` when there is no disk space for the copy of the old version. The file is
+    unchanged then.
     """
     try:
         if not path.exists() or path.stat().st_size == 0:
@@ -79,13 +79,13 @@ def prepare(path: Path, *, cluster_id: str, now: int) -> None:
 
 
 def version_of(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return a file's application id and version."""
+    """Return the application ID and version of a file."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     return application, connection.execute("PRAGMA user_version").fetchone()[0]
 
 
 def _make(path: Path, cluster_id: str, now: int) -> None:
-    """Put a whole store in place at once: a kill in between leaves none, which is no harm."""
+    """Create a complete store atomically. After a crash there is no store, and a retry is safe."""
     unfinished = path.with_name(f"{path.name}.new")
     for leftover in path.parent.glob(f"{unfinished.name}*"):
         leftover.unlink()
@@ -131,7 +131,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _keep(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    """Put a whole copy of the file beside it, named by its version; the newest few stay.
+    """Copy the file next to itself, named by its version; the newest few copies stay.
 
     Raises `StorageFull`.
     """
@@ -143,9 +143,9 @@ def _keep(connection: sqlite3.Connection, path: Path, version: int) -> None:
         with closing(sqlite3.connect(unfinished, isolation_level=None)) as target:
             connection.backup(target)
             target.execute("PRAGMA journal_mode = DELETE")
-        sync(unfinished)
+        fsync_path(unfinished)
         unfinished.replace(copy)
-        sync(path.parent)
+        fsync_path(path.parent)
     except (OSError, sqlite3.OperationalError) as error:
         unfinished.unlink(missing_ok=True)
         raise StorageFull(
@@ -157,8 +157,8 @@ def _keep(connection: sqlite3.Connection, path: Path, version: int) -> None:
         older.unlink()
 
 
-def sync(path: Path) -> None:
-    """Return when a file, or which files a directory has, is on disk. Raises `OSError`."""
+def fsync_path(path: Path) -> None:
+    """Wait until a file, or the entries of a directory, are on disk. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Snapshots: the whole file at one moment, as another file. A daemon may be at work meanwhile.
+"""Snapshots: consistent copies of the whole database, also while a daemon is running.
 
-A snapshot is an SQLite file in itself, complete without a write-ahead log, and is only called
-one after SQLite has checked every page of it.
+A snapshot is a SQLite file without a write-ahead log. It gets its final name after SQLite has
+checked all its pages.
 """
 
 import os
@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 
 from storage.errors import Refused, StorageUnusable
-from storage.mark import forget
-from storage.schema import APPLICATION_ID, VERSION, sync, version_of
+from storage.schema import APPLICATION_ID, VERSION, fsync_path, version_of
 from storage.store import FILE_NAME, lock
+from storage.wal_watermark import delete_watermark
 
 _UNFINISHED = ".unfinished"
-_PAGES_AT_ONCE = 1000  # then a waiting writer gets its turn
+_PAGES_AT_ONCE = 1000  # then a waiting writer can proceed
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a snapshot: `index` is that of the last write, `size` in bytes."""
+class SnapshotSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A description of a snapshot: `index` is that of the last write, `size` is in bytes."""
 
     version: int
     cluster_id: str
@@ -32,10 +32,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
-def save(directory: Path, target: Path) -> Summary:
-    """Write a snapshot of the store in `directory` to the new file `target`.
+def save(directory: Path, target: Path) -> SnapshotSummary:
+    """Save a snapshot of the store in `directory` to the new file `target`.
 
-    Raises `Refused` when the file exists, `StorageUnusable` when there is no sound store.
+    Raises `Refused` when the file exists, `StorageUnusable` when there is no intact store.
     """
     source = directory / FILE_NAME
     if not source.exists():
@@ -43,20 +43,23 @@ def save(directory: Path, target: Path) -> Summary:
     return _copy(source, target)
 
 
-def unfinished(directory: Path) -> Path:
-    """Return where files of a directory are made that are not whole yet; nobody else looks there."""
+def partial_files(directory: Path) -> Path:
+    """Return the directory for partial files, which no other code reads."""
     place = directory / _UNFINISHED
     place.mkdir(mode=0o700, exist_ok=True)
     return place
 
 
-def discard_unfinished(directory: Path) -> None:
-    """Remove what was being made in a directory when a crash came."""
+def delete_partial(directory: Path) -> None:
+    """Delete partial files that a crash has left."""
     shutil.rmtree(directory / _UNFINISHED, ignore_errors=True)
 
 
-def inspect(file: Path) -> Summary:
-    """Return what is in a snapshot. Raises `StorageUnusable` when it is none, or is damaged."""
+def inspect(file: Path) -> SnapshotSummary:
+    """Return the description of a snapshot.
+
+    Raises `StorageUnusable` for another or a damaged file.
+    """
     if not file.is_file():
         raise StorageUnusable(f"there is no file {file}")
     try:
@@ -66,30 +69,31 @@ def inspect(file: Path) -> Summary:
         raise StorageUnusable(f"{file} is not a snapshot of Steward: {error}") from error
 
 
-def restore(file: Path, directory: Path) -> Summary:
-    """Put a snapshot in the place of the store in `directory`; the old one is kept beside it.
+def restore(file: Path, directory: Path) -> SnapshotSummary:
+    """Replace the store in `directory` by a snapshot. The previous store stays next to it.
 
-    Raises `StorageLocked` when a daemon works there, `StorageUnusable` when the snapshot is none.
+    Raises `StorageLocked` when a daemon is running, `StorageUnusable` for an invalid snapshot.
     """
     summary = inspect(file)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with lock(directory):
-        discard_unfinished(directory)
-        present, fresh = directory / FILE_NAME, unfinished(directory) / FILE_NAME
+        delete_partial(directory)
+        present, fresh = directory / FILE_NAME, partial_files(directory) / FILE_NAME
         _copy(file, fresh)
         if present.exists():
             _fold_log(present)
-            # A second name, not a move: at no moment is there no store, which a start would make.
+            # A hard link instead of a move: a store exists at all times. Otherwise a start could
+            # create one.
             kept = directory / f"{FILE_NAME}.before-restore"
             kept.unlink(missing_ok=True)
             kept.hardlink_to(present)
-        forget(directory)
+        delete_watermark(directory)
         fresh.replace(present)
-        sync(directory)
+        fsync_path(directory)
     return summary
 
 
-def _copy(source: Path, target: Path) -> Summary:
+def _copy(source: Path, target: Path) -> SnapshotSummary:
     try:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
@@ -104,7 +108,7 @@ def _copy(source: Path, target: Path) -> Summary:
             reading.backup(writing, pages=_PAGES_AT_ONCE)
             writing.execute("PRAGMA journal_mode = DELETE")
             summary = _checked(writing, target)
-        sync(target)
+        fsync_path(target)
     except sqlite3.DatabaseError as error:
         target.unlink(missing_ok=True)
         raise StorageUnusable(f"no sound snapshot of {source} can be made: {error}") from error
@@ -114,7 +118,7 @@ def _copy(source: Path, target: Path) -> Summary:
     return msgspec.structs.replace(summary, size=target.stat().st_size)
 
 
-def _checked(connection: sqlite3.Connection, file: Path) -> Summary:
+def _checked(connection: sqlite3.Connection, file: Path) -> SnapshotSummary:
     application, version = version_of(connection)
     if application != APPLICATION_ID:
         raise StorageUnusable(f"{file} is an SQLite file, but not a snapshot of Steward")
@@ -123,7 +127,7 @@ def _checked(connection: sqlite3.Connection, file: Path) -> Summary:
     if (fault := connection.execute("PRAGMA integrity_check").fetchone()[0]) != "ok":
         raise StorageUnusable(f"{file} is damaged: {fault}")
     index, cluster_id = connection.execute("SELECT last_index, cluster_id FROM store").fetchone()
-    return Summary(
+    return SnapshotSummary(
         version=version,
         cluster_id=cluster_id,
         index=index,
@@ -134,6 +138,6 @@ def _checked(connection: sqlite3.Connection, file: Path) -> Summary:
 
 
 def _fold_log(file: Path) -> None:
-    """Bring a store's write-ahead log into the file, so that the file alone is the store."""
+    """Checkpoint the write-ahead log of a store, so that the file alone is complete."""
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")

@@ -1,7 +1,7 @@
-"""The only door to the file: read, write, watch.
+"""The store: read, write and watch the database.
 
-Reads see one moment of the file. A write returns only after its change is on disk. Whoever wants
-to know of a change watches a topic first, reads, and waits.
+A read sees a consistent snapshot. A write returns after its changes are on disk. To wait for
+changes, watch a topic first, then read, then wait.
 """
 
 import fcntl
@@ -10,7 +10,13 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -18,7 +24,8 @@ from typing import TypeVar
 
 import trio
 
-from storage import garbage, origin, schema
+from storage import garbage, request_context, schema
+from storage.account import CostedBlock, present
 from storage.errors import (
     StorageDamaged,
     StorageError,
@@ -27,65 +34,66 @@ from storage.errors import (
     StorageUnusable,
     leaves,
 )
-from storage.mark import MARK_NAME, Mark
-from storage.readers import LongRead, Reader, Snapshot
-from storage.watch import Topics, Watch
+from storage.read_pool import LongRead, ReadSnapshot, SnapshotReader
+from storage.wal_watermark import MARK_NAME, WalWatermark
+from storage.watch import TopicSet, Watch
 from storage.writer import Transaction, Writer, storage_error
 
 T = TypeVar("T")
 
 FILE_NAME = "steward.db"
 LOCK_NAME = "steward.lock"
-_LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # seconds between them
-# What belongs to a request, not to the place where something is written.
+_LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # seconds between the attempts
+# Values of the current request, independent of the place where something is written.
 _NOTE: ContextVar[Callable[[Transaction], None] | None] = ContextVar("note", default=None)
-# The connection of the long read that this thread does: what it calls reads from it, too.
-_LONG: ContextVar[Reader | None] = ContextVar("long", default=None)
-_FULL_PAUSE = 1.0  # seconds between attempts to write while no write is possible
-_DAMAGED_PAUSE = 60.0  # seconds between attempts that only a restored snapshot lets succeed
-_LONG_READS = 2  # at a time; more would only wait for the interpreter lock
+# The connection of this thread's long read; nested reads use it as well.
+_LONG: ContextVar[SnapshotReader | None] = ContextVar("long", default=None)
+_FULL_PAUSE = 1.0  # seconds between retries while writes are not possible
+_DAMAGED_PAUSE = 60.0  # seconds between retries that only a restored snapshot can help
+_LONG_READS = 2  # concurrent; more would only wait for the interpreter lock
 
 _log = logging.getLogger("steward.store")
 
 
 class Store:
-    """The open file. Made by `open_store`."""
+    """The open database, created by `open_store`."""
 
-    def __init__(self, path: Path, writer: Writer, topics: Topics) -> None:
+    def __init__(self, path: Path, writer: Writer, topics: TopicSet) -> None:
         self.path = path
         self._writer = writer
         self._topics = topics
-        self._reader = Reader(path)
-        self._idle: list[Reader] = []
+        self._reader = SnapshotReader(path)
+        self._idle: list[SnapshotReader] = []
         self._limiter = trio.CapacityLimiter(_LONG_READS)
         self._long_read_ends = trio.Event()
 
-    def read(self, work: Callable[[Snapshot], T]) -> T:
-        """Return what `work` makes of the file as it is now.
+    def read(self, work: Callable[[ReadSnapshot], T]) -> T:
+        """Return the result of `work` on the current snapshot.
 
-        Runs on the event loop: for what takes well under a millisecond (a point read is 5 µs).
+        Runs on the event loop, so it must take well below a millisecond (a lookup by key takes 5
+        µs).
         """
         try:
             return (_LONG.get() or self._reader).read(work)
         except sqlite3.DatabaseError as error:
-            if _LONG.get() is not None:  # in a thread: `read_long` notes it
+            if _LONG.get() is not None:  # in a thread, as set by `read_long`
                 raise
             raise self._error(error) from error
 
-    def read_short(self, work: Callable[[Snapshot], T]) -> T:
-        """Return what `work` makes of the file as it is now, if that is little.
+    def read_short(self, work: Callable[[ReadSnapshot], T]) -> T:
+        """Return the result of `work` on the current snapshot, within the limits of a short read.
 
-        Raises `LongRead` when it is not: then nothing has come of it, and a thread has to do it.
+        Raises `LongRead` when the limits are exceeded: then a thread must start the read again.
         """
         try:
             return self._reader.read_short(work)
         except sqlite3.DatabaseError as error:
             raise self._error(error) from error
 
-    async def read_long(self, work: Callable[[Snapshot], T]) -> T:
-        """Return what `work` makes of the file as it is now, without holding up anything else."""
+    async def read_long(self, work: Callable[[ReadSnapshot], T]) -> T:
+        """Return the result of `work` on the current snapshot, run in a thread."""
         async with self._limiter:
-            reader = self._idle.pop() if self._idle else Reader(self.path)
+            reader = self._idle.pop() if self._idle else SnapshotReader(self.path)
             try:
                 return await trio.to_thread.run_sync(_read_long, reader, work)
             except sqlite3.DatabaseError as error:
@@ -97,49 +105,52 @@ class Store:
 
     @property
     def damage(self) -> str:
-        """Return why no write is accepted; empty while no page is known to be corrupt."""
+        """Return why writes are rejected; empty while no corrupt page is known."""
         return self._writer.damage
 
     def _error(self, error: sqlite3.DatabaseError) -> StorageError:
-        """Return the meaning of an error of a read; a corrupt page ends all writes."""
+        """Return the storage error for an error of a read; a corrupt page stops all writes."""
         found = storage_error(error)
         if isinstance(found, StorageDamaged):
             self._writer.stop(found)
         return found
 
     async def report_damage(self, reporting: trio.CancelScope) -> None:
-        """Log which pages are corrupt, once one has been met."""
+        """Log the corrupt pages when the first one was found."""
         with reporting:
             await self._writer.damaged.wait()
-            from storage.damage import damaged_places  # no sound store needs it
+            # Imported late, because an intact store never needs it.
+            from storage.damage import damaged_places
 
             _log.critical("%s", self._writer.damage)
             places = partial(damaged_places, self.path)
             for place in await trio.to_thread.run_sync(places, abandon_on_cancel=True):
                 _log.critical("the store is damaged: %s", place)
 
-    async def look(self, work: Callable[[Snapshot], T]) -> T:
-        """Return what `work` makes of the file: here if that is little, else in a thread.
+    async def look(self, work: Callable[[ReadSnapshot], T]) -> T:
+        """Return the result of `work`: on the event loop if it is short, otherwise in a thread.
 
-        `work` has no effects, because it may be begun twice.
+        `work` must have no side effects, because it may be started twice.
         """
         with suppress(LongRead):
             return self.read_short(work)
         return await self.read_long(work)
 
     async def long_read_ends(self) -> None:
-        """Return when a long read, whoever asked for it, has come to its end."""
+        """Return when any long read has ended."""
         await self._long_read_ends.wait()
 
-    async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` in a transaction and return what it returned, once that is on disk.
+    async def write(self, work: Callable[[Transaction], T], *, is_long: bool = False) -> T:
+        """Run `work` in a transaction and return its result once it is on disk.
 
-        `work` may run queries and pure functions; it reads no clock, makes no identifiers and
-        never awaits. Raises what it raised, or a `StorageError`; then nothing was kept.
+        `work` may run queries and pure functions; it must not read the clock or await. It may be
+        started twice: on the event loop it has a time limit, and when that is exceeded, a thread
+        starts it again. With `is_long` it runs in a thread immediately. Raises the exception of
+        `work`, or a `StorageError`; nothing is stored then.
         """
-        note, request_id = _NOTE.get(), origin.current()
+        note, request_id = _NOTE.get(), request_context.current()
         if note is None and not request_id:
-            return await self._writer.submit(work)
+            return await self._writer.submit(work, is_long=is_long)
 
         def noted(tx: Transaction) -> T:
             tx.request_id = request_id
@@ -149,52 +160,52 @@ class Store:
                 note(tx)
             return result
 
-        return await self._writer.submit(noted)
+        return await self._writer.submit(noted, is_long=is_long)
 
     def watch(self, *topics: str) -> Watch:
-        """Return a watch on these topics: enter it, read, then `await watch.wait()`."""
+        """Return a watch on topics: enter it, read, then `await watch.wait()`."""
         return self._topics.watch(topics)
 
     @property
     def commits(self) -> int:
-        """Return a number that grows whenever others may see something new."""
+        """Return a number that increases whenever others may see changes."""
         return self._topics.published
 
     @property
     def moment(self) -> int | None:
-        """Return a number that is another one after every change; None while one is being made.
+        """Return a number that differs after every change; None while a change is in progress.
 
-        What was worked out from the file holds as long as the moment is the same.
+        Values computed from the database are valid as long as the number is the same.
         """
         return None if self._writer.is_committing else self._writer.index
 
     def wake_all(self) -> None:
-        """Wake everyone who watches anything: they look again."""
+        """Wake all watchers, which check their condition again."""
         self._topics.wake_all()
 
     def close(self) -> None:
-        """Close the connections for reading."""
+        """Close the read connections."""
         self._reader.close()
         for reader in self._idle:
             reader.close()
 
 
-def _read_long(reader: Reader, work: Callable[[Snapshot], T]) -> T:
-    with origin.Bound(_LONG, reader), garbage.put_off():
+def _read_long(reader: SnapshotReader, work: Callable[[ReadSnapshot], T]) -> T:
+    with request_context.RequestScope(_LONG, reader), garbage.put_off(), CostedBlock(present()):
         return reader.read(work)
 
 
-def noting(note: Callable[[Transaction], None]) -> AbstractContextManager[None]:
-    """Have every write of this block that changes something do `note` as well, as a part of it."""
-    return origin.Bound(_NOTE, note)
+def write_hook(note: Callable[[Transaction], None]) -> AbstractContextManager[None]:
+    """Run `note` as part of every write of this block that changes data."""
+    return request_context.RequestScope(_NOTE, note)
 
 
 @asynccontextmanager
-async def unless_full(what: str) -> AsyncIterator[None]:
-    """Run the block; if no write is possible now, log that `what` waits, and pause for a moment.
+async def tolerate_disk_full(what: str) -> AsyncIterator[None]:
+    """Run the block; if writes are not possible, log that `what` waits, and pause.
 
-    For work that the daemon repeats by itself: neither a full disk nor a write lock that another
-    program holds may end it.
+    For work that the daemon retries. Neither a full disk nor another program's write lock may end
+    it.
     """
     try:
         yield
@@ -205,18 +216,20 @@ async def unless_full(what: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def open_store(directory: Path, *, cluster_id: str, now: int) -> AsyncIterator[Store]:
-    """Open the store in `directory`, creating it with this cluster id when there is none.
+async def open_store(
+    directory: Path, *, cluster_id: str, now: int, is_locked: bool = False
+) -> AsyncIterator[Store]:
+    """Open the store in `directory`, or create it with this cluster ID.
 
-    What was submitted before the block ends is written before the file is closed. Raises
-    `StorageLocked` or `StorageUnusable`.
+    Writes submitted before the block ends are stored before the file is closed. With `is_locked`
+    the caller holds the lock. Raises `StorageLocked` or `StorageUnusable`.
     """
     path = directory / FILE_NAME
-    with lock(directory):
-        mark = Mark(directory)
+    with nullcontext() if is_locked else lock(directory):
+        mark = WalWatermark(directory)
         is_log_lost = mark.was_open and not path.with_name(f"{FILE_NAME}-wal").exists()
         schema.prepare(path, cluster_id=cluster_id, now=now)
-        topics = Topics()
+        topics = TopicSet()
         try:
             writer = Writer(path, topics, mark)
             store = Store(path, writer, topics)
@@ -239,12 +252,13 @@ async def open_store(directory: Path, *, cluster_id: str, now: int) -> AsyncIter
             mark.end(writer.index)
 
 
-def _compare(directory: Path, mark: Mark, store: Store, *, is_log_lost: bool) -> None:
-    """Raise `StorageUnusable` when the file is not as far as it was; else let the mark begin.
+def _compare(directory: Path, mark: WalWatermark, store: Store, *, is_log_lost: bool) -> None:
+    """Raise `StorageUnusable` when the file is older than its watermark; otherwise start the mark.
 
-    Without its log it may be whole all the same: another program that closes it folds the log in.
+    Without its log the file may still be complete: another program that closes it has checkpointed
+    the log.
     """
-    index = store.read(Snapshot.last_index)
+    index = store.read(ReadSnapshot.last_index)
     lost = "writes that were answered are missing" if index < mark.index else ""
     if is_log_lost and not lost:
         lost = next(iter(store.read(_damage)), "")
@@ -261,18 +275,17 @@ def _compare(directory: Path, mark: Mark, store: Store, *, is_log_lost: bool) ->
         raise StorageUnusable(f"cannot write to the data directory {directory}: {error}") from error
 
 
-def _damage(db: Snapshot) -> list[str]:
-    from storage.queries import invariants  # hardly a start needs them
+def _damage(db: ReadSnapshot) -> list[str]:
+    from storage.queries import invariants  # imported late, because a start rarely needs them
 
     pages = [row[0] for row in db.all("PRAGMA integrity_check") if row[0] != "ok"]
-    return pages or list(invariants.broken(db))
+    return pages or list(invariants.find_violations(db))
 
 
 def _take(file: int, directory: Path) -> None:
-    """Take the lock. Raises `StorageLocked`.
+    """Acquire the lock. Raises `StorageLocked`.
 
-    A daemon that is killed while it starts a task leaves the lock to the unfinished child for the
-    moment until that has become another program.
+    If a daemon is killed during a fork, the child briefly holds the lock until it has called exec.
     """
     for _ in range(_LOCK_TRIES):
         try:
@@ -292,9 +305,10 @@ def _take(file: int, directory: Path) -> None:
 
 @contextmanager
 def lock(directory: Path) -> Iterator[None]:
-    """Hold the directory: no second daemon may work on its file. The kernel lets go at our end."""
+    """Lock the data directory against a second daemon. The kernel releases the lock at exit."""
     try:
-        file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        file = os.open(directory / LOCK_NAME, flags, 0o600)
     except OSError as error:
         raise StorageUnusable(f"cannot write to the data directory {directory}: {error}") from error
     try:

@@ -1,41 +1,59 @@
-"""Who waits for what: topics, and the waking of those who watch them.
+"""Topics, and the watchers that wait for their changes.
 
-A topic is a path, `jobs/default/web`; one watches a topic, or, with a trailing slash or a
-trailing `*`, all topics that begin like it. Nothing is kept about topics nobody watches.
+A topic is a path, such as `jobs/default/web`. A watch is on a topic, or on a prefix that ends with
+a slash or `*`. Topics without watchers use no memory.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
 import trio
 
+_FEW = 20_000  # topics whose prefixes are computed in 2 ms
 
-class Topics:
-    """The topics that are being watched, each with its watches."""
+
+class TopicSet:
+    """The watched topics with their watches."""
 
     def __init__(self) -> None:
-        self.published = 0  # how often anything was
+        self.published = 0  # number of publications
         self._exact: dict[str, set[Watch]] = {}
         self._prefixes: dict[str, set[Watch]] = {}
+        self._lengths: Counter[int] = Counter()  # lengths of the watched prefixes
 
     def watch(self, topics: Iterable[str]) -> "Watch":
-        """Return a watch on these topics, to be used in a `with` block."""
+        """Return a watch on these topics, for a `with` block."""
         return Watch(self, tuple(topics))
 
     def publish(self, topics: Iterable[str]) -> None:
-        """Wake everyone who watches one of these topics, or the beginning of one."""
+        """Wake all watchers of these topics or of their prefixes.
+
+        Both the topics of a plan and the watched topics may number thousands.
+        """
         self.published += 1
-        beginnings = tuple(self._prefixes)
-        for topic in topics:
-            _wake(self._exact.get(topic, ()))
-            if topic.startswith(beginnings):  # few do: one look for all
-                for prefix, watches in self._prefixes.items():
-                    if topic.startswith(prefix):
-                        _wake(watches)
+        named = dict.fromkeys(topics)
+        for topic in self._exact.keys() & named.keys():
+            _wake(self._exact[topic])
+        for prefix in self._beginnings(named):
+            _wake(self._prefixes[prefix])
+
+    def _beginnings(self, topics: Mapping[str, None]) -> list[str]:
+        """Return the watched prefixes of these topics."""
+        if len(self._lengths) * len(topics) <= _FEW + len(self._prefixes):
+            cut = {topic[:length] for length in self._lengths for topic in topics}
+            return list(self._prefixes.keys() & cut)
+        ordered = [*sorted(topics), ""]
+        return [
+            prefix
+            for prefix in self._prefixes
+            if ordered[bisect_left(ordered, prefix, hi=len(topics))].startswith(prefix)
+        ]
 
     def wake_all(self) -> None:
-        """Wake everyone, whatever they watch."""
+        """Wake all watchers."""
         for table in (self._exact, self._prefixes):
             for watches in table.values():
                 _wake(watches)
@@ -47,6 +65,8 @@ class Topics:
 
     def _join(self, topic: str, watch: "Watch") -> None:
         table, key = self._table(topic)
+        if table is self._prefixes and key not in table:
+            self._lengths[len(key)] += 1
         table.setdefault(key, set()).add(watch)
 
     def _leave(self, topic: str, watch: "Watch") -> None:
@@ -55,6 +75,10 @@ class Topics:
             watches.discard(watch)
             if not watches:
                 del table[key]
+                if table is self._prefixes:
+                    self._lengths[len(key)] -= 1
+                    if not self._lengths[len(key)]:
+                        del self._lengths[len(key)]
 
 
 def _wake(watches: Iterable["Watch"]) -> None:
@@ -63,15 +87,15 @@ def _wake(watches: Iterable["Watch"]) -> None:
 
 
 class Watch:
-    """A registered interest. Enter it first, then read, then wait: so no change is missed."""
+    """A watch. Enter it, then read, then wait, so that no change is missed."""
 
-    def __init__(self, topics: Topics, names: tuple[str, ...]) -> None:
+    def __init__(self, topics: TopicSet, names: tuple[str, ...]) -> None:
         self._topics, self._names = topics, names
         self.changed = trio.Event()
 
     def __enter__(self) -> Self:
         for name in self._names:
-            self._topics._join(name, self)  # noqa: SLF001  # one module
+            self._topics._join(name, self)  # noqa: SLF001  # private to this module
         return self
 
     def __exit__(
@@ -81,8 +105,8 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         for name in self._names:
-            self._topics._leave(name, self)  # noqa: SLF001  # one module
+            self._topics._leave(name, self)  # noqa: SLF001  # private to this module
 
     async def wait(self) -> None:
-        """Return when one of the topics has been published since the watch was entered."""
+        """Return when one of the topics was published since the watch was entered."""
         await self.changed.wait()

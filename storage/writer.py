@@ -1,17 +1,19 @@
-"""The one writer: every change to the file passes through here, in order.
+"""The writer: executes all changes of the database in order.
 
-Callers hand over a function. Functions that wait at the same moment share one
-transaction (group commit), so a burst of dispatches costs one fsync. Each runs in
-its own savepoint: one that raises is undone alone, and its caller alone hears of
-it. Nobody is answered or woken before COMMIT has returned.
+Callers submit a function. Functions that wait at the same time share a transaction (group commit),
+so a burst of dispatches costs one fsync. Each function has its own savepoint. If it raises, only
+its changes are undone, and only its caller gets the exception. Callers and watchers are notified
+after COMMIT has returned.
 
-The functions run on the event loop's thread and only COMMIT, which waits for the disk, runs in
-another: two threads that both run Python take turns of 5 ms at the interpreter lock, which would
-cost a write more than its fsync. The wait for a write lock that another program holds is in a
-thread as well, and it is bounded.
+The functions run on the event loop's thread; only COMMIT, which waits for the disk, runs in another
+thread. Two threads that both run Python alternate every 5 ms at the interpreter lock, which would
+cost more than the fsync. A function has a time limit on the event loop, like a read. A longer one
+is undone and started again in a thread, in the same transaction. Waiting for another program's
+write lock also happens in a thread, with a timeout.
 """
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +22,8 @@ from typing import Generic, TypeVar
 import outcome
 import trio
 
+from storage import garbage
+from storage.account import CostedBlock, present
 from storage.errors import (
     StewardError,
     StorageBusy,
@@ -27,19 +31,24 @@ from storage.errors import (
     StorageError,
     StorageFull,
     StorageUnavailable,
+    StorageUnreadable,
     StorageUnusable,
 )
-from storage.mark import Mark
-from storage.readers import Snapshot, connect
-from storage.watch import Topics
+from storage.read_pool import ROWS, STEPS, LongRead, Parameters, ReadSnapshot, connect
+from storage.wal_watermark import WalWatermark
+from storage.watch import TopicSet
 
 T = TypeVar("T")
 
-# How many writes share a transaction at most: beyond this the loop is kept from readers for
-# longer than a lone write takes (bench/writes.py).
+# Maximum writes per transaction. More would block readers on the event loop for longer than a
+# single write takes (bench/writes.py).
 MAX_BATCH = 64
 
-# Milliseconds that a write waits for another program, for example a backup, to release the write lock.
+# Nanoseconds of CPU time for a write on the event loop, and for all writes in one turn.
+SHARE = 1_500_000
+_TURN = 1_000_000
+
+# Milliseconds to wait for another program, such as a backup, to release the write lock.
 BUSY_WAIT = 5000
 
 _NEXT_INDEX = "SELECT last_index FROM store"
@@ -50,32 +59,84 @@ _TOUCH = """
 """
 
 
-class Transaction(Snapshot):
-    """What a write may do: read, change rows, and say what it has changed."""
+class Transaction(ReadSnapshot):
+    """The context of a write: read, change rows, and publish topics.
 
-    def __init__(self, connection: sqlite3.Connection, index: int) -> None:
+    With a time limit it raises `LongRead` when that is exceeded; a thread then starts the write
+    again.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        index: int,
+        write: object = None,
+        share: int | None = None,
+    ) -> None:
+        """Start an attempt at a write.
+
+        `write` is equal for all attempts at one write; `share` is in nanoseconds of CPU time.
+        """
         super().__init__(connection)
         self.index = index
-        self.request_id = ""  # of the request that this goes back to
+        self.write = write
+        self._until, self.is_over = None, False  # the time limit
+        if share is not None:
+            self._until, self.left = time.thread_time_ns() + share, ROWS
+        self.request_id = ""  # of the request that caused the write
         self.touched: dict[str, None] = {}
         self.topics: dict[str, None] = {}
 
+    def look_at_time(self) -> bool:
+        """Return whether the time limit is exceeded."""
+        if self._until is not None and time.thread_time_ns() > self._until:
+            self.is_over = True
+        return self.is_over
+
+    def _count(self, row: sqlite3.Row) -> sqlite3.Row:
+        try:
+            return super()._count(row)
+        except LongRead:
+            self.is_over = True
+            raise
+
+    def _check_share(self) -> None:
+        if self.look_at_time():
+            raise LongRead
+
+    def one(self, sql: str, parameters: Parameters = {}) -> sqlite3.Row | None:  # noqa: B006  # never changed
+        """Return the first row, or None."""
+        self._check_share()
+        return super().one(sql, parameters)
+
+    def all(self, sql: str, parameters: Parameters = {}) -> list[sqlite3.Row]:  # noqa: B006  # never changed
+        """Return all rows."""
+        self._check_share()
+        return super().all(sql, parameters)
+
+    def each(self, sql: str, parameters: Parameters = {}) -> Iterator[sqlite3.Row]:  # noqa: B006  # never changed
+        """Yield rows one by one."""
+        for row in super().each(sql, parameters):
+            self._check_share()
+            yield row
+
     @property
     def changes(self) -> int:
-        """Return a number that is another one after any row has changed."""
+        """Return a number that differs after any row was changed."""
         return self._connection.total_changes
 
     def execute(self, sql: str, parameters: Mapping[str, object]) -> int:
-        """Change rows; return how many."""
+        """Change rows; return their number."""
+        self._check_share()
         return self._connection.execute(sql, parameters).rowcount
 
     def touch(self, table: str, *topics: str) -> None:
-        """Note that objects of this kind have changed, and wake who watches these topics."""
+        """Record that objects of a table have changed, and wake the watchers of these topics."""
         self.touched[table] = None
         self.publish(*topics)
 
     def publish(self, *topics: str) -> None:
-        """Wake who watches these topics once this is written."""
+        """Wake the watchers of these topics after the commit."""
         for topic in topics:
             self.topics[topic] = None
 
@@ -84,26 +145,27 @@ Work = Callable[[Transaction], T]
 
 
 class _Pending(Generic[T]):
-    """A write on its way: what to run, what came of it, and when that holds."""
+    """A submitted write: its function, its result, and an event for its completion."""
 
-    def __init__(self, work: Work[T]) -> None:
-        self.work = work
+    def __init__(self, work: Work[T], *, is_long: bool = False) -> None:
+        self.work, self.is_long = work, is_long
+        self.account = present()
         self.result: outcome.Outcome[T] | None = None
         self.topics: tuple[str, ...] = ()
         self.done = trio.Event()
 
 
 class Writer:
-    """The queue of writes and the task that empties it."""
+    """The queue of writes, and the task that processes it."""
 
-    def __init__(self, path: Path, topics: Topics, mark: Mark) -> None:
+    def __init__(self, path: Path, topics: TopicSet, mark: WalWatermark) -> None:
         self._log = path.with_name(f"{path.name}-wal")
         self._mark = mark
         self._connection = connect(path, read_only=False)
-        # A restored snapshot has no log of its own yet.
+        # A restored snapshot has no write-ahead log yet.
         self._connection.execute("PRAGMA journal_mode = WAL")
-        # FULL: a write that was answered survives the loss of power. A write-ahead log larger
-        # than this is cut back at the next checkpoint.
+        # FULL: an acknowledged write survives a power failure. A larger write-ahead log is
+        # truncated at the next checkpoint.
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA journal_size_limit = 67108864")
         self._connection.execute("PRAGMA temp_store = MEMORY")
@@ -113,37 +175,37 @@ class Writer:
         self._work_arrived = trio.Event()
         self._closing = False
         self._ended = False
-        self.damage = ""  # why no write is accepted
+        self.damage = ""  # why writes are rejected
         self.damaged = trio.Event()
-        # Then what readers see may be another thing from one look to the next.
+        # During a commit, readers may see different states between two reads.
         self.is_committing = False
         self.index = int(self._connection.execute(_NEXT_INDEX).fetchone()["last_index"])
         self._log_number = self._log.stat().st_ino
 
-    async def submit(self, work: Work[T]) -> T:
-        """Return what `work` returned, once that is on disk.
+    async def submit(self, work: Work[T], *, is_long: bool = False) -> T:
+        """Return the result of `work` once it is on disk; run it in a thread with `is_long`.
 
-        A cancelled caller stops waiting; the write goes on. Raises what `work` raised, or
-        a `StorageError` when the file could not be written (`StorageBusy` when another program
-        holds its write lock, `StorageDamaged` when a page is corrupt): then nothing of it was kept; and
+        If the caller is cancelled, the write still happens. Raises the exception of `work`, or a
+        `StorageError` when the file cannot be written: `StorageBusy` for another program's lock,
+        `StorageDamaged` for a corrupt page. Nothing is stored then. Raises
         `trio.ClosedResourceError` when the writer has ended.
         """
         if self._ended:
             raise trio.ClosedResourceError("the store is closed")
         if self.damage:
             raise StorageDamaged(self.damage)
-        pending = _Pending(work)
-        self._waiting.append(pending)  # type: ignore[arg-type]  # the queue does not care for T
+        pending = _Pending(work, is_long=is_long)
+        self._waiting.append(pending)  # type: ignore[arg-type]  # the queue is untyped
         self._work_arrived.set()
         await pending.done.wait()
-        assert pending.result is not None  # noqa: S101  # set before done
+        assert pending.result is not None  # noqa: S101  # set before the event
         return pending.result.unwrap()
 
     async def run(self) -> None:
-        """Commit batch after batch until `close`; the last batch is not lost.
+        """Commit batches until `close`, including the last one.
 
-        Raises `StorageUnusable` when somebody has removed the write-ahead log; what was in it is
-        in the file then.
+        Raises `StorageUnusable` when the write-ahead log was deleted; its content is in the
+        database then.
         """
         while True:
             if not self._waiting:
@@ -161,24 +223,23 @@ class Writer:
             self._keep_log()
 
     def close(self) -> None:
-        """Let `run` return once everything that waits is written."""
+        """End `run` after all queued writes."""
         self._closing = True
         self._work_arrived.set()
 
     def stop(self, damage: StorageDamaged) -> None:
-        """Accept no more writes: each could destroy more of the file."""
+        """Reject further writes, because each could damage the file more."""
         self.damage = self.damage or str(damage)
         self.damaged.set()
 
     def disconnect(self) -> None:
-        """Close the connection; folds the write-ahead log into the file."""
+        """Close the connection, which checkpoints the write-ahead log."""
         self._connection.close()
 
     async def _commit(self, batch: list[_Pending[object]]) -> None:
         try:
             with _meaning():
-                await self._begin()
-                index = self._run_all(batch)
+                index = await self._run_all(batch)
                 await trio.to_thread.run_sync(self._connection.execute, "COMMIT")
             self.index = index
             self._mark.note(index)
@@ -189,10 +250,10 @@ class Writer:
                 self._connection.execute("ROLLBACK")
             await self._take_back(error)
             if isinstance(error, StorageBusy):
-                # The others have waited as long; each batch after the other would wait in vain.
+                # The others have waited as long; each of their batches would also wait in vain.
                 batch, self._waiting = [*batch, *self._waiting], []
             for pending in batch:
-                # What failed by itself keeps its own error; what seemed to succeed was undone.
+                # A write that failed keeps its own error; successful ones were undone.
                 if isinstance(pending.result, outcome.Error) and isinstance(
                     pending.result.error, StewardError
                 ):
@@ -203,7 +264,7 @@ class Writer:
             pending.done.set()
 
     async def _begin(self) -> None:
-        """Begin a transaction; while another program holds the write lock, wait in a thread.
+        """Begin a transaction; wait in a thread while another program holds the write lock.
 
         Raises `sqlite3.OperationalError` (SQLITE_BUSY) after `BUSY_WAIT`.
         """
@@ -222,39 +283,71 @@ class Writer:
             self._connection.execute("PRAGMA busy_timeout = 0")
 
     async def _take_back(self, error: StorageError) -> None:
-        """See that nothing of a commit that failed is in the log, where a crash would bring it back.
+        """Ensure that a failed commit is not in the log, where a crash would restore it.
 
-        It may be there whole when only the wait for the disk failed. The next commit takes its
-        place; so one is made at once. If that fails, too, nothing is known and the daemon ends.
+        It may be complete there if only fsync failed. The next commit overwrites it, so one is made
+        immediately. If that also fails, the state is unknown and the daemon ends.
         """
         if isinstance(error, StorageUnavailable | StorageUnusable):
-            return  # nothing whole can have been written
+            return  # nothing complete can have been written
         with _meaning():
             await self._begin()
-            # Another index: what would change nothing would not be written.
+            # Change the index, because SQLite does not write a transaction without changes.
             self._connection.execute(_KEEP_INDEX, {"index": self.index + 1})
             self._connection.execute("COMMIT")
         self.index += 1
 
     def _keep_log(self) -> None:
-        """Raise `StorageUnusable` if the log is gone: whoever opens the file now would miss all of it."""
+        """Raise `StorageUnusable` if the log was deleted.
+
+        Other programs would not see its content.
+        """
         with suppress(OSError):
             if self._log.stat().st_ino == self._log_number:
                 return
         with _meaning():
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         raise StorageUnusable(
-            f"{self._log} was removed while the daemon was at work; everything in it was saved: start again"
+            f"{self._log} was deleted while the daemon was running; its content was saved: start the daemon again"
         )
 
-    def _run_all(self, batch: list[_Pending[object]]) -> int:
-        """Run each write in a savepoint of its own; return the index of the last one."""
-        index, touched = self.index, {}
+    async def _run_all(self, batch: list[_Pending[object]]) -> int:
+        """Run each write in its own savepoint; return the index of the last one."""
+        await self._begin()
+        try:
+            index, touched = await self._run_each(batch, SHARE)
+        except _UndoneError:
+            await self._begin()
+            index, touched = await self._run_each(batch, None)
+        if index != self.index:
+            self._connection.execute(_KEEP_INDEX, {"index": index})
+            for name, last in touched.items():
+                self._connection.execute(_TOUCH, {"name": name, "index": last})
+        return index
+
+    async def _run_each(
+        self, batch: list[_Pending[object]], share: int | None
+    ) -> tuple[int, dict[str, int]]:
+        """Return the last index, and the last index per table.
+
+        Without a time limit, a thread runs all writes; otherwise other tasks run between two
+        writes. Raises `_UndoneError`.
+        """
+        index, touched, turn = self.index, dict[str, int](), time.thread_time_ns() + _TURN
         for pending in batch:
-            transaction = Transaction(self._connection, index + 1)
+            if time.thread_time_ns() > turn:
+                await trio.lowlevel.checkpoint()
+                turn = time.thread_time_ns() + _TURN
             changes = self._connection.total_changes
             self._connection.execute("SAVEPOINT one")
-            pending.result = outcome.capture(pending.work, transaction)
+            transaction = Transaction(self._connection, index + 1, pending, share)
+            is_long = share is None or pending.is_long
+            if not is_long:
+                self._try(pending, transaction)
+            if is_long or transaction.is_over:
+                self._connection.execute("ROLLBACK TO one")
+                transaction = Transaction(self._connection, index + 1, pending)
+                await trio.to_thread.run_sync(_run_patiently, pending, transaction)
             if isinstance(pending.result, outcome.Error):
                 if _is_fatal(pending.result.error):
                     raise pending.result.error
@@ -264,15 +357,36 @@ class Writer:
                 touched.update(dict.fromkeys(transaction.touched, index))
                 pending.topics = tuple(transaction.topics)
             self._connection.execute("RELEASE one")
-        if index != self.index:
-            self._connection.execute(_KEEP_INDEX, {"index": index})
-            for name, last in touched.items():
-                self._connection.execute(_TOUCH, {"name": name, "index": last})
-        return index
+        return index, touched
+
+    def _try(self, pending: _Pending[object], transaction: Transaction) -> None:
+        """Run a write within its time limit on the event loop.
+
+        Raises `_UndoneError` when SQLite has rolled back the whole transaction, as it does when a
+        change of rows is interrupted.
+        """
+        self._connection.set_progress_handler(transaction.look_at_time, STEPS)
+        try:
+            with CostedBlock(pending.account):
+                pending.result = outcome.capture(pending.work, transaction)
+        finally:
+            self._connection.set_progress_handler(None, 0)
+        if transaction.is_over and not self._connection.in_transaction:
+            raise _UndoneError
+
+
+class _UndoneError(Exception):
+    """All writes of a batch must run again."""
+
+
+def _run_patiently(pending: _Pending[object], transaction: Transaction) -> None:
+    garbage.keep(pending.work)
+    with garbage.put_off(), CostedBlock(pending.account):
+        pending.result = outcome.capture(pending.work, transaction)
 
 
 def _is_fatal(error: BaseException) -> bool:
-    """Tell whether the transaction, not only this write, is lost: the disk, not the statement."""
+    """Return whether the whole transaction is lost: a disk error, not an error of the statement."""
     return isinstance(error, sqlite3.Error) and not isinstance(
         error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError
     )
@@ -284,7 +398,7 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 @contextmanager
 def _meaning() -> Iterator[None]:
-    """Turn what SQLite says of the file into an error with a meaning."""
+    """Convert SQLite errors into storage errors."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -292,7 +406,7 @@ def _meaning() -> Iterator[None]:
 
 
 def storage_error(error: sqlite3.DatabaseError) -> StorageError:
-    """Return what an error of SQLite means for who wanted to read or write."""
+    """Return the storage error for an error of SQLite."""
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith("SQLITE_FULL"):
         return StorageFull(f"the disk that holds the store is full: {error}")
@@ -304,6 +418,11 @@ def storage_error(error: sqlite3.DatabaseError) -> StorageError:
         return StorageDamaged(
             f"the store is damaged, and no write is accepted: {error} ({name}); run `steward operator "
             "check`, then restore a snapshot with `steward operator snapshot restore`"
+        )
+    # Python's decoding of a text has no SQLite error code.
+    if "malformed JSON" in str(error) or (not name and "decode to UTF-8" in str(error)):
+        return StorageUnreadable(
+            f"a row of the store cannot be read: {error}; run `steward operator check` to find it"
         )
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
         return StorageUnusable(f"the store cannot be used: {error} ({name})")

@@ -1,6 +1,7 @@
-"""What all tests share: a store in a directory of its own, and a deadline."""
+"""Fixtures for all tests: a store in a temporary directory, and a time limit."""
 
 import faulthandler
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,6 +10,14 @@ import pytest
 from storage.store import Store, open_store
 from tests.patience import DEADLINE
 from tests.samples import NOW
+
+
+def pytest_configure() -> None:
+    """Restore the default action of SIGHUP, which `nohup` ignores.
+
+    Shells cannot trap a signal that was ignored when they started.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

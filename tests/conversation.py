@@ -1,4 +1,4 @@
-"""A WebSocket as a client has it, with headers of its own."""
+"""WebSocket client with custom headers."""
 
 import json
 from collections.abc import AsyncIterator
@@ -21,15 +21,15 @@ from tests.patience import HAPPENS_WITHIN
 
 
 class Conversation:
-    """A WebSocket, as a client has it."""
+    """A WebSocket from the client's point of view."""
 
     def __init__(self, stream: trio.SocketStream, address: str, path: str, headers: Any) -> None:
         self._stream = stream
         self._protocol = WSConnection(ConnectionType.CLIENT)
         self._first = Request(host=address, target=path, extra_headers=list(headers))
-        self.code: int | None = None  # with which it was closed
+        self.code: int | None = None  # close code
         self.reason: str | None = None
-        self.refused: int | None = None  # the status of the answer, if that is no conversation
+        self.refused: int | None = None  # status of the response if the server rejects the upgrade
 
     async def send(self, event: Any) -> None:
         await self._stream.send_all(self._protocol.send(event))
@@ -38,13 +38,13 @@ class Conversation:
         await self.send(self._first)
 
     async def accepted(self) -> None:
-        """Return when the daemon has agreed."""
+        """Return when the daemon has accepted the upgrade."""
         self._protocol.receive_data(await self._stream.receive_some())
         events = list(self._protocol.events())
         assert isinstance(events[0], AcceptConnection)
 
     async def next(self) -> Any:
-        """Return the next message; None when there will be no other one."""
+        """Return the next message; None if there is no further one."""
         text = ""
         while True:
             for event in self._protocol.events():
@@ -67,7 +67,7 @@ class Conversation:
             self._protocol.receive_data(piece)
 
     async def all(self) -> list[Any]:
-        """Return every message to the end."""
+        """Return all messages until the close."""
         found = []
         while (message := await self.next()) is not None:
             found.append(message)
@@ -78,7 +78,7 @@ class Conversation:
 async def talk(
     address: str, path: str, *, headers: Any = (), **query: str
 ) -> AsyncIterator[Conversation]:
-    """Talk with the daemon at an address over a WebSocket while the block runs."""
+    """Open a WebSocket to a daemon while the block runs."""
     place = address.removeprefix("http://")
     host, _, port = place.rpartition(":")
     with trio.fail_after(HAPPENS_WITHIN):

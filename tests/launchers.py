@@ -1,8 +1,8 @@
-"""Launchers for tests: each is a fork of one small process that has imported nothing else.
+"""Launchers for tests, each forked from one small process without other imports.
 
     python -m tests.launchers SOCKET
 
-The process of the tests is large and has threads; a fork of it would be slow, and unsafe.
+The test process is large and has threads, so a fork of it would be slow and unsafe.
 """
 
 import atexit
@@ -11,17 +11,86 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
 import msgspec
+import trio
 
-from daemon.launcher.begin import become
-from daemon.launcher.channel import pair
-from daemon.launcher.client import Launcher, answer_of
-from daemon.launcher.messages import Answer, Question, Request
-from daemon.launcher.serve import Server
+from daemon.launcher import child_processes
+from daemon.launcher.channel import close, pair
+from daemon.launcher.child_processes import ChildOperation
+from daemon.launcher.client import Launcher, answer_of, greet
+from daemon.launcher.client import open_launcher as open_greeted
+from daemon.launcher.fork import become
+from daemon.launcher.messages import Answer, LauncherPolicy, NumberedRequest, Request, UnpackStream
+from daemon.launcher.server import Server
+
+# Default policy of a launcher.
+EVERYTHING = LauncherPolicy(
+    owner=os.geteuid(),
+    is_dev=False,
+    users=["*"],
+    usual="",
+    permits_root=True,
+    denied=[],
+    checked=[],
+    denied_uids=[],
+    denied_gids=[],
+    own_uids=None,
+    runs_raw_exec=True,
+    opens_filters=True,
+    volumes=[],
+    processes=0,
+    holds_raw_exec=True,
+    groups=[],
+    raw_exec_groups=[],
+    exec_groups=[],
+    filter=b"",
+    wide_filter=b"",
+    no_filter="",
+    volume_roots=[],
+)
+
+
+@asynccontextmanager
+async def open_launcher(
+    directory: Path, policy: LauncherPolicy = EVERYTHING
+) -> AsyncIterator[Launcher]:
+    """Serve a directory of allocations with a launcher while the block runs."""
+    for one in (directory, directory.parent, directory.parent.parent):  # as `prepare` does
+        one.mkdir(parents=True, exist_ok=True)
+        one.chmod(one.stat().st_mode | 0o111)
+    channel = begin()
+    greet(channel, directory, grouped(directory, policy))
+    async with open_greeted(channel) as launcher:
+        yield launcher
+
+
+def grouped(directory: Path, policy: LauncherPolicy = EVERYTHING) -> LauncherPolicy:
+    """Return a policy with the two group names that tests use."""
+    from daemon.runner.core.launcher_policy import filters_of  # not in the process that is forked
+    from daemon.runner.drivers import cgroup_v1, cgroup_v2
+
+    mount, own = (
+        cgroup_v2.mount_point(Path("/proc/self/mountinfo").read_text()),
+        cgroup_v2.own_path(Path("/proc/self/cgroup").read_text()),
+    )
+    data_dir = directory.parent.parent
+    names = [
+        cgroup_v2.name_of(owner, kind)
+        for owner in (data_dir, data_dir / "alloc")
+        for kind in ("", "limits-")
+    ]
+    places = {mount / (own or "/").lstrip("/")} if mount else set()
+    every = {above for one in places for above in (one, one.parent, one / cgroup_v2.ASIDE)}
+    old = cgroup_v1.memberships(Path("/proc/self/cgroup").read_text())
+    for kind, where in cgroup_v1.mounts(Path("/proc/self/mountinfo").read_text()).items():
+        every.add(where / old.get(kind, "/").lstrip("/"))
+    groups = {f"{above}/{name}" for above in every for name in names}
+    return msgspec.structs.replace(policy, groups=sorted(groups | {*policy.groups}), **filters_of())
 
 
 def begin() -> socket.socket:
@@ -33,25 +102,38 @@ def begin() -> socket.socket:
 
 
 class Direct(Launcher):
-    """A launcher in the process of the test itself: for clocks that jump, which wait for no other process."""
+    """A launcher in the test process, for jumping clocks, which cannot wait for another process."""
 
     def __init__(self, directory: Path) -> None:
         self._encoder = msgspec.msgpack.Encoder()
-        self._server = Server(None)  # type: ignore[arg-type]  # nobody sends it anything
-        self._server._directory = str(directory)
+        self._server = Server(None)  # type: ignore[arg-type]  # no test sends to it
+        self._server.allow(grouped(directory), str(directory))
 
     async def _ask(
-        self, request: Request, descriptors: Sequence[int] = (), spare: int | None = None
+        self,
+        request: Request,
+        descriptors: Sequence[int] = (),
+        spare: int | None = None,
+        more: Sequence[int] = (),
     ) -> tuple[Answer, list[int]]:
         if spare is not None:
             os.close(spare)
-        question = Question(number=0, descriptors=len(descriptors), body=request)
-        return answer_of(*self._server._answer(question, descriptors))
+        close(more)
+        question = NumberedRequest(number=0, descriptors=len(descriptors), body=request)
+        given = self._server._answer(question, descriptors)
+        if isinstance(given, ChildOperation):
+            if isinstance(request, UnpackStream):  # it waits for the stream's writer
+                body = await trio.to_thread.run_sync(child_processes.done, given)
+            else:
+                body = child_processes.done(given)
+            given.after()
+            given = body, []
+        return answer_of(*given)
 
 
 @cache
 def _nursery() -> socket.socket:
-    """Start the process that is forked; it ends with the tests."""
+    """Start the fork server; it ends with the tests."""
     ours, theirs = pair()
     with theirs:
         words = [sys.executable, "-m", "tests.launchers", str(theirs.fileno())]
@@ -63,7 +145,7 @@ def _nursery() -> socket.socket:
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the launchers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no code waits for the launchers
     with socket.socket(fileno=int(sys.argv[1])) as orders:
         while True:
             data, (*descriptors,), _, _ = socket.recv_fds(orders, 1, 1)

@@ -1,8 +1,8 @@
-"""How long tests wait for what must happen. It says nothing on speed: figures are measured in `bench/`.
+"""Time limits for required events. They say nothing about speed, which `bench/` measures.
 
-It is less than what a daemon waits for by itself (a blocking query minutes, an idle connection two):
-so what should have been woken and was only found later does not pass.
+The limits are shorter than the daemon's own timeouts (a blocking query minutes, an idle connection
+two). So a missed wake-up that only a timeout repairs fails the test.
 """
 
 HAPPENS_WITHIN = 60  # seconds
-DEADLINE = 900  # seconds that any one test may take before all stacks are shown and the run ends
+DEADLINE = 900  # seconds before a test is aborted with all stacks

@@ -1,4 +1,4 @@
-"""Small objects that tests begin with; each takes the fields that matter to the test."""
+"""Small sample objects for tests. Each function takes the fields that matter to the test."""
 
 from typing import Any
 

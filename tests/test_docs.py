@@ -1,4 +1,4 @@
-"""The documentation says what there is: every setting, every route, every dependency."""
+"""The documentation is complete: every setting, every route and every dependency."""
 
 import re
 import tomllib
@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from daemon.api.endpoints import ENDPOINTS
 from daemon.api.routes import ROUTES
-from daemon.config import FIELDS
-from daemon.jobspec.extensions import EXTENSIONS
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.config.settings import FIELDS
+from daemon.jobspec.steward_meta import EXTENSIONS
 from storage.schema import schema_text
 
 ROOT = Path(__file__).parent.parent
+PARTS = ("bench", "daemon", "packaging", "storage", "tests")
+PYTHON_FILE = re.compile(r"(?<![\w/.-])([\w/]+\.py)\b(?!\.)")
 DOCS = ROOT / "docs"
 
 
@@ -67,3 +69,27 @@ def test_every_dependency_has_its_reason() -> None:
 def test_every_step_that_differs_on_purpose_has_its_heading(line: str) -> None:
     headings = re.findall("^###? (.+)$", (DOCS / "compatibility.md").read_text(), re.MULTILINE)
     assert line.startswith("#") or not line or line.split(maxsplit=1)[1] in headings
+
+
+def test_no_page_holds_both_sides_of_a_conflict() -> None:
+    pages = [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]
+    marked = [
+        page for page in pages if re.search(r"^(<{7} |>{7} )", page.read_text(), re.MULTILINE)
+    ]
+    assert marked == []
+
+
+def test_every_python_file_that_is_named_exists() -> None:
+    """Pages, docstrings and comments name modules, which a rename must not leave behind."""
+    every = {str(path.relative_to(ROOT)) for part in PARTS for path in (ROOT / part).rglob("*.py")}
+    names = {path.rpartition("/")[2] for path in every}
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "schema.sql"]
+    modules = [path for part in ("daemon", "storage") for path in (ROOT / part).rglob("*.py")]
+    gone = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in [*pages, *modules]
+        if path.name != "CHANGELOG.md"
+        for name in PYTHON_FILE.findall(path.read_text())
+        if name not in names and not any(f"/{one}".endswith(f"/{name}") for one in every)
+    ]
+    assert gone == []

@@ -1,10 +1,10 @@
-"""How the runner touches files: below an open directory, or by a path that nobody else can change.
+"""File access of the runner: below an open directory, or by a path that no other user can change.
 
-The runner works as root on directories in which tasks, the authors of jobs and local users can put
-links at any moment. A call that names a file by its path is safe there only if every directory on
-the way belongs to the daemon. This test reads the syntax trees of everything that runs there and
-knows each such call by its module, its function and its name. A new one fails: open the directory
-with `daemon/runner/beneath.py` and pass `dir_fd`, or say in `ALLOWED` why the path is safe.
+The runner works as root on directories in which tasks, job authors and local users can create links
+at any time. There, a call that names a file by path is safe only if every directory on the way
+belongs to the daemon. This test reads the syntax trees of the runner's code and knows each such
+call by module, function and callee. A new call fails the test. Open the directory with
+`daemon/runner/core/safe_open.py` and pass `dir_fd`, or state in `ALLOWED` why the path is safe.
 """
 
 import ast
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 RUNNER = ROOT / "daemon/runner"
 MODULES = sorted([*RUNNER.rglob("*.py"), *(ROOT / "daemon/launcher").rglob("*.py")])
 
-# Calls that name a file by its path, by the module that offers them.
+# Calls that name a file by its path, by their module.
 BY_PATH = {
     "os": frozenset(
         {
@@ -57,84 +57,77 @@ OF_PATHS = frozenset(
     }
 )
 BY_DESCRIPTOR = {"dir_fd", "src_dir_fd", "dst_dir_fd"}
-# What takes a descriptor in the place of a path.
+# Arguments that pass a descriptor instead of a path.
 EITHER = {"os.listdir", "os.scandir", "os.setxattr", "os.truncate"}
 DESCRIPTORS = frozenset({"descriptor", "directory", "source", "inner"})
 
 KERNEL = "a file system of the kernel, or a place that the administrator names"
-# By path below directories that are the daemon's alone, up to the root.
+# Paths below directories that only the daemon can change, up to the root.
 OWN = "the allocation's directory, or one beside it: only the daemon writes in it and above it"
-WORKSHOP = "below .fetch.TASK in the allocation's directory: mode 0700, the daemon's alone"
-LOGS = "alloc and alloc/logs are the daemon's and sticky; the file is checked to be its own"
+WORKSHOP = "below staging/ beside the store: mode 0700, the daemon's alone"
+BESIDE = "in the directory of the store, which is the daemon's alone"
 COUNTED = "read for sizes alone: a link that is swapped in changes a number"
+OPENED = "by the name that the kernel gives to what is open"
 TOP = "opens a directory of the daemon's own, below which all else is opened"
 
-# Beginnings of calls, and why their paths are safe.
+# Prefixes of calls, and why their paths are safe.
 ALLOWED = {
-    "artifacts/archive.py:": WORKSHOP,
-    "artifacts/fetch.py:": WORKSHOP,
-    "artifacts/git.py:": WORKSHOP,
-    "artifacts/place.py:discard:": WORKSHOP,
-    "artifacts/place.py:give:": WORKSHOP,
-    "artifacts/place.py:move:": WORKSHOP,
-    "artifacts/place.py:opened:os.open": TOP,
-    "beneath.py:open_directory:os.open": TOP,
-    "launcher/beneath.py:resolver:os.open": KERNEL,
-    "covering.py:": "what is mounted, and a directory below which only the daemon acts",
-    "drivers/bounds.py:": KERNEL,
-    "drivers/cgroup.py:": KERNEL,
-    "egress.py:Guard.set_up:": KERNEL,
-    "drivers/claim.py:": OWN,
-    "drivers/podman/logs.py:": OWN,
-    "drivers/scan.py:": KERNEL,
+    "core/launcher_policy.py:subuids:": KERNEL,
+    "launcher/hardening.py:": KERNEL,
+    "setup/artifacts/archive.py:": WORKSHOP,
+    "setup/artifacts/fetch.py:": WORKSHOP,
+    "setup/artifacts/git.py:": WORKSHOP,
+    "setup/artifacts/install.py:": WORKSHOP,
+    "core/safe_open.py:open_directory:os.open": TOP,
+    "launcher/safe_open.py:resolver:os.open": KERNEL,
+    "nosuid_mount.py:": "what is mounted, and a directory below which only the daemon acts",
+    "drivers/cgroup_v1.py:": KERNEL,
+    "drivers/cgroup_v2.py:": KERNEL,
+    "task_egress.py:TaskEgressPolicy.set_up:": KERNEL,
+    "drivers/podman/driver.py:PodmanDriver.start:os.makedirs": BESIDE,
+    "drivers/podman/logs.py:": BESIDE,
+    "drivers/process_scan.py:session:os.listdir": KERNEL,
     "drivers/slurm/bundle.py:_write:tarfile.open": "an open file",
-    "drivers/slurm/cluster.py:Cluster.submit:Path.read_bytes": OWN,
-    "drivers/slurm/engine.py:_authority:Path.read_text": KERNEL,
-    "drivers/subtree.py:": KERNEL,
+    "drivers/slurm/cluster.py:SlurmCluster.submit:Path.read_bytes": OWN,
+    "drivers/slurm/wrapper_api.py:WrapperApi._packed.work:os.makedirs": BESIDE,
+    "drivers/slurm/backend.py:_authority:Path.read_text": KERNEL,
+    "drivers/cgroup_v2_limits.py:": KERNEL,
     "fingerprint.py:": KERNEL,
-    "kept_logs.py:_every:os.scandir": COUNTED,
-    "kept_logs.py:_has_printed:Path.iterdir": COUNTED,
-    "kept_logs.py:about:Path.read_bytes": OWN,
-    "kept_logs.py:keep:": OWN,
-    "launcher/begin.py:_alone:os.open": KERNEL,
-    "launcher/directories.py:lay_out:": TOP,
-    "launcher/places.py:below:os.open": TOP,
-    "launcher/serve.py:Server.greet:": TOP,
+    "launcher/fork.py:_alone:os.open": KERNEL,
+    "launcher/readable_files.py:entries:os.open": OPENED,
+    "launcher/readable_files.py:open_file:os.open": OPENED,
+    "launcher/alloc_dir.py:make_root:": TOP,
+    "launcher/alloc_removal.py:keep:os.makedirs": TOP,
+    "launcher/alloc_removal.py:_unlock:os.chmod": "by the name that the kernel gives to an open directory",
+    "launcher/cgroups.py:": KERNEL,
+    "launcher/claims_and_logs.py:below:os.open": TOP,
+    "launcher/process_scan.py:": KERNEL,
+    "launcher/server.py:Server.greet:": TOP,
+    "launcher/server.py:Server.unpack.work:open": "a descriptor that came with the request",
+    "launcher/secrets_tmpfs.py:": KERNEL,
     "launcher/shims.py:": KERNEL,
-    "launcher/starting.py:_output:os.open": KERNEL,
-    "logs.py:TaskLog._moved:os.listdir": OWN,
-    "logs.py:_read:os.open": LOGS,
-    "machine.py:keep_descriptors:os.listdir": KERNEL,
-    "networks.py:find_network:Path.read_text": KERNEL,
-    "rotation.py:Sweeper._drop:os.open": LOGS,
-    "rotation.py:Sweeper._move:": OWN,
-    "rotation.py:_begin_copy:": OWN,
-    "rotation.py:_copy:open": LOGS,
-    "rotation.py:_forget:": OWN,
-    "rotation.py:_swap:": LOGS,
-    "rotation.py:_unfinished:os.listdir": OWN,
-    "rotation.py:finish_move:Path.unlink": OWN,
-    "rotation.py:recover:": OWN,
-    "secret_dirs.py:_is_empty:os.listdir": COUNTED,
-    "secret_dirs.py:mounted:open": KERNEL,
-    "taskdir.py:_unlock:os.chmod": "by the name that the kernel gives to an open directory",
-    "taskdir.py:make_root:": OWN,
-    "taskdir.py:present:os.scandir": OWN,
-    "taskdir.py:remove:os.rename": OWN,
-    "taskdir.py:remove:os.fwalk": "no link is followed, and each step goes by descriptors",
-    "taskdir.py:remove_tree:shutil.rmtree": "no link is followed, and each step goes by descriptors",
-    "uids.py:Uids.__init__:Path.mkdir": OWN,
-    "uids.py:Uids._opened:os.open": TOP,
-    "uids.py:open_uids:Path.read_text": KERNEL,
-    "drivers/sandbox.py:_accounts:open": KERNEL,
-    "usage.py:": KERNEL,
+    "launcher/networks.py:": KERNEL,
+    "launcher/exec_sessions.py:": KERNEL,
+    "launcher/volumes.py:make:": TOP,
+    "launcher/task_start.py:_output:os.open": KERNEL,
+    "logs/retained_logs.py:tidy:os.listdir": BESIDE,
+    "core/task_log.py:Stream": BESIDE,
+    "launcher/readable_files.py:read_own:os.open": KERNEL,
+    "launcher/sandbox.py:_accounts:open": KERNEL,
+    "launcher/sandbox.py:_without_links:os.open": KERNEL,
+    "launcher/sandbox.py:opened:os.open": KERNEL,
+    "core/file_descriptors.py:set_cloexec:os.listdir": KERNEL,
+    "host_networks.py:find_network:Path.read_text": KERNEL,
+    "logs/rotation.py:": BESIDE,
+    "launcher/alloc_uids.py:AllocUids.__init__:os.makedirs": TOP,
+    "core/resource_usage.py:": KERNEL,
 }
 
 
 def calls(
     node: ast.AST, within: tuple[str, ...] = ()
 ) -> Iterator[tuple[ast.Call, tuple[str, ...]]]:
-    """Yield each call of a tree, and the function that makes it."""
+    """Yield each call of a tree with its function."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         within = (*within, node.name)
     if isinstance(node, ast.Call):
@@ -144,7 +137,7 @@ def calls(
 
 
 def name_of(call: ast.Call) -> str:
-    """Return the name of a call by path; nothing for any other call."""
+    """Return the name of a call by path; empty for any other call."""
     function = call.func
     if isinstance(function, ast.Name):
         return function.id if function.id in BY_PATH[""] else ""
@@ -158,20 +151,20 @@ def name_of(call: ast.Call) -> str:
 
 
 def is_by_descriptor(call: ast.Call, name: str) -> bool:
-    """Return whether a call goes below an open directory, or to an open file."""
+    """Return whether a call is relative to an open directory, or on an open file."""
     given = {keyword.arg for keyword in call.keywords}
     if name == "os.rename":
         return {"src_dir_fd", "dst_dir_fd"} <= given
     if given & BY_DESCRIPTOR:
         return True
-    if name == "open":  # of a descriptor that was opened with its own flags
+    if name == "open":  # for a descriptor that was opened with explicit flags
         return isinstance(call.args[0], ast.Call) and ast.unparse(call.args[0].func) == "os.open"
     first = call.args[0] if call.args else None
     return name in EITHER and isinstance(first, ast.Name) and first.id in DESCRIPTORS
 
 
 def found_in(text: str, module: str) -> set[str]:
-    """Return the calls by path of a module, each by where it stands."""
+    """Return the calls by path of a module, by location."""
     return {
         f"{module}:{'.'.join(within)}:{name}"
         for call, within in calls(ast.parse(text))

@@ -1,1 +1,1 @@
-"""Who may: tokens, policies, and the seal around everything secret."""
+"""Access control: tokens, policies, audit log, and encryption of secrets."""

@@ -1,10 +1,9 @@
-"""The record of who changed what, or was refused it.
+"""The audit log: requests that changed something or were rejected.
 
-A change and its entry are one write: neither is there without the other. Refusals are
-gathered and written together, so that whoever knocks at closed doors costs a write now and then,
-not one for each knock; of those that come faster than they can be written only the number is
-kept. Secrets do not appear; one that is none of ours stands there as a keyed hash, by which two
-attempts with the same one can be told.
+A change and its entry are in one write, so neither exists without the other. Rejections are
+collected and written together, so that many rejected requests cost few writes. If they arrive
+faster than they can be written, only their number is stored. Entries contain no secrets. An unknown
+secret appears as a keyed hash, so that repeated attempts can be recognized.
 """
 
 import hashlib
@@ -19,30 +18,31 @@ from urllib.parse import parse_qsl, urlencode
 
 import trio
 
-from daemon.acl.auditsinks import FileSink, JournalSink, Sink, copy_to
-from daemon.acl.seal import Seal
+from daemon.acl.audit_sinks import AuditSink, FileAuditSink, JournalAuditSink, copy_to
+from daemon.acl.seal import EnvelopeCipher
 from daemon.clock import Clock
-from daemon.config import Config
+from daemon.config.settings import Settings
+from daemon.fences import Fences
 from storage.errors import StorageError, StorageUnavailable
 from storage.queries import audit, secrets
-from storage.queries.collection import ANY_NUMBER
+from storage.queries.garbage_collection import ANY_NUMBER
 from storage.records.audit import AuditEntry
 from storage.records.base import HOUR
-from storage.store import Store, noting, unless_full
+from storage.store import Store, tolerate_disk_full, write_hook
 from storage.writer import Transaction
 
-MAX_WAITING = 1000  # refusals that are not written yet
-STEP = 500  # rows that one write removes
+MAX_WAITING = 1000  # rejections that are not written yet
+STEP = 500  # rows deleted per write
 REFUSED = frozenset({401, 403, 421, 429})
-_GATHER = 0.2  # seconds from a refusal to its write
+_GATHER = 0.2  # seconds from a rejection to its write
 _TRIM_EVERY = 300  # seconds
-_KEY = "audit/key"  # where it stands among the secrets
+_KEY = "audit/key"  # its path among the secrets
 _LONGEST = 500  # characters of a path, a query or a reason
 _SECRET_NAMES = re.compile(r"token|secret|password|passphrase|jwt|key|credential", re.IGNORECASE)
 
 
 class Audit:
-    """Where entries go. Made by `open_audit`."""
+    """The writer of entries. `open_audit` opens it."""
 
     def __init__(self, store: Store, clock: Clock, key: bytes) -> None:
         self._store, self._clock, self._key = store, clock, key
@@ -50,18 +50,18 @@ class Audit:
         self._dropped = 0
         self._arrived = trio.Event()
 
-    def begin(self, method: str, path: str, query: str, address: str) -> "Trail":
-        """Return the trail of a request that has come in."""
-        return Trail(self, self._clock.now(), method, path, query, address)
+    def begin(self, method: str, path: str, query: str, address: str) -> "AuditScope":
+        """Return the trail of a new request."""
+        return AuditScope(self, self._clock.now(), method, path, query, address)
 
     def hash(self, secret: str) -> str:
-        """Return what stands for a secret; empty for none."""
+        """Return the hash of a secret; empty for an empty secret."""
         if not secret:
             return ""
         return hmac.new(self._key, secret.encode(), hashlib.sha256).hexdigest()[:32]
 
     def without_secrets(self, query: str) -> str:
-        """Return a query in which hashes stand for what sounds like a secret."""
+        """Return a query with hashes in place of values that look like secrets."""
         if not _SECRET_NAMES.search(query):
             return query
         pairs = parse_qsl(query, keep_blank_values=True)
@@ -73,11 +73,11 @@ class Audit:
         )
 
     async def add(self, entry: AuditEntry) -> None:
-        """Write an entry by itself."""
+        """Write an entry immediately."""
         await self._store.write(lambda tx: audit.add(tx, entry))
 
     def refused(self, entry: AuditEntry) -> None:
-        """Have a refusal written soon."""
+        """Queue the entry of a rejection."""
         if len(self._waiting) < MAX_WAITING:
             self._waiting.append(entry)
         else:
@@ -85,15 +85,15 @@ class Audit:
         self._arrived.set()
 
     async def write_refusals(self) -> None:
-        """Write what was refused, again and again."""
+        """Write queued rejections, indefinitely."""
         while True:
             await self._arrived.wait()
             await trio.sleep(_GATHER)
-            async with unless_full("refusals are not written"):
+            async with tolerate_disk_full("refusals are not written"):
                 await self.flush()
 
     async def flush(self) -> None:
-        """Write what is waiting."""
+        """Write the queued entries."""
         self._arrived = trio.Event()
         waiting, self._waiting = self._waiting, []
         dropped, self._dropped = self._dropped, 0
@@ -122,20 +122,23 @@ class Audit:
             raise
 
     async def trim(self, retention: int, kept: int) -> None:
-        """Remove what is older than `retention` nanoseconds, or beyond the newest `kept`, every five minutes."""
+        """Delete old entries every five minutes.
+
+        Entries older than `retention` nanoseconds are deleted, and those beyond the newest `kept`.
+        """
         while True:
             before = self._clock.now() - retention
-            async with unless_full("nothing is removed from the audit"):
+            async with tolerate_disk_full("nothing is removed from the audit"):
                 step = partial(audit.trim, before=before, most=STEP, kept=kept)
                 while await self._store.write(step):
                     pass
             await trio.sleep(_TRIM_EVERY)
 
 
-class Trail:
-    """What is known of one request; in the end, what became of it.
+class AuditScope:
+    """The audit data of one request, and finally its result.
 
-    Most requests leave no entry, so one is put together only when it is written.
+    Most requests need no entry. So the entry is built only when the audit log stores it.
     """
 
     def __init__(
@@ -145,36 +148,38 @@ class Trail:
         self._method, self._path, self._query, self._address = method, path, query, address
         self._namespace = self._secret = self._accessor = self._refusal = ""
         self._is_noted = False
+        self._noted_by: object = None  # the write that contains the entry
 
     def ask(self, namespace: str, secret: str) -> None:
-        """Note where the request leads, and that it shows a secret, which may be none of ours."""
+        """Set the namespace, and the secret of the request, which may be unknown."""
         self._namespace, self._secret = namespace, secret
 
     def known(self, accessor: str) -> None:
-        """Note whose request it is."""
+        """Set the accessor of the caller."""
         self._accessor, self._secret = accessor, ""
 
     def watching(self) -> AbstractContextManager[None]:
-        """Give a block in which each write notes this request, if it changes something."""
-        return noting(self._note)
+        """Return a context in which each write adds this request's entry, if it changes something."""
+        return write_hook(self._note)
 
     def _note(self, tx: Transaction) -> None:
-        if not self._is_noted:
-            self._is_noted = True
+        # A write may be retried: the first try is then rolled back together with its entry.
+        if not self._is_noted or self._noted_by is tx.write:
+            self._is_noted, self._noted_by = True, tx.write
             audit.add(tx, self._entry())
 
     async def acted(self) -> None:
-        """Note that something was done which the store does not see."""
+        """Record an action that has no write to the store."""
         if not self._is_noted:
             self._is_noted = True
             await self._audit.add(self._entry())
 
     def refuses(self, reason: str) -> None:
-        """Note that the request is refused, whatever the status that says so."""
+        """Record that the request is rejected, independent of its status."""
         self._refusal = reason
 
     def ended(self, status: int, reason: str) -> None:
-        """Note how the request was answered, if it was refused; nothing is noted afterwards."""
+        """Record the status of a rejected request; nothing is recorded afterwards."""
         self._is_noted = True
         if status in REFUSED or self._refusal:
             self._audit.refused(self._entry(status, self._refusal or reason))
@@ -195,7 +200,7 @@ class Trail:
 
 
 def _short(text: str) -> str:
-    """Return text of a bounded length, in one line."""
+    """Return a text as one line of limited length."""
     kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     if kept.isprintable():
         return kept
@@ -204,36 +209,40 @@ def _short(text: str) -> str:
 
 @asynccontextmanager
 async def open_audit(
-    store: Store, clock: Clock, seal: Seal, config: Config
+    store: Store, clock: Clock, seal: EnvelopeCipher, config: Settings, fences: Fences | None = None
 ) -> AsyncIterator[Audit]:
-    """Give the audit; what was refused until the end of the block is still written."""
+    """Yield the audit log; rejections until the end of the block are still written."""
     opened = Audit(store, clock, await _key(store, seal))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(opened.write_refusals)
-        nursery.start_soon(
+        keep_running = (fences or Fences(clock)).keep_running
+        nursery.start_soon(keep_running, "audit: refusals", opened.write_refusals)
+        trim = partial(
             opened.trim,
             config.audit_retention_days * 24 * HOUR,
             config.audit_retention_entries or ANY_NUMBER,
         )
+        nursery.start_soon(keep_running, "audit: what is old", trim)
         for sink in _sinks(config):
-            nursery.start_soon(copy_to, store, sink)
+            copy = partial(copy_to, store, sink)
+            nursery.start_soon(keep_running, f"audit: copies by {type(sink).__name__}", copy)
         try:
             yield opened
         finally:
-            with trio.CancelScope(shield=True), suppress(StorageError):  # nobody is left to be told
+            # no caller is left to report an error to
+            with trio.CancelScope(shield=True), suppress(StorageError):
                 await opened.flush()
             nursery.cancel_scope.cancel()
 
 
-def _sinks(config: Config) -> Iterator[Sink]:
+def _sinks(config: Settings) -> Iterator[AuditSink]:
     if config.audit_file != Path():
-        yield FileSink(config.audit_file)
+        yield FileAuditSink(config.audit_file)
     if config.audit_journal:
-        yield JournalSink()
+        yield JournalAuditSink()
 
 
-async def _key(store: Store, seal: Seal) -> bytes:
-    """Return the key of the hashes; a new store gets one."""
+async def _key(store: Store, seal: EnvelopeCipher) -> bytes:
+    """Return the key of the hashes; create it for a new store."""
     sealed = store.read(lambda db: secrets.find(db, _KEY))
     if sealed is not None:
         return seal.unseal(sealed, _KEY)

@@ -1,36 +1,36 @@
-"""The first token of all: who makes it, and when it may be made again.
+"""Bootstrap of the ACL system: the first management token, and its reset.
 
-Outside development the daemon makes it itself at its first start and leaves the secret in a file
-for its own user alone, so that there is no moment at which whoever comes first gets everything.
-Whoever can write into the data directory may have it made again: the file named below must hold
-the index that the refusal tells.
+Outside development, the daemon creates the token at its first start and writes its secret to a
+private file. So there is no time at which the first caller could get full access. A user who can
+write to the data directory may reset it. The reset file must then contain the index from the error
+message.
 """
 
 import os
 import re
 from pathlib import Path
 
-from daemon.acl.tokens import Issued, Tokens
+from daemon.acl.tokens import IssuedToken, TokenStore
 from storage.errors import Malformed
 from storage.queries import tokens as rows
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import ROOT, Token
-from storage.records.numbers import whole
+from storage.records.numbers import parse_integer
 from storage.store import Store
 from storage.writer import Transaction
 
 SECRET_FILE = "bootstrap-token"  # noqa: S105  # its name; in the directory of the store
 RESET_FILE = "acl-bootstrap-reset"
-_DONE = "acl_bootstrap"  # the table whose index tells when it was done last
+_DONE = "acl_bootstrap"  # the table whose index records the last bootstrap
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 async def bootstrap(
-    store: Store, tokens: Tokens, *, secret: str, accessor: str, now: int, reset_index: int
-) -> Issued:
-    """Make the first management token, with this secret. Raises `Malformed` when there was one.
+    store: Store, tokens: TokenStore, *, secret: str, accessor: str, now: int, reset_index: int
+) -> IssuedToken:
+    """Create the first management token with this secret. Raises `Malformed` if it exists.
 
-    `reset_index` is what an administrator has written to have it made again; 0: nothing.
+    `reset_index` is the number in the administrator's reset file, or 0.
     """
     token = Token(
         accessor=accessor,
@@ -42,7 +42,7 @@ async def bootstrap(
     )
 
     def write(tx: Transaction) -> Token:
-        done = done_at(tx)
+        done = bootstrap_index(tx)
         if done and done != reset_index:
             raise Malformed(f"ACL bootstrap already done (reset index: {done})")
         if not _UUID.fullmatch(secret):
@@ -50,32 +50,32 @@ async def bootstrap(
         tx.touch(_DONE)
         return tokens.add(tx, token, secret)
 
-    return Issued(secret, await store.write(write))
+    return IssuedToken(secret, await store.write(write))
 
 
-def done_at(db: Snapshot) -> int:
-    """Return the index at which it was done last; 0: never."""
+def bootstrap_index(db: ReadSnapshot) -> int:
+    """Return the index of the last bootstrap; 0 if there was none."""
     return db.table_index(_DONE)
 
 
-def read_reset(directory: Path) -> int:
-    """Return the index that an administrator has written to have the first token made again."""
+def read_reset_index(directory: Path) -> int:
+    """Return the index in the administrator's reset file."""
     try:
         text = (directory / RESET_FILE).read_text().strip()
     except (OSError, UnicodeDecodeError):
         return 0
-    return whole(text) if text.isdecimal() else 0
+    return parse_integer(text) if text.isdecimal() else 0
 
 
-async def first_start(
-    store: Store, tokens: Tokens, directory: Path, *, secret: str, accessor: str, now: int
+async def bootstrap_on_first_start(
+    store: Store, tokens: TokenStore, directory: Path, *, secret: str, accessor: str, now: int
 ) -> Path | None:
-    """Make the first token of a new store, and return the file that holds its secret.
+    """Create the first token of a new store, and return the file with its secret.
 
-    The file is written first: a crash between the two leaves a secret of no use, and the next
-    start makes another.
+    The file is written first. A crash in between leaves a useless secret, and the next start
+    creates another.
     """
-    if store.read(done_at) or store.read(rows.every):
+    if store.read(bootstrap_index) or store.read(rows.every):
         return None
     path = directory / SECRET_FILE
     _keep(path, secret)

@@ -1,8 +1,8 @@
-"""What is there without having been written: the policy of every token of the secrets side."""
+"""Built-in policies and tokens: the default policy of the Vault API, and the anonymous token."""
 
 from storage.records.acl import ANONYMOUS, ROOT, Token
 
-# What a token may do with itself and with what is its own.
+# Capabilities of a token on itself and on its own data.
 DEFAULT_RULES = """\
 # A token may look at itself, live longer, and end.
 path "auth/token/lookup-self" { capabilities = ["read"] }
@@ -33,14 +33,14 @@ path "sys/control-group/request" { capabilities = ["update"] }
 path "identity/oidc/provider/+/authorize" { capabilities = ["read", "update"] }
 """
 
-# Who shows no token.
+# The caller of a request without a token.
 NOBODY = Token(accessor=ANONYMOUS, name="Anonymous Token", policies=(ANONYMOUS,), created_at=0)
-# Who asks a daemon that asks nobody.
+# The caller if ACLs are off.
 UNASKED = Token(
     accessor="acls-disabled", name="ACLs disabled token", policies=(ROOT,), created_at=0
 )
 
 
 def operator_token(uid: int) -> Token:
-    """Return the token of who needs none: an operator of this machine, known by his user."""
+    """Return the token of an operator; the kernel reported the user number."""
     return Token(accessor=f"user-{uid}", name="Operator", policies=(ROOT,), created_at=0)

@@ -1,80 +1,79 @@
-"""Why a request is allowed or refused: the rule that decides, and the policies that have it.
+"""Explanation of access decisions: the deciding rule, and the policies that contain it.
 
-The same grants are asked as for the request itself, so an explanation cannot say anything else
-than what happens; only what the handler finds out (the namespace of an object, whether a write
-creates) is taken from what the question says.
+It uses the same grants as a real request, so it cannot differ from the result. Facts that a handler
+would determine come from the question: the namespace of an object, and whether a write creates one.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
-from daemon.acl.check import EVERYWHERE, Asks, Caller, Needs
-from daemon.acl.grant import APART, Grant, Names
-from daemon.acl.policies import DENY
+from daemon.acl.check import EVERYWHERE, Caller, RequiredCapability, Requirement
+from daemon.acl.grant import APART, CapabilitySet, NameRules
+from daemon.acl.policy_rules import DENY
 from storage.records.base import Record
 
 
-class Right(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request needs. On the secrets side: all of these capabilities at its path."""
+class RequestedCapability(msgspec.Struct, frozen=True, kw_only=True):
+    """The permission of a request. In the Vault API: all these capabilities at its path."""
 
-    needs: Needs
+    needs: RequiredCapability
     namespace: str
     path: str = ""
     capabilities: tuple[str, ...] = ()
     is_listing: bool = False
 
 
-class Explanation(Record, frozen=True, kw_only=True):
+class AccessDecision(Record, frozen=True, kw_only=True):
     """Whether a request is allowed, and why."""
 
     allowed: bool
     needs: str
-    rule: str = ""  # the one that decides
-    policies: tuple[str, ...] = ()  # that have it
-    capabilities: tuple[str, ...] = ()  # that it gives
+    rule: str = ""  # the deciding rule
+    policies: tuple[str, ...] = ()  # that contain the rule
+    capabilities: tuple[str, ...] = ()  # that the rule grants
     reason: str
 
 
-def explain(caller: Caller, right: Right) -> Explanation:
-    """Return why the holder of a token may do what needs this right, or may not."""
+def explain(caller: Caller, right: RequestedCapability) -> AccessDecision:
+    """Explain why a caller has a permission, or lacks it."""
     needed = _needed(right)
-    if right.needs.asks in (Asks.NOTHING, Asks.TOKEN):
-        return Explanation(allowed=True, needs=needed, reason="nobody needs a right for this")
+    if right.needs.asks in (Requirement.NOTHING, Requirement.TOKEN):
+        return AccessDecision(allowed=True, needs=needed, reason="nobody needs a right for this")
     if caller.grant.everything:
-        return Explanation(
+        return AccessDecision(
             allowed=True, needs=needed, policies=("root",), reason="the token may do everything"
         )
     match right.needs.asks:
-        case Asks.MANAGEMENT:
-            return Explanation(allowed=False, needs=needed, reason="it is no management token")
-        case Asks.SCOPE:
+        case Requirement.MANAGEMENT:
+            return AccessDecision(allowed=False, needs=needed, reason="it is no management token")
+        case Requirement.SCOPE:
             return _of_scope(caller.grant, right, needed)
-        case Asks.PATH:
+        case Requirement.PATH:
             return _of_path(caller.grant, right, needed)
-        case Asks.VARIABLE:
+        case Requirement.VARIABLE:
             name = f"{right.namespace}{APART}{right.path}"
             return _of_name("variable", caller.grant.variables, name, right, needed)
         case _:
             return _of_namespace(caller.grant, right, needed)
 
 
-def _needed(right: Right) -> str:
+def _needed(right: RequestedCapability) -> str:
     needs = right.needs
     match needs.asks:
-        case Asks.NAMESPACE | Asks.OBJECT:
+        case Requirement.NAMESPACE | Requirement.OBJECT:
             return f"{' or '.join(needs.any_of)} on the namespace {right.namespace}"
-        case Asks.VARIABLE:
+        case Requirement.VARIABLE:
             return f"{needs.any_of[0]} on the variable {right.path} in {right.namespace}"
-        case Asks.SCOPE:
+        case Requirement.SCOPE:
             return f"{needs.any_of[0]} on {needs.scope}"
-        case Asks.PATH:
+        case Requirement.PATH:
             return f"{' and '.join(right.capabilities)} at {right.path}"
         case _:
             return needs.asks
 
 
-def _of_namespace(grant: Grant, right: Right, needed: str) -> Explanation:
+def _of_namespace(grant: CapabilitySet, right: RequestedCapability, needed: str) -> AccessDecision:
     if not (right.needs.everywhere and right.namespace == EVERYWHERE):
         return _of_name("namespace", grant.namespaces, right.namespace, right, needed)
     for name, rule in grant.namespaces.all.items():
@@ -83,7 +82,9 @@ def _of_namespace(grant: Grant, right: Right, needed: str) -> Explanation:
     return _undecided(needed)
 
 
-def _of_name(kind: str, names: Names, name: str, right: Right, needed: str) -> Explanation:
+def _of_name(
+    kind: str, names: NameRules, name: str, right: RequestedCapability, needed: str
+) -> AccessDecision:
     found = names.find(name)
     if found is None:
         return _undecided(needed)
@@ -96,13 +97,13 @@ def _decided(
     rule: str,
     capabilities: Iterable[str],
     policies: tuple[str, ...],
-    right: Right,
+    right: RequestedCapability,
     needed: str,
-) -> Explanation:
+) -> AccessDecision:
     given = tuple(sorted(capabilities)) or (DENY,)
     allowed = not set(given).isdisjoint(right.needs.any_of)
     verb = "gives it" if allowed else "does not give it"
-    return Explanation(
+    return AccessDecision(
         allowed=allowed,
         needs=needed,
         rule=rule,
@@ -112,17 +113,19 @@ def _decided(
     )
 
 
-def _undecided(needed: str) -> Explanation:
-    return Explanation(allowed=False, needs=needed, reason="no rule of the token's policies fits")
+def _undecided(needed: str) -> AccessDecision:
+    return AccessDecision(
+        allowed=False, needs=needed, reason="no rule of the token's policies fits"
+    )
 
 
-def _of_scope(grant: Grant, right: Right, needed: str) -> Explanation:
+def _of_scope(grant: CapabilitySet, right: RequestedCapability, needed: str) -> AccessDecision:
     scope = right.needs.scope
     found = grant.scopes.get(scope)
     if found is None:
         return _undecided(needed)
     allowed = grant.may_in(scope, right.needs.any_of[0])
-    return Explanation(
+    return AccessDecision(
         allowed=allowed,
         needs=needed,
         rule=scope,
@@ -132,7 +135,7 @@ def _of_scope(grant: Grant, right: Right, needed: str) -> Explanation:
     )
 
 
-def _of_path(grant: Grant, right: Right, needed: str) -> Explanation:
+def _of_path(grant: CapabilitySet, right: RequestedCapability, needed: str) -> AccessDecision:
     path = f"{right.path.rstrip('/')}/" if right.is_listing else right.path
     found = grant.permission(path, listing=right.is_listing)
     if found is None:
@@ -141,7 +144,7 @@ def _of_path(grant: Grant, right: Right, needed: str) -> Explanation:
     limits = " within its parameters" if found.allowed or found.denied or found.required else ""
     verb = f"gives it{limits}" if allowed else "does not give it"
     rule = f'path "{found.path}"'
-    return Explanation(
+    return AccessDecision(
         allowed=allowed,
         needs=needed,
         rule=rule,

@@ -1,41 +1,40 @@
-"""What the policies of one caller allow together.
+"""The combined grant of a set of policies.
 
-Made once for a set of policies and asked for each request, so the rules are put into the form in
-which they are asked: by exact name, then by pattern. Rules for the same name add up over all
-policies, and `deny` among them takes everything away; of rules for different names the closest
-one decides alone, whatever the wider ones say.
+It is built once for a set of policies and used for many requests. So the rules are indexed by exact
+name, then by pattern. Rules for the same name are merged over all policies, and `deny` overrides
+all others. Among rules for different names, only the closest one counts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from daemon.acl.paths import PathRules, Permission
-from daemon.acl.policies import DENY, NamedRule, Rules
+from daemon.acl.path_rules import PathPermission, PathRules
+from daemon.acl.policy_rules import DENY, NamedRule, PolicyRules
 
 _SAME = {"sentinel-override": "policy-override"}
 _LEVELS = {"list": 1, "read": 2, "write": 3}
-APART = "\0"  # between namespace and path in the patterns of variables
+APART = "\0"  # separates namespace and path in the patterns of variables
 
-NamedPolicy = tuple[str, Rules]
+NamedPolicy = tuple[str, PolicyRules]
 
 
-class Named(msgspec.Struct, frozen=True):
-    """What may be done with the things of one name or pattern, and which policies say so."""
+class NameRule(msgspec.Struct, frozen=True):
+    """The capabilities for one name or pattern, and the policies that grant them."""
 
     capabilities: frozenset[str]
     policies: tuple[str, ...]
 
 
-class Level(msgspec.Struct, frozen=True):
-    """What may be done with a part of the daemon, and which policies say so."""
+class AccessLevel(msgspec.Struct, frozen=True):
+    """The level on a part of the daemon, and the policies that grant it."""
 
     level: str
     policies: tuple[str, ...]
 
 
-class Names:
-    """Capabilities by name: the exact name decides, else the closest pattern."""
+class NameRules:
+    """Capabilities by name: the exact name counts, else the closest pattern."""
 
     def __init__(self, found: Iterable[tuple[str, str, Sequence[str]]]) -> None:
         merged: dict[str, tuple[set[str], dict[str, None]]] = {}
@@ -44,13 +43,13 @@ class Names:
             words.update(_SAME.get(word, word) for word in capabilities)
             sources[policy] = None
         self.all = {
-            name: Named(frozenset() if DENY in words else frozenset(words), tuple(sources))
+            name: NameRule(frozenset() if DENY in words else frozenset(words), tuple(sources))
             for name, (words, sources) in merged.items()
         }
         self._patterns = [name for name in self.all if "*" in name]
 
-    def find(self, name: str) -> tuple[str, Named] | None:
-        """Return the rule that decides about a name, and what it is written for."""
+    def find(self, name: str) -> tuple[str, NameRule] | None:
+        """Return the deciding rule for a name, and the name in the rule."""
         if exact := self.all.get(name):
             return name, exact
         fitting = [pattern for pattern in self._patterns if fits(pattern, name)]
@@ -60,68 +59,68 @@ class Names:
         return closest, self.all[closest]
 
     def allow(self, name: str, capabilities: Iterable[str]) -> bool:
-        """Tell whether any of these is allowed."""
+        """Return whether any of these is allowed."""
         found = self.find(name)
         return found is not None and not found[1].capabilities.isdisjoint(capabilities)
 
 
-class Grant:
-    """What one caller may do. `everything` is for management tokens and where nobody is asked."""
+class CapabilitySet:
+    """The grant of one caller. `everything` is for management tokens, and when ACLs are off."""
 
     def __init__(self, policies: Sequence[NamedPolicy], *, everything: bool = False) -> None:
         self.everything = everything
-        self.namespaces = Names(_found(policies, lambda rules: rules.namespaces))
-        self.pools = Names(_found(policies, lambda rules: rules.node_pools))
-        self.volumes = Names(_found(policies, lambda rules: rules.host_volumes))
-        self.variables = Names(_variables(policies))
+        self.namespaces = NameRules(_found(policies, lambda rules: rules.namespaces))
+        self.pools = NameRules(_found(policies, lambda rules: rules.node_pools))
+        self.volumes = NameRules(_found(policies, lambda rules: rules.host_volumes))
+        self.variables = NameRules(_variables(policies))
         self.scopes = _scopes(policies)
         self.paths = PathRules((name, rules.paths) for name, rules in policies)
 
-    # ---- the jobs side
+    # --- jobs API
 
     def may(self, namespace: str, *capabilities: str) -> bool:
-        """Tell whether any of these is allowed in a namespace."""
+        """Return whether any of these is allowed in a namespace."""
         return self.everything or self.namespaces.allow(namespace, capabilities)
 
     def may_anywhere(self, *capabilities: str) -> bool:
-        """Tell whether any of these is allowed in any namespace at all."""
+        """Return whether any of these is allowed in any namespace."""
         rules = self.namespaces.all.values()
         return self.everything or any(
             not rule.capabilities.isdisjoint(capabilities) for rule in rules
         )
 
     def knows(self, namespace: str) -> bool:
-        """Tell whether anything at all is allowed in a namespace."""
+        """Return whether the grant has any capability in a namespace."""
         found = self.namespaces.find(namespace)
         return self.everything or (found is not None and bool(found[1].capabilities))
 
     def may_in(self, scope: str, level: str) -> bool:
-        """Tell whether this level is allowed on agent, node, operator, quota or plugin."""
+        """Return whether this level is allowed on agent, node, operator, quota or plugin."""
         given = self.scopes.get(scope)
         return self.everything or (
             given is not None and _LEVELS.get(given.level, 0) >= _LEVELS[level]
         )
 
     def may_with_variable(self, namespace: str, path: str, capability: str) -> bool:
-        """Tell whether a variable may be read, listed, written or destroyed."""
+        """Return whether a capability on a variable is allowed."""
         return self.everything or self.variables.allow(f"{namespace}{APART}{path}", [capability])
 
     def may_with_pool(self, pool: str, capability: str) -> bool:
-        """Tell whether a pool of nodes may be read, written or deleted."""
+        """Return whether a capability on a node pool is allowed."""
         return self.everything or self.pools.allow(pool, [capability])
 
     def may_with_volume(self, volume: str, capability: str) -> bool:
-        """Tell whether a volume of the host may be mounted so."""
+        """Return whether a capability on a host volume is allowed."""
         return self.everything or self.volumes.allow(volume, [capability])
 
-    # ---- the secrets side
+    # --- Vault API
 
-    def permission(self, path: str, *, listing: bool = False) -> Permission | None:
-        """Return what is allowed at a path; None: nothing. Ask `everything` first."""
+    def permission(self, path: str, *, listing: bool = False) -> PathPermission | None:
+        """Return the permission at a path, or None. Check `everything` first."""
         return self.paths.find(path, listing=listing)
 
     def capabilities(self, path: str) -> list[str]:
-        """Return what is allowed at a path, as it is shown to people."""
+        """Return the capabilities at a path, in the form for display."""
         if self.everything:
             return ["root"]
         found = self.paths.find(path, listing=path.endswith("/"))
@@ -129,7 +128,7 @@ class Grant:
 
 
 def _found(
-    policies: Sequence[NamedPolicy], rules_of: Callable[[Rules], Iterable[NamedRule]]
+    policies: Sequence[NamedPolicy], rules_of: Callable[[PolicyRules], Iterable[NamedRule]]
 ) -> Iterable[tuple[str, str, Sequence[str]]]:
     for policy, rules in policies:
         for rule in rules_of(rules):
@@ -143,22 +142,22 @@ def _variables(policies: Sequence[NamedPolicy]) -> Iterable[tuple[str, str, Sequ
                 yield policy, f"{rule.name}{APART}{variable.path}", variable.capabilities
 
 
-def _scopes(policies: Sequence[NamedPolicy]) -> Mapping[str, Level]:
-    """Return the highest level of each scope; a denial anywhere takes the scope away."""
-    found: dict[str, Level] = {}
+def _scopes(policies: Sequence[NamedPolicy]) -> Mapping[str, AccessLevel]:
+    """Return the highest level of each scope; any denial removes the scope."""
+    found: dict[str, AccessLevel] = {}
     for name, rules in policies:
         for scope, level in rules.scopes.items():
-            present = found.get(scope, Level(level, ()))
+            present = found.get(scope, AccessLevel(level, ()))
             if DENY in (present.level, level):
                 highest = DENY
             else:
                 highest = max(present.level, level, key=_LEVELS.__getitem__)
-            found[scope] = Level(highest, (*present.policies, name))
+            found[scope] = AccessLevel(highest, (*present.policies, name))
     return found
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Tell whether a text is as a pattern says, in which `*` stands for any text.
+    """Return whether a text matches a pattern, in which `*` stands for any text.
 
     >>> fits("team-*", "team-a"), fits("*-a", "team-b")
     (True, False)
@@ -179,5 +178,5 @@ def fits(pattern: str, text: str) -> bool:
 
 
 def _distance(pattern: str, text: str) -> int:
-    """Return how many characters of a text the pattern leaves open."""
+    """Return how many characters of a text the wildcards match."""
     return len(text) - len(pattern) + pattern.count("*")

@@ -1,7 +1,7 @@
-"""Secrets of tokens: made at random, kept as keyed hashes only.
+"""Secrets of tokens: random, and stored as keyed hashes only.
 
-A batch token is the one kind of which nothing is kept: its secret is what would stand in its
-row, with a keyed hash behind it. Whoever changes a bit of it holds nothing.
+A batch token is not stored. Its secret contains its data and a keyed hash of them, so a modified
+secret is invalid.
 """
 
 import base64
@@ -19,32 +19,32 @@ from storage.records.codec import encode
 KEY_SIZE = 32  # bytes
 _LETTERS = (string.ascii_letters + string.digits).encode()
 _LETTER_OF = bytes(_LETTERS[byte % len(_LETTERS)] for byte in range(256))
-# Bytes beyond the last multiple are left out, or some letters would be likelier than others.
+# Bytes beyond the last multiple are dropped, because some letters would be more likely otherwise.
 _UNFAIR = bytes(range(256 - 256 % len(_LETTERS), 256))
 _LENGTH = 24  # of a secret or accessor: 142 random bits
 _SERVICE, _BATCH = "s.", "b."
-_MARK = 32  # bytes of the hash behind a batch token
+_MARK = 32  # bytes of the hash of a batch token
 
 
 class Keyring:
-    """What turns secrets into hashes, and batch tokens into secrets and back."""
+    """Hashing of secrets, and encoding of batch tokens."""
 
     def __init__(self, key: bytes) -> None:
         self._hashing = hashlib.blake2b(key, person=b"token hashes").digest()
         self._marking = hashlib.blake2b(key, person=b"batch tokens").digest()
 
     def hash(self, secret: str) -> bytes:
-        """Return what stands in the file for a secret."""
+        """Return the stored hash of a secret."""
         return _keyed(secret.encode(errors="surrogateescape"), self._hashing)
 
     def batch_secret(self, token: Token) -> str:
-        """Return the secret of a batch token, which is all there is of it."""
+        """Return the secret of a batch token, which contains all its data."""
         document = encode(token)
         marked = document + _keyed(document, self._marking)
         return _BATCH + base64.urlsafe_b64encode(marked).decode().rstrip("=")
 
     def batch_token(self, secret: str) -> Token | None:
-        """Return the batch token of a secret, or None when the secret is none of ours."""
+        """Return the batch token in a secret, or None if the secret is invalid."""
         if not secret.startswith(_BATCH):
             return None
         text = secret.removeprefix(_BATCH)
@@ -68,12 +68,12 @@ def new_key() -> bytes:
 
 
 def new_secret() -> str:
-    """Return a random secret of the secrets side."""
+    """Return a random secret for the Vault API."""
     return _SERVICE + new_accessor()
 
 
 def new_accessor() -> str:
-    """Return a random accessor of the secrets side."""
+    """Return a random accessor for the Vault API."""
     text = b""
     while len(text) < _LENGTH:
         text += secrets.token_bytes(2 * _LENGTH).translate(_LETTER_OF, _UNFAIR)

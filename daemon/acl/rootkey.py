@@ -1,13 +1,12 @@
-"""The root key: the one secret that the file does not hold, and where it comes from.
+"""The root key, which encrypts the store's data keys and is not in the store.
 
-From a key file that only the daemon's user can read, from a credential of systemd, or from a
-passphrase. A development daemon makes a key file in its data directory; any other makes one at
-the usual place at its first start, outside of the data directory, so that no copy of the data
-takes the key along.
+It comes from a key file that only the daemon's user can read, from a systemd credential, or from a
+passphrase. A development daemon creates a key file in its data directory. Any other daemon creates
+it outside the data directory at the first start, so that no copy of the data contains the key.
 
-A key file is replaced in two steps, around the write that seals everything anew: the new key
-stands beside the old one (`root.key.next`) until the store is under it. So whenever the machine
-stops, one of the two fits, and the next start finishes what was begun.
+A key file is replaced in two steps, around the write that encrypts everything again. The new key is
+in `root.key.next` until the store uses it. After a crash at any time, one of the two keys is valid,
+and the next start finishes the replacement.
 """
 
 import base64
@@ -19,14 +18,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from daemon.config import Config
-from daemon.datadir import find_store
+from daemon.config.data_directory import find_store
+from daemon.config.settings import Settings
 from storage.errors import Invalid
-from storage.schema import sync
+from storage.schema import fsync_path
 
 KEY_SIZE = 32
 MIN_PASSPHRASE = 12  # characters
-CREDENTIAL = "root-key"  # names of credentials (LoadCredential= of systemd)
+CREDENTIAL = "root-key"  # systemd credentials (LoadCredential=)
 PASSPHRASE_CREDENTIAL = "passphrase"  # noqa: S105  # a name
 _FILE_NAME = "root.key"
 
@@ -37,7 +36,7 @@ Ask = Callable[[str], str]
 
 
 class RootKey:
-    """A root key; `origin` says to people where it comes from."""
+    """A root key; `origin` describes its source for messages."""
 
     def __init__(self, secret: bytes, origin: str, *, is_passphrase: bool = False) -> None:
         self._secret = secret
@@ -45,30 +44,30 @@ class RootKey:
         self.is_passphrase = is_passphrase
 
     def wrapping_key(self, salt: bytes) -> bytes:
-        """Return the key that wraps data keys; a passphrase becomes one with its salt."""
+        """Return the key that wraps data keys; a passphrase is derived with its salt."""
         if not self.is_passphrase:
             return self._secret
         return hashlib.scrypt(self._secret, salt=salt, **_SCRYPT)
 
 
 class KeySource(Protocol):
-    """Where a root key comes from."""
+    """The source of a root key."""
 
     def take(self) -> RootKey:
-        """Return the key for a new store; where keys can be made, one is made if necessary."""
+        """Return the key for a new store; create it if the source allows that."""
         ...
 
     def candidates(self) -> list[RootKey]:
-        """Return the keys of which one should fit. Raises `Invalid` when there is none."""
+        """Return the keys that may have encrypted the store. Raises `Invalid` if there are none."""
         ...
 
     def settle(self, used: RootKey) -> None:
-        """Finish what a crash has interrupted: this is the key that fits."""
+        """Finish an interrupted replacement: `used` is the valid key."""
         ...
 
 
-class GivenKey:
-    """A key that was handed over: a credential, or a passphrase."""
+class ConfiguredKey:
+    """A key from a credential or a passphrase."""
 
     def __init__(self, key: RootKey) -> None:
         self._key = key
@@ -82,25 +81,49 @@ class GivenKey:
         return [self._key]
 
     def settle(self, used: RootKey) -> None:
-        """Do nothing: there is only the one."""
+        """Do nothing: there is only one key."""
+
+
+class ReadKey:
+    """A key that was read in advance, because its file is out of reach later."""
+
+    def __init__(self, source: KeySource, *, is_new: bool) -> None:
+        """`is_new` says that there is no store yet, so a key may be created. Raises `Invalid`."""
+        self._keys = [source.take()] if is_new else source.candidates()
+
+    def take(self) -> RootKey:
+        """Return the key."""
+        return self._keys[0]
+
+    def candidates(self) -> list[RootKey]:
+        """Return the keys that were read."""
+        return self._keys
+
+    def settle(self, used: RootKey) -> None:
+        """Do nothing: it was done before."""
 
 
 class KeyFile:
-    """A file that holds a key, and the one beside it while the key is being replaced."""
+    """A file with a key, and the file with the next key during a replacement."""
 
     def __init__(self, path: Path, *, may_make: bool) -> None:
         self.path = path
         self._next = path.with_name(f"{path.name}.next")
         self._may_make = may_make
 
+    @property
+    def is_being_replaced(self) -> bool:
+        """Return whether there is a second key, because a replacement was interrupted."""
+        return os.path.lexists(self._next)
+
     def take(self) -> RootKey:
-        """Return the key of the file; makes one where that may be done. Raises `Invalid`."""
+        """Return the key in the file; create it if that is allowed. Raises `Invalid`."""
         if self._may_make and not self.path.exists():
             _write(self.path, os.urandom(KEY_SIZE))
         return _read(self.path)
 
     def candidates(self) -> list[RootKey]:
-        """Return the key of the file, and the one that is to replace it. Raises `Invalid`."""
+        """Return the key in the file, and the next key. Raises `Invalid`."""
         found = [_read(path) for path in (self.path, self._next) if os.path.lexists(path)]
         if not found:
             raise Invalid(
@@ -110,7 +133,7 @@ class KeyFile:
         return found
 
     def settle(self, used: RootKey) -> None:
-        """Keep the one file whose key fits."""
+        """Keep the file with the valid key."""
         if used.origin == str(self._next):
             self.finish()
         else:
@@ -118,53 +141,53 @@ class KeyFile:
         _unfinished(self._next).unlink(missing_ok=True)
 
     def begin(self) -> RootKey:
-        """Put a new key beside the present one, and return it."""
+        """Create the next key, and return it."""
         return _write(self._next, os.urandom(KEY_SIZE))
 
     def finish(self) -> None:
-        """Put the new key in the place of the old one."""
+        """Replace the old key with the next one."""
         self._next.replace(self.path)
-        sync(self.path.parent)
+        fsync_path(self.path.parent)
 
 
-def find_source(config: Config, environment: Mapping[str, str], ask: Ask) -> KeySource:
-    """Return where the root key comes from; `ask` prompts for a passphrase. Raises `Invalid`."""
+def find_key_source(config: Settings, environment: Mapping[str, str], ask: Ask) -> KeySource:
+    """Return the source of the root key; `ask` prompts for a passphrase. Raises `Invalid`."""
     if config.ask_passphrase:
-        return GivenKey(passphrase(ask("Passphrase: "), "this passphrase"))
+        return ConfiguredKey(key_from_passphrase(ask("Passphrase: "), "this passphrase"))
     if config.key_file != Path():
         return KeyFile(config.key_file, may_make=False)
     if directory := environment.get("CREDENTIALS_DIRECTORY"):
         if (file := Path(directory) / CREDENTIAL).exists():
-            return GivenKey(RootKey(_key_in(file.read_bytes(), str(file)), str(file)))
+            return ConfiguredKey(RootKey(_key_in(file.read_bytes(), str(file)), str(file)))
         if (file := Path(directory) / PASSPHRASE_CREDENTIAL).exists():
             words = file.read_text().rstrip("\n")
-            return GivenKey(passphrase(words, str(file)))
+            return ConfiguredKey(key_from_passphrase(words, str(file)))
     path = find_store(config.data_dir) / _FILE_NAME if config.dev else default_key_file(environment)
     return KeyFile(path, may_make=True)
 
 
 def default_key_file(environment: Mapping[str, str]) -> Path:
-    """Return where the key file is when nobody says otherwise."""
+    """Return the default path of the key file."""
     if os.geteuid() == 0:
         return Path("/etc/steward") / _FILE_NAME
     base = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "steward" / _FILE_NAME
 
 
-def passphrase(words: str, origin: str) -> RootKey:
-    """Return a passphrase as a root key. Raises `Invalid` when it is too short."""
+def key_from_passphrase(words: str, origin: str) -> RootKey:
+    """Return a passphrase as a root key. Raises `Invalid` if it is too short."""
     if len(words) < MIN_PASSPHRASE:
         raise Invalid(f"{origin} has less than {MIN_PASSPHRASE} characters: choose a longer one")
     return RootKey(words.encode(), origin, is_passphrase=True)
 
 
 def new_key_file(path: Path) -> RootKey:
-    """Return the key of a file; makes it if there is none. Raises `Invalid`."""
+    """Return the key in a file; create it if it does not exist. Raises `Invalid`."""
     return KeyFile(path, may_make=True).take()
 
 
 def _read(path: Path) -> RootKey:
-    """Return the key in a file that nobody else can read. Raises `Invalid`."""
+    """Return the key in a file that no other user can read. Raises `Invalid`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -181,7 +204,7 @@ def _read(path: Path) -> RootKey:
 
 
 def _key_in(content: bytes, origin: str) -> bytes:
-    """Return a key from its 32 bytes, or from these as hexadecimal digits or base64."""
+    """Return a key from its 32 bytes, or from their hexadecimal or base64 form."""
     if len(content) == KEY_SIZE:
         return content
     for decode in (bytes.fromhex, base64.b64decode):
@@ -198,7 +221,7 @@ def _key_in(content: bytes, origin: str) -> bytes:
 
 
 def _write(path: Path, key: bytes) -> RootKey:
-    """Write a key file; it is there whole, or not at all."""
+    """Write a key file atomically."""
     unfinished = _unfinished(path)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -209,7 +232,7 @@ def _write(path: Path, key: bytes) -> RootKey:
             file.flush()
             os.fsync(descriptor)
         unfinished.replace(path)
-        sync(path.parent)
+        fsync_path(path.parent)
     except OSError as error:
         raise Invalid(
             f"cannot write the key file {path}: {error.strerror}; name another place with --key-file"

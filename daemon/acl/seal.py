@@ -1,13 +1,14 @@
-"""The seal around everything secret: what the file holds cannot be read without the root key.
+"""Encryption at rest: secrets in the store cannot be read without the root key.
 
-Values are sealed (AES-256-GCM) with a data key; data keys are kept in the file, wrapped by the
-root key, which comes from outside (`rootkey.py`). A sealed value names the version of its data
-key and is bound to its place, so a row that is moved to another place does not open.
+Values are encrypted (AES-256-GCM) with a data key. The store contains the data keys, wrapped with
+the root key from outside (`rootkey.py`). An encrypted value names the version of its data key and
+is bound to its path, so a row copied to another path cannot be decrypted.
 """
 
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -15,8 +16,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from daemon.acl.rootkey import KEY_SIZE, KeySource, RootKey
 from storage.errors import Unsealable
 from storage.queries import secrets
-from storage.queries.secrets import DataKey, Secret
-from storage.store import Store
+from storage.queries.secrets import DataKey, SealedSecret
+from storage.read_pool import read_once
+from storage.store import FILE_NAME, Store
 from storage.writer import Transaction
 
 _FORMAT = 1
@@ -27,8 +29,8 @@ _SALT_SIZE = 16
 Random = Callable[[int], bytes]
 
 
-class Seal:
-    """Seals and opens values. Made by `open_seal`."""
+class EnvelopeCipher:
+    """Encryption and decryption of values. `open_seal` opens it."""
 
     def __init__(self, keys: Mapping[int, bytes], random: Random = os.urandom) -> None:
         self._ciphers = {version: AESGCM(key) for version, key in keys.items()}
@@ -36,14 +38,14 @@ class Seal:
         self._random = random
 
     def seal(self, plain: bytes, place: str) -> bytes:
-        """Return a value as the file may hold it at its place."""
+        """Return a value encrypted for its path."""
         head = _HEAD.pack(_FORMAT, self._newest)
         nonce = self._random(_NONCE_SIZE)
         bound = head + place.encode()
         return head + nonce + self._ciphers[self._newest].encrypt(nonce, plain, bound)
 
     def unseal(self, sealed: bytes, place: str) -> bytes:
-        """Return what was sealed for this place. Raises `Unsealable`."""
+        """Decrypt a value for this path. Raises `Unsealable`."""
         try:
             form, version = _HEAD.unpack_from(sealed)
             head, rest = sealed[: _HEAD.size], sealed[_HEAD.size :]
@@ -55,37 +57,49 @@ class Seal:
         raise Unsealable(f"what is sealed as {place!r} was sealed by a newer version")
 
 
-async def open_seal(store: Store, source: KeySource, now: int) -> Seal:
-    """Return the seal of a store, with its data keys; a new store gets its first one.
+async def open_seal(store: Store, source: KeySource, now: int) -> EnvelopeCipher:
+    """Open the encryption of a store with its data keys; create the first one of a new store.
 
-    Raises `Unsealable` when the root key is not the one of this store.
+    Raises `Unsealable` if the root key is not the one of this store.
     """
     wrapped = store.read(secrets.data_keys)
     if not wrapped:
         root = source.take()
         keys, wrapped = _new_key(root, 1)
         await store.write(lambda tx: secrets.replace_data_keys(tx, wrapped, now))
-        return Seal(keys)
+        return EnvelopeCipher(keys)
     keys, root = _unwrap_with_any(wrapped, source)
     source.settle(root)
-    return Seal(keys)
+    return EnvelopeCipher(keys)
 
 
-async def rekey(store: Store, source: KeySource, new: RootKey, now: int) -> int:
-    """Seal everything anew, with a new data key under a new root key; return how many values.
+def fitting(store: Path, source: KeySource) -> int:
+    """Return the index of the candidate key that decrypts a closed store.
 
-    All in one write: a crash leaves everything under the old key, or everything under the new
-    one. Nothing else may write meanwhile.
+    Raises `Unsealable` or `StorageUnusable`.
+    """
+    wrapped = read_once(store / FILE_NAME, secrets.data_keys)
+    candidates = source.candidates()
+    origin = _unwrap_with_any(wrapped, source)[1].origin if wrapped else candidates[0].origin
+    return [one.origin for one in candidates].index(origin)
+
+
+async def replace_root_key(store: Store, source: KeySource, new: RootKey, now: int) -> int:
+    """Encrypt everything again with a new data key and root key; return the number of values.
+
+    It is one write, so a crash leaves everything under the old key or under the new one. No other
+    write may run at the same time.
     """
     wrapped = store.read(secrets.data_keys)
     if not wrapped:
         raise Unsealable("nothing is sealed in this store yet: there is no key to replace")
     old_keys, _ = _unwrap_with_any(wrapped, source)
     keys, newly_wrapped = _new_key(new, wrapped[-1].version + 1)
-    before, after = Seal(old_keys), Seal(keys)
+    before, after = EnvelopeCipher(old_keys), EnvelopeCipher(keys)
     found = await store.read_long(secrets.below)
     resealed = [
-        Secret(place, after.seal(before.unseal(sealed, place), place)) for place, sealed in found
+        SealedSecret(place, after.seal(before.unseal(sealed, place), place))
+        for place, sealed in found
     ]
 
     def write(tx: Transaction) -> None:
@@ -98,7 +112,7 @@ async def rekey(store: Store, source: KeySource, new: RootKey, now: int) -> int:
 
 
 def _new_key(root: RootKey, version: int) -> tuple[dict[int, bytes], list[DataKey]]:
-    """Return a new data key, and the same as the file may hold it."""
+    """Return a new data key, plain and wrapped."""
     key = AESGCM.generate_key(8 * KEY_SIZE)
     salt = os.urandom(_SALT_SIZE) if root.is_passphrase else b""
     nonce = os.urandom(_NONCE_SIZE)
@@ -109,7 +123,7 @@ def _new_key(root: RootKey, version: int) -> tuple[dict[int, bytes], list[DataKe
 def _unwrap_with_any(
     wrapped: Sequence[DataKey], source: KeySource
 ) -> tuple[dict[int, bytes], RootKey]:
-    """Return the data keys, and the root key that opened them. Raises `Unsealable`."""
+    """Return the data keys, and the root key that unwrapped them. Raises `Unsealable`."""
     candidates = source.candidates()
     for root in candidates:
         try:

@@ -1,7 +1,7 @@
-"""Tokens of the secrets side for tasks: made by a role or with policies, as their jobs say.
+"""Vault tokens for tasks, created by a role or with policies, as their jobs request.
 
-Whoever submits such a job must be able to make the token himself. It names its allocation, and
-nobody can use it any more when that has ended, whatever its time is.
+The job's author must be allowed to create such a token. The token belongs to an allocation, and
+becomes invalid with the allocation's end.
 """
 
 from collections.abc import Iterator
@@ -10,16 +10,23 @@ import msgspec
 
 from daemon.acl.builtin import UNASKED
 from daemon.acl.check import Caller
-from daemon.acl.children import Made, Wanted, make, normal, renewed, terms_of
-from daemon.acl.grant import Grant
+from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import new_accessor, new_secret
-from daemon.acl.tokens import Tokens
-from daemon.acl.workloads import applies
+from daemon.acl.token_requests import (
+    NewToken,
+    TokenRequestFields,
+    create_token,
+    normalize_policy_names,
+    renew_token,
+    renewal_limits,
+)
+from daemon.acl.tokens import TokenStore
+from daemon.acl.workload_identity import policy_applies
 from daemon.clock import Clock
-from daemon.fields import Fields
+from daemon.text.request_fields import RequestFields
 from storage.errors import Malformed, Refused
 from storage.queries import policies, tokens
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import DEFAULT, ROOT, Token, TokenKind
 from storage.records.task import SecretsConfig
 from storage.records.workload import Workload
@@ -27,40 +34,40 @@ from storage.store import Store
 from storage.writer import Transaction
 
 PATH = "auth/token/create"
-_SPAN = 3600  # seconds that a token lives until it is renewed, unless its role says otherwise
-_MAKER = Caller(UNASKED, Grant((), everything=True))
+_SPAN = 3600  # TTL in seconds, unless the role sets another
+_MAKER = Caller(UNASKED, CapabilitySet((), everything=True))
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of a task; times are nanoseconds. `secret` is known when it is made."""
+class VaultTaskToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token of a task; times are nanoseconds. `secret` is only set at the creation."""
 
     accessor: str
     secret: str = ""
-    ttl: int  # with which it was made
+    ttl: int  # at the creation
     renewed_at: int
     expires_at: int
 
 
-def refusal(db: Snapshot, caller: Caller, block: SecretsConfig) -> str:
-    """Return why somebody may not submit a task with this wish; nothing when he may."""
+def why_refused(db: ReadSnapshot, caller: Caller, block: SecretsConfig) -> str:
+    """Return why the caller may not submit a task with this block; empty if it may."""
     if block.role:
         if tokens.find_role(db, block.role) is None:
             return f'there is no role "{block.role}": write {PATH[:-6]}roles/{block.role} first'
         if _may(caller, f"{PATH}/{block.role}", "update"):
             return ""
         return f'the role "{block.role}" needs the capability update on {PATH}/{block.role}'
-    wanted = set(named(block)) - {DEFAULT}
+    wanted = set(named_policies(block)) - {DEFAULT}
     if ROOT in wanted:
         return 'a task cannot have the policy "root"'
     if not wanted or caller.grant.everything or _may(caller, PATH, "sudo"):
         return ""
-    lacking = sorted(wanted - set(normal(caller.token.policies)))
+    lacking = sorted(wanted - set(normalize_policy_names(caller.token.policies)))
     return f'you do not have the policy "{lacking[0]}" yourself' if lacking else ""
 
 
-def named(block: SecretsConfig) -> tuple[str, ...]:
-    """Return the policies that a task asks for."""
-    return normal(block.policies) if isinstance(block.policies, list) else ()
+def named_policies(block: SecretsConfig) -> tuple[str, ...]:
+    """Return the policies that a task requests."""
+    return normalize_policy_names(block.policies) if isinstance(block.policies, list) else ()
 
 
 def _may(caller: Caller, path: str, capability: str) -> bool:
@@ -71,18 +78,18 @@ def _may(caller: Caller, path: str, capability: str) -> bool:
 
 
 class TaskTokens:
-    """Makes and renews the tokens of tasks."""
+    """Creation and renewal of task tokens."""
 
-    def __init__(self, store: Store, opened: Tokens, clock: Clock) -> None:
+    def __init__(self, store: Store, opened: TokenStore, clock: Clock) -> None:
         self._store, self._tokens, self._clock = store, opened, clock
 
-    async def make(self, workload: Workload, block: SecretsConfig) -> Held:
-        """Return a new token for a task. Raises `Refused`."""
+    async def make(self, workload: Workload, block: SecretsConfig) -> VaultTaskToken:
+        """Create a token for a task. Raises `Refused`."""
         accessor, secret, now = new_accessor(), new_secret(), self._clock.now()
 
-        def write(tx: Transaction) -> Made:
+        def write(tx: Transaction) -> NewToken:
             wanted = _wanted(tx, workload, block)
-            made = make(tx, wanted, accessor=accessor, now=now)
+            made = create_token(tx, wanted, accessor=accessor, now=now)
             bound = msgspec.structs.replace(
                 made.token,
                 kind=TokenKind.SERVICE,
@@ -99,14 +106,14 @@ class TaskTokens:
             raise Refused(str(error)) from error
         return _held(made.token, now, secret)
 
-    async def renew(self, accessor: str) -> Held:
-        """Let a token live on, as far as it may. Raises `Refused` when it has ended."""
+    async def renew(self, accessor: str) -> VaultTaskToken:
+        """Renew a token as far as its limits allow. Raises `Refused` if it is invalid."""
         now = self._clock.now()
 
-        def write(tx: Transaction) -> Held:
+        def write(tx: Transaction) -> VaultTaskToken:
             token = self._find(tx, accessor)
             role = tokens.find_role(tx, token.role) if token.role else None
-            after, _ = renewed(token, 0, terms_of(token, role), now)
+            after, _ = renew_token(token, 0, renewal_limits(token, role), now)
             self._tokens.note_end(after.expires_at)
             return _held(tokens.update(tx, after), now)
 
@@ -115,8 +122,8 @@ class TaskTokens:
         except Malformed as error:
             raise Refused(str(error)) from error
 
-    def find(self, accessor: str) -> Held | None:
-        """Return a token that was made before; None when it has ended."""
+    def find(self, accessor: str) -> VaultTaskToken | None:
+        """Return a token created earlier; None if it is invalid."""
         try:
             token = self._store.read(lambda db: self._find(db, accessor))
         except Refused:
@@ -124,29 +131,29 @@ class TaskTokens:
         return _held(token, token.renewed_at or token.created_at)
 
     def is_secret(self, accessor: str, secret: str) -> bool:
-        """Tell whether this is the secret of a token that has not ended."""
+        """Return whether this is the secret of a valid token."""
         token = self._store.read(lambda db: self._tokens.find(db, secret))
         return token is not None and token.accessor == accessor
 
     async def end(self, accessor: str) -> None:
-        """Let nobody use a token any more."""
+        """Revoke a token."""
         await self._store.write(lambda tx: tokens.remove(tx, accessor))
 
-    def _find(self, db: Snapshot, accessor: str) -> Token:
+    def _find(self, db: ReadSnapshot, accessor: str) -> Token:
         token = tokens.find(db, accessor)
         if token is None or token.has_ended(self._clock.now()):
             raise Refused("the token has ended or was revoked")
         return token
 
 
-def _wanted(db: Snapshot, workload: Workload, block: SecretsConfig) -> Wanted:
-    """Return the request that makes the token. Raises `Refused`."""
+def _wanted(db: ReadSnapshot, workload: Workload, block: SecretsConfig) -> TokenRequestFields:
+    """Return the request for the token. Raises `Refused`."""
     role = tokens.find_role(db, block.role) if block.role else None
     if block.role and role is None:
         raise Refused(f'there is no role "{block.role}"')
     if role is not None and not role.allowed_policies:
         raise Refused(f'the role "{block.role}" has no allowed_policies')
-    names = list(named(block))
+    names = list(named_policies(block))
     if role is None:
         names = [*names, DEFAULT, *_of_job(db, workload)]
     fields: dict[str, object] = {
@@ -161,12 +168,12 @@ def _wanted(db: Snapshot, workload: Workload, block: SecretsConfig) -> Wanted:
         },
     }
     if role is None:
-        fields["period"] = _SPAN  # renewed for as long as the allocation runs
+        fields["period"] = _SPAN  # renewed while the allocation runs
     elif not role.token_period:
         fields["ttl"] = _SPAN
-    return Wanted(
+    return TokenRequestFields(
         maker=_MAKER,
-        fields=Fields(fields),
+        fields=RequestFields(fields),
         path=f"{PATH}/{block.role}" if role else PATH,
         is_orphan=True,
         has_sudo=role is None,
@@ -174,16 +181,16 @@ def _wanted(db: Snapshot, workload: Workload, block: SecretsConfig) -> Wanted:
     )
 
 
-def _of_job(db: Snapshot, workload: Workload) -> Iterator[str]:
-    """Yield the policies that name the job of a task themselves."""
+def _of_job(db: ReadSnapshot, workload: Workload) -> Iterator[str]:
+    """Yield the policies that are attached to the task's job."""
     for policy in policies.every(db, ""):
-        if policy.job_acl is not None and applies(policy.job_acl, workload):
+        if policy.job_acl is not None and policy_applies(policy.job_acl, workload):
             yield policy.name
 
 
-def _held(token: Token, at: int, secret: str = "") -> Held:
+def _held(token: Token, at: int, secret: str = "") -> VaultTaskToken:
     ends: int | None = token.expires_at
-    return Held(
+    return VaultTaskToken(
         accessor=token.accessor,
         secret=secret,
         ttl=token.ttl or token.period,

@@ -1,9 +1,9 @@
-"""Tokens: who asks, by the secret that they show; making them, and ending them.
+"""Tokens: authentication by secret, creation, expiry and revocation.
 
-A change of a policy or of a token is in force for the next request, because who asks is remembered
-only until anything at all is written; what rules mean, as long as no policy changes. Tokens whose
-time is over are refused from that moment on; their rows go in small steps afterwards, so that ten
-thousand that end in the same second hold up nobody.
+A change of a policy or token applies to the next request. Callers are cached only until the next
+write, and grants until a policy changes. An expired token is rejected immediately. Its row is
+deleted later in small steps, so that ten thousand tokens with the same expiry do not delay other
+writes.
 """
 
 import logging
@@ -16,46 +16,52 @@ import msgspec
 import trio
 
 from daemon.acl.builtin import NOBODY, UNASKED, operator_token
+from daemon.acl.caller_cache import CallerCache, CapabilitySetCache
 from daemon.acl.check import Caller
-from daemon.acl.failures import Failures, LockOut
-from daemon.acl.grant import Grant
+from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import Keyring, new_accessor, new_key, new_secret
-from daemon.acl.known import Callers, Grants
-from daemon.acl.seal import Seal
-from daemon.acl.workloads import grant_of, token_of
+from daemon.acl.lockout import FailedLogins, LockoutPolicy
+from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.workload_identity import token_label, workload_capabilities
 from daemon.clock import Clock
+from daemon.fences import Fences
 from storage.errors import Malformed, TooOften, UnknownToken, UnusableToken
 from storage.queries import allocations, entities, mounts, secrets, tokens
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import SPENT, WRAPPING, Token, TokenKind
 from storage.records.base import SECOND
 from storage.records.workload import Workload
-from storage.store import Store, unless_full
+from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
 log = logging.getLogger("steward.acl")
 
-STEP = 50  # tokens that one write removes: a few milliseconds
-_LONGEST_SLEEP = 60 * SECOND  # the wall clock may be set meanwhile
+STEP = 50  # tokens deleted per write, which takes a few milliseconds
+_LONGEST_SLEEP = 60 * SECOND  # limit, because the system clock may be set
 _NEVER = 2**63
-_KEY = "acl/token-key"  # where it stands among the secrets
-_EVERYTHING = Grant((), everything=True)
-STRANGER = Caller(NOBODY, Grant(()))  # who is not known yet, and may do nothing
+_FENCED = "token"
+_AFTER_A_FAULT = 60 * SECOND  # until tokens that could not be deleted are retried
+_MOST_ALONE = 1000  # tokens deleted one by one per round
+_KEY = "acl/token-key"  # its path among the secrets
+_EVERYTHING = CapabilitySet((), everything=True)
+STRANGER = Caller(
+    NOBODY, CapabilitySet(())
+)  # a caller that is not authenticated, without permissions
 
 
-# What an identity token says; raises `UnknownToken` for one that is not valid.
+# Verifies an identity token; raises `UnknownToken` if it is invalid.
 Verify = Callable[[str], Workload]
 
 
-class Issued(msgspec.Struct, frozen=True):
-    """A new token with its secret, which is known only now."""
+class IssuedToken(msgspec.Struct, frozen=True):
+    """A new token with its secret, which is not stored."""
 
     secret: str
     token: Token
 
 
-class Tokens:
-    """All tokens. Made by `open_tokens`. With `asks` off, everybody may do everything."""
+class TokenStore:
+    """All tokens. `open_tokens` opens it. With `asks` off, every request has full access."""
 
     def __init__(
         self,
@@ -65,23 +71,23 @@ class Tokens:
         *,
         asks: bool,
         workload_of: Verify | None = None,
-        lock_out: LockOut = LockOut(),  # noqa: B008  # frozen
+        lock_out: LockoutPolicy = LockoutPolicy(),  # noqa: B008  # frozen
     ) -> None:
         self._workload_of = workload_of
         self._store = store
         self._clock = clock
         self._keyring = keyring
-        self._grants = Grants()
-        self._callers = Callers()
-        self.failures = Failures(lock_out)
+        self._grants = CapabilitySetCache()
+        self._callers = CallerCache()
+        self.failures = FailedLogins(lock_out)
         self._sooner = trio.Event()
-        self._looks_at = _NEVER  # when the task that removes tokens looks again
+        self._looks_at = _NEVER  # time of the next round of the expiry task
         self.asks = asks
 
-    # ---- who asks
+    # --- authentication
 
     def resolve(self, secret: str, address: str = "") -> Caller:
-        """Return who shows this secret from this address; no secret is the anonymous token.
+        """Return the caller with this secret and address; no secret means the anonymous token.
 
         Raises `UnknownToken`.
         """
@@ -92,17 +98,18 @@ class Tokens:
         if known is not None and not known.token.has_ended(self._clock.now()):
             return known
         caller = self._store.read(lambda db: self._resolve(db, secret, address))
-        if caller.own_job is None:  # what a task shows ends without a change of the store
+        if caller.own_job is None:  # a task's token can become invalid without a write
             self._callers.keep(shown, moment, caller)
         return caller
 
     async def authenticate(
-        self, secret: str, address: str = "", *, operator: int | None = None
+        self, secret: str, address: str = "", *, party: str = "", operator: int | None = None
     ) -> Caller:
-        """Return who shows this secret, and count it as a use.
+        """Return the caller with this secret, and count a use.
 
-        `operator` is a user of this machine who may do everything without a secret. Raises
-        `UnknownToken`, or `TooOften` when that has happened too often.
+        `party` is charged for an unknown secret: a user of this host, or by default the address.
+        `operator` is a user of this host with full access without a secret. Raises `UnknownToken`,
+        or `TooOften` after too many failures.
         """
         if operator is not None and not secret and self.asks:
             return Caller(operator_token(operator), _EVERYTHING)
@@ -111,7 +118,7 @@ class Tokens:
         except UnusableToken:
             raise
         except UnknownToken:
-            self.note_failure(address)
+            self.note_failure(party or address)
             raise
         if caller.token.policies == (WRAPPING,):
             await self._store.write(lambda tx: _spend_wrapping(tx, caller.token.accessor))
@@ -119,31 +126,31 @@ class Tokens:
             return caller
         return await self._store.write(lambda tx: self._use(tx, secret, address))
 
-    def note_failure(self, address: str, role: str = "") -> None:
-        """Count one more forged or unknown credential. Raises `TooOften`.
+    def note_failure(self, party: str, role: str = "") -> None:
+        """Record a forged or unknown credential of an address or a user. Raises `TooOften`.
 
-        Call it after the check has failed: a valid credential always passes.
+        Call it after the check has failed, so that a valid credential always passes.
         """
         now = self._clock.now()
-        too_many = self.failures.are_too_many(address, now, role)
-        left = -(-self.failures.locked_for(address, now, role) // SECOND)
+        too_many = self.failures.are_too_many(party, now, role)
+        left = -(-self.failures.locked_for(party, now, role) // SECOND)
         if left and not too_many:
-            log.warning("%s is locked out for %s s: too many refused credentials", address, left)
+            log.warning("%s is locked out for %s s: too many refused credentials", party, left)
         if too_many:
-            told = f"wrong credentials of {address} are refused after too many of them"
+            told = f"wrong credentials of {party} are refused after too many of them"
             later = f"try again in {left} s" if left else "wait a while"
             raise TooOften(f"{told}: {later}") from None
 
     def _use(self, tx: Transaction, secret: str, address: str) -> Caller:
-        caller = self._resolve(tx, secret, address)  # another request may have been the last
+        caller = self._resolve(tx, secret, address)  # another request may have made the last use
         left = caller.token.uses_left
         if left is None:
             return caller
-        tokens.spend(tx, caller.token.accessor)
+        tokens.use_once(tx, caller.token.accessor)
         spent = msgspec.structs.replace(caller.token, uses_left=left - 1 or SPENT)
         return Caller(spent, caller.grant)
 
-    def _resolve(self, db: Snapshot, secret: str, address: str) -> Caller:
+    def _resolve(self, db: ReadSnapshot, secret: str, address: str) -> Caller:
         token = self.find(db, secret) if secret else None
         if not self.asks:
             return Caller(token or UNASKED, _EVERYTHING)
@@ -155,12 +162,12 @@ class Tokens:
             raise UnusableToken
         return self.caller(db, token)
 
-    def nobody(self, db: Snapshot) -> Caller:
-        """Return who shows no token."""
+    def nobody(self, db: ReadSnapshot) -> Caller:
+        """Return the caller of a request without a token."""
         return Caller(NOBODY, self._grants.of(db, NOBODY))
 
-    def _task(self, db: Snapshot, secret: str) -> Caller:
-        """Return the task whose identity token this is. Raises `UnknownToken`."""
+    def _task(self, db: ReadSnapshot, secret: str) -> Caller:
+        """Return the task with this identity token. Raises `UnknownToken`."""
         if self._workload_of is None or secret.count(".") != 2:
             raise UnknownToken(_unreadable(secret))
         workload = self._workload_of(secret)
@@ -168,12 +175,12 @@ class Tokens:
         if allocation is None or allocation.client_terminal:
             raise UnusableToken("failed to parse signed token: allocation is terminal")
         own_job = (workload.nomad_namespace, allocation.job_id)
-        return Caller(token_of(workload), grant_of(db, workload), own_job)
+        return Caller(token_label(workload), workload_capabilities(db, workload), own_job)
 
-    def caller(self, db: Snapshot, token: Token) -> Caller:
-        """Return the holder of a token with all that its policies allow.
+    def caller(self, db: ReadSnapshot, token: Token) -> Caller:
+        """Return the caller with a token and the grant of its policies.
 
-        Raises `UnusableToken` when what the token hangs on is gone.
+        Raises `UnusableToken` if an object that the token depends on was deleted.
         """
         if token.mount and mounts.by_accessor(db, token.mount) is None:
             raise UnusableToken
@@ -188,99 +195,112 @@ class Tokens:
             return Caller(token, _EVERYTHING)
         return Caller(token, self._grants.of(db, token, entity))
 
-    def find(self, db: Snapshot, secret: str) -> Token | None:
-        """Return the token in force that has this secret."""
-        token = self._keyring.batch_token(secret) or tokens.of_secret(
+    def find(self, db: ReadSnapshot, secret: str) -> Token | None:
+        """Return the valid token with this secret, or None."""
+        token = self._keyring.batch_token(secret) or tokens.find_by_secret(
             db, self._keyring.hash(secret)
         )
         return token if token and not token.has_ended(self._clock.now()) else None
 
-    # ---- making
+    # --- creation
 
-    async def issue(self, token: Token, secret: str = "") -> Issued:
-        """Make a token. What it lacks of accessor and secret is made up.
+    async def issue(self, token: Token, secret: str = "") -> IssuedToken:
+        """Create a token; a missing accessor or secret is generated.
 
-        A batch token is not stored: its secret is all there is of it.
+        A batch token is not stored, because its secret contains all its data.
         """
         whole = msgspec.structs.replace(token, accessor=token.accessor or new_accessor())
         if token.kind is TokenKind.BATCH:
             bare = msgspec.structs.replace(token, accessor="")
-            return Issued(self._keyring.batch_secret(bare), bare)
+            return IssuedToken(self._keyring.batch_secret(bare), bare)
         chosen = secret or new_secret()
         stored = await self._store.write(lambda tx: self.add(tx, whole, chosen))
-        return Issued(chosen, stored)
+        return IssuedToken(chosen, stored)
 
     def add(self, tx: Transaction, token: Token, secret: str) -> Token:
-        """Store a token within a write. Raises `Malformed` when the secret is taken."""
+        """Store a token within a write. Raises `Malformed` if the secret is already used."""
         hashed = self._keyring.hash(secret)
-        if tokens.of_secret(tx, hashed):
+        if tokens.find_by_secret(tx, hashed):
             raise Malformed("cannot create a token with a duplicate ID")
         self.note_end(token.expires_at)
         return tokens.add(tx, token, hashed)
 
     def note_end(self, time: int | None) -> None:
-        """Have the task that removes tokens look in time for one that ends then."""
+        """Wake the expiry task in time for a token that expires at `time`."""
         if time is not None and time < self._looks_at:
             self._sooner.set()
 
-    # ---- ending
+    # --- expiry and revocation
 
     async def revoke(self, secret: str) -> None:
-        """Remove the token that has this secret, and those made with it.
+        """Revoke the token with this secret, and its children.
 
-        Nothing is there to be removed of a batch token, which ends with its time.
+        A batch token cannot be revoked; it only expires.
         """
         hashed = self._keyring.hash(secret)
 
         def remove(tx: Transaction) -> None:
-            if token := tokens.of_secret(tx, hashed):
+            if token := tokens.find_by_secret(tx, hashed):
                 tokens.remove(tx, token.accessor)
 
         await self._store.write(remove)
 
     async def revoke_mount(self, mount: str) -> None:
-        """Remove all tokens that a login method issued, in small steps."""
+        """Revoke all tokens of a login method, in small steps."""
         while await self._store.write(partial(_remove_of_mount, mount=mount)):
             pass
 
-    async def remove_ended(self) -> None:
-        """Remove tokens when their time is over, one after another, for ever."""
+    async def remove_ended(self, fences: Fences | None = None) -> None:
+        """Delete expired tokens, indefinitely."""
+        fences = fences or Fences(self._clock)
         while True:
-            # From here on every end that is noted counts: what is read below may lack its token.
+            # Expiry times noted from here on count, because the read below may not see their
+            # tokens.
             self._sooner, self._looks_at = trio.Event(), _NEVER
             now = self._clock.now()
-            async with unless_full("tokens that have ended are not removed"):
-                while await self._store.write(partial(_remove_ended, now=now)):
-                    pass
+            async with tolerate_disk_full("tokens that have ended are not removed"):
+                with fences.around(_FENCED, "together"):
+                    while await self._store.write(partial(_remove_ended, now=now)):
+                        pass
+                if fences.of(_FENCED, "together"):
+                    await self._remove_each(now, fences)
             self._looks_at = self._next_look(now)
+            if fences.of(_FENCED, "together"):
+                self._looks_at = max(self._looks_at, now + _AFTER_A_FAULT)
             with trio.move_on_after((self._looks_at - now) / SECOND):
                 await self._sooner.wait()
 
+    async def _remove_each(self, now: int, fences: Fences) -> None:
+        """Delete expired tokens one by one, after one of them could not be deleted."""
+        for accessor in self._store.read(partial(tokens.ended, now=now, most=_MOST_ALONE)):
+            with fences.around(_FENCED, accessor):
+                await self._store.write(partial(_remove, accessors=[accessor]))
+
     def _next_look(self, now: int) -> int:
-        """Return when the next token ends, or when it is to be looked for again."""
+        """Return the time of the next round: the next expiry, or the limit."""
         latest, time = now + _LONGEST_SLEEP, self._store.read(tokens.next_end)
         return latest if time is None else min(max(time, now), latest)
 
 
 def _spend_wrapping(tx: Transaction, accessor: str) -> None:
-    """Remove a token that holds an answer: it is good for taking the answer, and nothing else."""
+    """Delete a wrapping token, whose only use is to unwrap its response."""
     if tokens.wrapped(tx, accessor):
         tokens.remove(tx, accessor)
 
 
-def _lives(db: Snapshot, alloc_id: str) -> bool:
-    """Tell whether an allocation has not ended."""
+def _lives(db: ReadSnapshot, alloc_id: str) -> bool:
+    """Return whether an allocation is not terminal."""
     allocation = allocations.find(db, alloc_id)
     return allocation is not None and not allocation.client_terminal
 
 
 def _remove_ended(tx: Transaction, now: int) -> bool:
-    """Remove a few tokens; tell whether there may be more."""
+    """Delete a few tokens; return whether there may be more."""
     return _remove(tx, tokens.ended(tx, now, STEP))
 
 
 def _remove_of_mount(tx: Transaction, mount: str) -> bool:
-    return _remove(tx, tokens.of_mount(tx, mount, STEP))
+    return _remove(tx, tokens.issued_by_mount(tx, mount, STEP))
 
 
 def _remove(tx: Transaction, accessors: list[str]) -> bool:
@@ -290,7 +310,7 @@ def _remove(tx: Transaction, accessors: list[str]) -> bool:
 
 
 def is_within(address: str, cidrs: Iterable[str]) -> bool:
-    """Tell whether an address lies in one of these networks; a network that is none holds nothing."""
+    """Return whether an address is in one of these networks; an invalid network matches nothing."""
     try:
         asked = ip_address(address)
     except ValueError:
@@ -308,7 +328,7 @@ def _networks(cidrs: Iterable[str]) -> Iterable[IPv4Network | IPv6Network]:
 
 
 def _unreadable(secret: str) -> str:
-    """Return why a secret is nobody's, as far as the peer's clients are told."""
+    """Return why a secret is unknown, in the form of Nomad's error."""
     if len(secret) == 36 and secret.count("-") == 4:
         return "Permission denied"
     if secret.count(".") != 2:
@@ -320,7 +340,7 @@ def _unreadable(secret: str) -> str:
 
 
 def _find_key(tx: Transaction, fresh: bytes) -> bytes:
-    """Return the sealed key of all hashes; a new store gets a fresh one."""
+    """Return the encrypted key of all hashes; store `fresh` in a new store."""
     found = secrets.find(tx, _KEY)
     if found is None:
         secrets.put(tx, _KEY, fresh)
@@ -331,21 +351,25 @@ def _find_key(tx: Transaction, fresh: bytes) -> bytes:
 async def open_tokens(
     store: Store,
     clock: Clock,
-    seal: Seal,
+    seal: EnvelopeCipher,
     *,
     asks: bool,
     workload_of: Verify | None = None,
-    lock_out: LockOut = LockOut(),  # noqa: B008  # frozen
-) -> AsyncIterator[Tokens]:
-    """Open the tokens of a store, and remove those that end while the block runs.
+    lock_out: LockoutPolicy = LockoutPolicy(),  # noqa: B008  # frozen
+    fences: Fences | None = None,
+) -> AsyncIterator[TokenStore]:
+    """Open the tokens of a store, and delete expired ones while the block runs.
 
-    `workload_of` checks the identity token of a task.
+    `workload_of` verifies the identity token of a task.
     """
     key = seal.unseal(await store.write(partial(_find_key, fresh=seal.seal(new_key(), _KEY))), _KEY)
-    opened = Tokens(
+    opened = TokenStore(
         store, clock, Keyring(key), asks=asks, workload_of=workload_of, lock_out=lock_out
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(opened.remove_ended)
+        fences = fences or Fences(clock)
+        nursery.start_soon(
+            fences.keep_running, "tokens that end", partial(opened.remove_ended, fences)
+        )
         yield opened
         nursery.cancel_scope.cancel()

@@ -1,1 +1,1 @@
-"""What one may ask: a table of routes, and a handler of a few lines for each."""
+"""The HTTP APIs: a table of routes, and a short handler for each."""

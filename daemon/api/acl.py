@@ -1,4 +1,4 @@
-"""Tokens, policies and roles, as the jobs side's clients manage them."""
+"""Tokens, policies and roles of the jobs API."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -7,19 +7,25 @@ from typing import TypeVar
 import msgspec
 
 from daemon.acl import bootstrap as first
-from daemon.acl import named
-from daemon.acl.clients import TokenRequest, changed_token, new_token, token_digest
-from daemon.acl.explain import Explanation, explain
-from daemon.acl.known import names_of
-from daemon.acl.tokens import Issued
-from daemon.api.paging import paginate
-from daemon.jobspec.filter import only_wanted
+from daemon.acl import policy_store
+from daemon.acl.caller_cache import policy_names
+from daemon.acl.explain import AccessDecision, explain
+from daemon.acl.nomad_tokens import (
+    TokenRequest,
+    apply_token_update,
+    is_upload,
+    new_token,
+    token_digest,
+)
+from daemon.acl.tokens import IssuedToken
+from daemon.api.paging import Listing, show, wish_of
+from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Denied, Malformed, NotFound
 from storage.queries import mounts, policies, secrets, tokens
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records import acl_views as views
 from storage.records.acl import DEFAULT, AclRole, JobACL, Policy, PolicyLink, Token
 from storage.records.base import Record
@@ -39,7 +45,7 @@ class BootstrapRequest(Record, frozen=True, kw_only=True):
 
 
 class PolicyRequest(Record, frozen=True, kw_only=True):
-    """What people write of a policy."""
+    """The writable fields of a policy."""
 
     name: str = ""
     description: str = ""
@@ -48,7 +54,7 @@ class PolicyRequest(Record, frozen=True, kw_only=True):
 
 
 class RoleRequest(Record, frozen=True, kw_only=True):
-    """What people write of a role."""
+    """The writable fields of a role."""
 
     id: str = ""
     name: str = ""
@@ -57,16 +63,16 @@ class RoleRequest(Record, frozen=True, kw_only=True):
 
 
 def _check_on(request: Request) -> None:
-    """Raise the peer's error where nobody is asked for a token."""
+    """Raise Nomad's error if ACLs are off."""
     if not request.parts.tokens.asks:
         raise Malformed(_OFF)
 
 
-# ---- the first token -------------------------------------------------------------------------
+# --- the first token ----------------------------------------------------------------------------
 
 
-async def bootstrap(request: Request) -> Reply:
-    """Make the first management token."""
+async def bootstrap(request: Request) -> HandlerReply:
+    """Create the first management token."""
     _check_on(request)
     parts = request.parts
     body = await request.decoded(BootstrapRequest) if request.body else BootstrapRequest()
@@ -76,38 +82,50 @@ async def bootstrap(request: Request) -> Reply:
         secret=body.bootstrap_secret or next(parts.ids),
         accessor=next(parts.ids),
         now=parts.clock.now(),
-        reset_index=max(map(first.read_reset, (parts.config.store_dir, parts.config.data_dir))),
+        reset_index=max(
+            map(first.read_reset_index, (parts.config.store_dir, parts.config.data_dir))
+        ),
     )
     return _written(issued.token, issued.secret, {})
 
 
-# ---- tokens ----------------------------------------------------------------------------------
+# --- tokens -------------------------------------------------------------------------------------
 
 
-def list_tokens(request: Request, db: Snapshot) -> Reply:
-    """List the tokens of both sides; `global` leaves those of the other kind out."""
+def list_tokens(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the tokens of both APIs; `global` selects one kind."""
     _check_on(request)
-    query = request.query
-    names = _role_names(db)
-    found = tokens.every(db, query.text("prefix"))
-    if "global" in query:
-        wanted = query.flag("global")
-        found = [one for one in found if one.is_global is wanted]
-    stubs = [views.token_stub(one, token_digest(one), names) for one in found]
-    stubs = only_wanted(stubs, query.text("filter"), views.TokenStub)
-    page = paginate(stubs, lambda one: (one.create_index, one.accessor_id), encode, query)
-    index = max(db.table_index("tokens"), 1)
-    return reply.read(page.body, index, next_token=page.next_token)
+    query, expression = request.query, request.query.text("filter")
+    is_global = query.flag("global") if "global" in query else None
+    matches = compile_filter(expression, views.TokenStub) if expression else None
+    wish = wish_of(request, None, {})
+
+    def wanted(db: ReadSnapshot, one: Token) -> bool:
+        if is_global is not None and one.is_global is not is_global:
+            return False
+        return matches is None or matches(msgspec.to_builtins(_stub(db, one)))
+
+    listing = Listing[Token](
+        rows=lambda db, start, reverse: tokens.page(db, wish(start, reverse)),
+        key=lambda one: (one.create_index, one.accessor),
+        line=lambda db, one: encode(_stub(db, one)),
+        wanted=wanted,
+    )
+    return show(listing, query, db, max(db.table_index("tokens"), 1))
 
 
-def own_token(request: Request, db: Snapshot) -> Reply:
-    """Show the token that the request shows."""
+def _stub(db: ReadSnapshot, token: Token) -> views.TokenStub:
+    return views.token_stub(token, token_digest(token), policies.role_names(db, token.roles))
+
+
+def read_self_token(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the token of the request."""
     token = request.caller.token
     return _shown(token, request.token, _role_names(db))
 
 
-def read_token(request: Request, db: Snapshot) -> Reply:
-    """Show a token; its holder may, and whoever manages tokens."""
+def read_token(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show a token; its owner may, and callers that manage tokens."""
     _check_on(request)
     is_own = request["accessor"] == request.caller.token.accessor
     if not is_own and not request.caller.grant.everything:
@@ -123,8 +141,8 @@ def _secret_place(accessor: str) -> str:
     return f"{tokens.SECRETS}{accessor}"
 
 
-def _kept_secret(request: Request, db: Snapshot, token: Token) -> str:
-    """Return the secret of a token that was made while a setting had them kept; else nothing."""
+def _kept_secret(request: Request, db: ReadSnapshot, token: Token) -> str:
+    """Return the stored secret of an old token, or an empty text if it was not stored."""
     if not request.parts.config.keep_token_secrets:
         return ""
     place = _secret_place(token.accessor)
@@ -132,43 +150,45 @@ def _kept_secret(request: Request, db: Snapshot, token: Token) -> str:
     return request.parts.seal.unseal(sealed, place).decode() if sealed else ""
 
 
-async def create_token(request: Request) -> Reply:
-    """Make a token, or change the one that the body names."""
+async def create_token(request: Request) -> HandlerReply:
+    """Create a token, or change the one that the body names."""
     return await _put_token(request, await request.decoded(TokenRequest))
 
 
-async def update_token(request: Request) -> Reply:
-    """Change the token of the path."""
+async def update_token(request: Request) -> HandlerReply:
+    """Change the token in the path."""
     body = await request.decoded(TokenRequest)
     if body.accessor_id != request["accessor"]:
         raise Malformed("ACL token accessor does not match request path")
     return await _put_token(request, body)
 
 
-async def _put_token(request: Request, body: TokenRequest) -> Reply:
+async def _put_token(request: Request, body: TokenRequest) -> HandlerReply:
     _check_on(request)
     parts = request.parts
     now, accessor, secret = parts.clock.now(), next(parts.ids), next(parts.ids)
     if body.accessor_id:
         secret = request.token if body.accessor_id == request.caller.token.accessor else ""
 
-    def write(tx: Transaction) -> tuple[Token, dict[str, str]]:
-        if body.accessor_id:
-            return tokens.update(tx, changed_token(tx, body, now)), _role_names(tx)
-        token = new_token(tx, body, accessor=accessor, now=now)
+    def write(tx: Transaction) -> tuple[Token, str, dict[str, str]]:
+        is_new = not body.accessor_id
+        if not is_new and not is_upload(tx, body):
+            return tokens.update(tx, apply_token_update(tx, body, now)), secret, _role_names(tx)
+        its_own, its_secret = (accessor, secret) if is_new else (body.accessor_id, body.secret_id)
+        token = new_token(tx, body, accessor=its_own, now=now)
         if parts.config.keep_token_secrets:
-            place = _secret_place(accessor)
-            secrets.put(tx, place, parts.seal.seal(secret.encode(), place))
-        return parts.tokens.add(tx, token, secret), _role_names(tx)
+            place = _secret_place(its_own)
+            secrets.put(tx, place, parts.seal.seal(its_secret.encode(), place))
+        return parts.tokens.add(tx, token, its_secret), its_secret, _role_names(tx)
 
-    token, names = await parts.store.write(write)
+    token, secret, names = await parts.store.write(write)
     if not secret:
         secret = parts.store.read(lambda db: _kept_secret(request, db, token))
     return _written(token, secret, names)
 
 
-async def delete_token(request: Request) -> Reply:
-    """End a token."""
+async def delete_token(request: Request) -> HandlerReply:
+    """Revoke a token."""
     _check_on(request)
     accessor = request["accessor"]
 
@@ -177,55 +197,66 @@ async def delete_token(request: Request) -> Reply:
             raise Malformed(f"Cannot delete nonexistent tokens: {accessor}")
         return tx.index
 
-    return Reply(index=await request.parts.store.write(write))
+    return HandlerReply(index=await request.parts.store.write(write))
 
 
-def _role_names(db: Snapshot) -> dict[str, str]:
+def _role_names(db: ReadSnapshot) -> dict[str, str]:
     return {role.id: role.name for role in policies.every_role(db)}
 
 
-def _whole(token: Token, secret: str, names: dict[str, str]) -> views.WholeToken:
+def _whole(token: Token, secret: str, names: dict[str, str]) -> views.TokenDetail:
     return views.whole_token(views.token_stub(token, token_digest(token), names), token, secret)
 
 
-def _shown(token: Token, secret: str, names: dict[str, str]) -> Reply:
-    return reply.read(_whole(token, secret, names), token.modify_index)
+def _shown(token: Token, secret: str, names: dict[str, str]) -> HandlerReply:
+    return reply.read_reply(_whole(token, secret, names), token.modify_index)
 
 
-def _written(token: Token, secret: str, names: dict[str, str]) -> Reply:
-    return Reply(body=_whole(token, secret, names), index=token.modify_index)
+def _written(token: Token, secret: str, names: dict[str, str]) -> HandlerReply:
+    return HandlerReply(body=_whole(token, secret, names), index=token.modify_index)
 
 
-def written_token(store: Store, issued: Issued) -> Reply:
-    """Return the answer that shows a token with its secret, as the only thing in it."""
+def token_response(store: Store, issued: IssuedToken) -> HandlerReply:
+    """Return the reply that shows a token with its secret, and nothing else."""
     names = store.read(_role_names)
     shown = _whole(issued.token, issued.secret, names)
-    return Reply(body={"Token": shown}, index=issued.token.modify_index)
+    return HandlerReply(body={"Token": shown}, index=issued.token.modify_index)
 
 
-# ---- policies --------------------------------------------------------------------------------
+# --- policies -----------------------------------------------------------------------------------
 
 
-def _own_policies(request: Request, db: Snapshot) -> Callable[[str], bool]:
-    """Return what tells whether the caller may see a policy: its own, or all."""
+def _own_policies(request: Request, db: ReadSnapshot) -> Callable[[str], bool]:
+    """Return a predicate for the policies that the caller may see: its own, or all."""
     if request.caller.grant.everything:
         return lambda _: True
-    return set(names_of(db, request.caller.token)).__contains__
+    return set(policy_names(db, request.caller.token)).__contains__
 
 
-def list_policies(request: Request, db: Snapshot) -> Reply:
+def list_policies(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the policies that the caller may see."""
     _check_on(request)
     may_see = _own_policies(request, db)
-    every = policies.every(db, request.query.text("prefix"))
-    found = [named.stub(one) for one in every if may_see(one.name) and one.name != DEFAULT]
-    found = only_wanted(found, request.query.text("filter"), views.PolicyStub)
-    page = paginate(found, lambda one: ("", one.name), encode, request.query)
-    index = max(db.table_index("policies"), 1)
-    return reply.read(page.body, index, next_token=page.next_token)
+    expression = request.query.text("filter")
+    matches = compile_filter(expression, views.PolicyStub) if expression else None
+    wish = wish_of(request, None, {})
+
+    def wanted(_: ReadSnapshot, one: Policy) -> bool:
+        if one.name == DEFAULT or not may_see(one.name):
+            return False
+        return matches is None or matches(msgspec.to_builtins(policy_store.policy_stub(one)))
+
+    listing = Listing[Policy](
+        rows=lambda db, start, reverse: policies.page(db, wish(start, reverse)),
+        key=lambda one: ("", one.name),
+        line=lambda _, one: encode(policy_store.policy_stub(one)),
+        wanted=wanted,
+        is_number=False,
+    )
+    return show(listing, request.query, db, max(db.table_index("policies"), 1))
 
 
-def read_policy(request: Request, db: Snapshot) -> Reply:
+def read_policy(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a policy."""
     _check_on(request)
     if not _own_policies(request, db)(request["name"]):
@@ -233,29 +264,28 @@ def read_policy(request: Request, db: Snapshot) -> Reply:
     found = policies.find(db, request["name"])
     if found is None or found.name == DEFAULT:
         raise NotFound("ACL policy not found", index=max(db.table_index("policies"), 1))
-    return reply.read(named.whole(found), found.modify_index)
+    return reply.read_reply(policy_store.policy_detail(found), found.modify_index)
 
 
-async def put_policy(request: Request) -> Reply:
-    """Make a policy, or change it."""
+async def put_policy(request: Request) -> HandlerReply:
+    """Create or change a policy."""
     _check_on(request)
     body = await request.decoded(PolicyRequest)
     if body.name != request["name"]:
         raise Malformed("ACL policy name does not match request path")
     given = msgspec.convert(body, Policy, from_attributes=True)
-    policy = msgspec.structs.replace(
-        named.check_policy(given), modified_at=request.parts.clock.now()
-    )
-    return Reply(index=await request.parts.store.write(partial(_put_policy, policy=policy)))
+    checked = await request.worked_out(len(body.rules), partial(policy_store.check_policy, given))
+    policy = msgspec.structs.replace(checked, modified_at=request.parts.clock.now())
+    return HandlerReply(index=await request.parts.store.write(partial(_put_policy, policy=policy)))
 
 
 def _put_policy(tx: Transaction, policy: Policy) -> int:
-    named.put(tx, policy)
+    policy_store.put_policy(tx, policy)
     return tx.index
 
 
-async def delete_policy(request: Request) -> Reply:
-    """Remove a policy, if it is there."""
+async def delete_policy(request: Request) -> HandlerReply:
+    """Delete a policy, if it exists."""
     _check_on(request)
     name = request["name"]
 
@@ -263,30 +293,30 @@ async def delete_policy(request: Request) -> Reply:
         policies.remove(tx, name)
         return tx.index
 
-    return Reply(index=await request.parts.store.write(write))
+    return HandlerReply(index=await request.parts.store.write(write))
 
 
-# ---- why -------------------------------------------------------------------------------------
+# --- explanations -------------------------------------------------------------------------------
 
 
 class ExplainRequest(Record, frozen=True, kw_only=True):
-    """A question: whether the holder of this token may send this request."""
+    """The question whether a token may send a request."""
 
-    token: str = ""  # secret or accessor; empty: nobody's
-    policies: list[str] | None = None  # asked about instead: who would have these
+    token: str = ""  # secret or accessor; empty: an anonymous request
+    policies: list[str] | None = None  # asked instead of a token: policies of an imaginary one
     method: str = "GET"
     path: str = ""
 
 
-async def explain_request(request: Request) -> Reply:
-    """Tell which rule allows a request to the holder of a token or of policies, or refuses it."""
+async def explain_request(request: Request) -> HandlerReply:
+    """Explain which rule allows or denies a request to a token, or to a set of policies."""
     body, parts = await request.decoded(ExplainRequest), request.parts
     if not body.path:
         raise Malformed("Path must name what is requested, for example /v1/jobs")
     if body.token and body.policies:
         raise Malformed("Token and Policies are both named: ask about one of them")
 
-    def find(db: Snapshot) -> Explanation:
+    def find(db: ReadSnapshot) -> AccessDecision:
         right = parts.rights.of(
             body.method.upper(), body.path, lambda path: mounts.find(db, path) is not None
         )
@@ -298,71 +328,79 @@ async def explain_request(request: Request) -> Reply:
         caller = parts.tokens.caller(db, token) if token else parts.tokens.nobody(db)
         return explain(caller, right)
 
-    return Reply(body=parts.store.read(find))
+    return HandlerReply(body=parts.store.read(find))
 
 
-def _holder(db: Snapshot, names: Iterable[str]) -> Token:
-    """Return a token as one would be that had these policies. Raises `NotFound`."""
+def _holder(db: ReadSnapshot, names: Iterable[str]) -> Token:
+    """Return an unsaved token with these policies. Raises `NotFound`."""
     wanted = tuple(dict.fromkeys(names))
     if missing := [one for one in wanted if policies.find(db, one) is None]:
         raise NotFound(f"ACL policy {missing[0]} not found")
     return Token(accessor="", policies=wanted, created_at=0)
 
 
-# ---- roles -----------------------------------------------------------------------------------
+# --- roles --------------------------------------------------------------------------------------
 
 
-def list_roles(request: Request, db: Snapshot) -> Reply:
+def list_roles(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the roles that the caller may see: its own, or all."""
     _check_on(request)
-    found = [
-        one
-        for one in policies.every_role(db, request.query.text("prefix"))
-        if _may_see_role(request, one)
-    ]
-    found = only_wanted(found, request.query.text("filter"), AclRole)
-    page = paginate(found, lambda one: ("", one.id), encode, request.query)
-    index = max(db.table_index("acl_roles"), 1)
-    return reply.read(page.body, index, next_token=page.next_token)
+    expression = request.query.text("filter")
+    matches = compile_filter(expression, AclRole) if expression else None
+    wish = wish_of(request, None, {})
+
+    def wanted(_: ReadSnapshot, one: AclRole) -> bool:
+        if not _may_see_role(request, one):
+            return False
+        return matches is None or matches(msgspec.to_builtins(one))
+
+    listing = Listing[AclRole](
+        rows=lambda db, start, reverse: policies.role_page(db, wish(start, reverse)),
+        key=lambda one: ("", one.id),
+        line=lambda _, one: encode(one),
+        wanted=wanted,
+        is_number=False,
+    )
+    return show(listing, request.query, db, max(db.table_index("acl_roles"), 1))
 
 
 def _may_see_role(request: Request, role: AclRole) -> bool:
     return request.caller.grant.everything or role.id in request.caller.token.roles
 
 
-def read_role(request: Request, db: Snapshot) -> Reply:
+def read_role(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a role."""
     return _role(request, db, policies.find_role(db, request["role_id"]))
 
 
-def read_role_by_name(request: Request, db: Snapshot) -> Reply:
-    """Show the role of a name."""
+def read_role_by_name(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the role with this name."""
     return _role(request, db, policies.role_named(db, request["name"]))
 
 
-def _role(request: Request, db: Snapshot, found: AclRole | None) -> Reply:
+def _role(request: Request, db: ReadSnapshot, found: AclRole | None) -> HandlerReply:
     _check_on(request)
     if not request.caller.grant.everything and (found is None or not _may_see_role(request, found)):
         raise Denied
     if found is None:
         raise NotFound("ACL role not found", index=max(db.table_index("acl_roles"), 1))
-    return reply.read(found, found.modify_index)
+    return reply.read_reply(found, found.modify_index)
 
 
-async def create_role(request: Request) -> Reply:
-    """Make a role, or change the one that the body names."""
+async def create_role(request: Request) -> HandlerReply:
+    """Create a role, or change the one that the body names."""
     return await _put_role(request, await request.decoded(RoleRequest))
 
 
-async def update_role(request: Request) -> Reply:
-    """Change the role of the path."""
+async def update_role(request: Request) -> HandlerReply:
+    """Change the role in the path."""
     body = await request.decoded(RoleRequest)
     if body.id != request["role_id"]:
         raise Malformed("ACL role ID does not match request path")
     return await _put_role(request, body)
 
 
-async def _put_role(request: Request, body: RoleRequest) -> Reply:
+async def _put_role(request: Request, body: RoleRequest) -> HandlerReply:
     _check_on(request)
     fresh = next(request.parts.ids)
 
@@ -374,14 +412,14 @@ async def _put_role(request: Request, body: RoleRequest) -> Reply:
         role = msgspec.structs.replace(
             role, id=body.id or fresh, create_index=before.create_index if before else 0
         )
-        return policies.put_role(tx, named.check_role(tx, role))
+        return policies.put_role(tx, policy_store.check_role(tx, role))
 
     role = await request.parts.store.write(write)
-    return Reply(body=role, index=role.modify_index)
+    return HandlerReply(body=role, index=role.modify_index)
 
 
-async def delete_role(request: Request) -> Reply:
-    """Remove a role."""
+async def delete_role(request: Request) -> HandlerReply:
+    """Delete a role."""
     _check_on(request)
     role_id = request["role_id"]
 
@@ -390,4 +428,4 @@ async def delete_role(request: Request) -> Reply:
             raise NotFound("ACL role not found")
         return tx.index
 
-    return Reply(index=await request.parts.store.write(write))
+    return HandlerReply(index=await request.parts.store.write(write))

@@ -1,4 +1,4 @@
-"""What each call takes and gives: the types that decode requests, and those that answers are made of.
+"""Request and response types of each call, with its query parameters.
 
 The description of the API (`openapi.py`) is generated from this table and the route table. A call
 that is not in it is described by its path alone.
@@ -10,7 +10,7 @@ from enum import Enum
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from daemon.api import dispatch, history, jobs, parse, plan, progress, scaling, sessions
+from daemon.api import dispatch, exec_sessions, job_status, job_versions, jobs, parse, plan, scaling
 from daemon.api.cluster import (
     allocations,
     confinement,
@@ -18,15 +18,17 @@ from daemon.api.cluster import (
     evaluations,
     namespaces,
     nodes,
+    notify,
     pools,
     statuses,
 )
 from daemon.jobs.dispatch import JobDispatchRequest
 from daemon.jobs.evaluate import JobEvaluateRequest
-from daemon.jobs.history import JobRevertRequest, JobStabilityRequest, TagVersionRequest
 from daemon.jobs.register import JobRegisterRequest, JobValidateRequest
 from daemon.jobs.scale import ScalingRequest
+from daemon.jobs.version_history import JobRevertRequest, JobStabilityRequest, TagVersionRequest
 from storage.records.allocation import AllocatedResources, TaskStateWithEvents
+from storage.records.allocation_views import AllocationStub, AllocationView
 from storage.records.base import Record
 from storage.records.deployment import Deployment
 from storage.records.diff import JobDiff
@@ -35,40 +37,41 @@ from storage.records.explanation import Explanation
 from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submission
 from storage.records.namespace import Namespace
 from storage.records.node import Node
-from storage.records.notification import Notification
-from storage.records.operation import ConfinementShown
-from storage.records.periodic import Clock, Launch, Slot
+from storage.records.notification import Notification, ReceiverResult, ReceiverTest
+from storage.records.operator_api import ConfinementShown
+from storage.records.periodic import PeriodicSchedule, ScheduledLaunch, Slot
 from storage.records.pool_check import PoolCheck
 from storage.records.scaling import ScaleStatus, ScalingPolicy, ScalingPolicyStub
+from storage.records.state import Run, StateLine
 from storage.records.statuses import JobStatusLine
-from storage.records.views import AllocationStub, WholeAllocation
 
 
-class Kind(Enum):
-    """What may stand in a parameter of a query."""
+class ParameterType(Enum):
+    """The type of a query parameter."""
 
     TEXT = "string"
     FLAG = "boolean"
     NUMBER = "integer"
 
 
-TEXT, FLAG, NUMBER = Kind.TEXT, Kind.FLAG, Kind.NUMBER
+TEXT, FLAG, NUMBER = ParameterType.TEXT, ParameterType.FLAG, ParameterType.NUMBER
 
 
-class Contract(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call takes: the type of its body and the parameters of its query; and what it gives."""
+class EndpointSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """The request body, the query parameters and the response of a call."""
 
     takes: object = None
     gives: object = None
-    query: Mapping[str, Kind] = {}
+    query: Mapping[str, ParameterType] = {}
     needs_body: bool = True
 
 
-# ---- what is joined from several records where it is read -------------------------------------------
+# --- records joined from several tables
+# ---------------------------------------------------------------
 
 
 class JobSummary(JobCounts, frozen=True, kw_only=True):
-    """The counts of a job, with the indexes of its making and of their last change."""
+    """The counts of a job, with the indexes of their creation and last change."""
 
     children: ChildSummary
     create_index: int
@@ -76,7 +79,7 @@ class JobSummary(JobCounts, frozen=True, kw_only=True):
 
 
 class JobStub(JobListing, frozen=True, kw_only=True):
-    """A job in a listing; `meta` only when it was asked for."""
+    """A job in a list; `meta` only on request."""
 
     status: str
     modify_index: int
@@ -84,8 +87,8 @@ class JobStub(JobListing, frozen=True, kw_only=True):
     meta: dict[str, str] | None = None
 
 
-class Versions(Record, frozen=True, kw_only=True):
-    """All versions of a job, newest first, and what each changed."""
+class JobVersionsBody(Record, frozen=True, kw_only=True):
+    """All versions of a job, newest first, and their differences."""
 
     versions: list[Job]
     diffs: list[JobDiff] | None
@@ -95,22 +98,22 @@ class Versions(Record, frozen=True, kw_only=True):
     next_token: str
 
 
-class AllocationLine(AllocationStub, frozen=True, kw_only=True):
-    """An allocation in a listing; `task_states` and `allocated_resources` as they were asked for."""
+class AllocationListItem(AllocationStub, frozen=True, kw_only=True):
+    """An allocation in a list; `task_states` and `allocated_resources` on request."""
 
     task_states: Mapping[str, TaskStateWithEvents] | None
     allocated_resources: AllocatedResources | UnsetType = UNSET
 
 
-class ReadAllocation(WholeAllocation, frozen=True, kw_only=True):
-    """An allocation with everything known about it, its job included."""
+class AllocationResponse(AllocationView, frozen=True, kw_only=True):
+    """An allocation with all its fields, including its job."""
 
     job: Job  # type: ignore[assignment]  # the wire holds the whole job where the record holds text
     task_states: Mapping[str, TaskStateWithEvents] | None = None
 
 
-class Registration(Record, frozen=True, kw_only=True):
-    """A service that is registered while its allocation runs."""
+class JobRegistrationBody(Record, frozen=True, kw_only=True):
+    """A service instance, registered while its allocation runs."""
 
     id: str
     service_name: str
@@ -126,28 +129,30 @@ class Registration(Record, frozen=True, kw_only=True):
     modify_index: int
 
 
-# ---- the table ----------------------------------------------------------------------------------
+# --- the table
+# ---------------------------------------------------------------------------------------
 
 _PAGES = {"per_page": NUMBER, "next_token": TEXT, "reverse": FLAG}
 _LISTING = {"prefix": TEXT, "filter": TEXT, **_PAGES}
 _ALLOCATIONS = {"resources": FLAG, "task_states": FLAG}
 
-_REGISTER = Contract(takes=JobRegisterRequest, gives=jobs.JobRegisterResponse)
+_REGISTER = EndpointSchema(takes=JobRegisterRequest, gives=jobs.JobRegisterResponse)
 _STEERED = deployments.DeploymentUpdateResponse
 
-CONTRACTS: Mapping[Callable[..., object], Contract] = {
-    jobs.index: Contract(gives=list[JobStub], query={**_LISTING, "meta": FLAG}),
+CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
+    jobs.index: EndpointSchema(gives=list[JobStub], query={**_LISTING, "meta": FLAG}),
     jobs.register: _REGISTER,
     jobs.update: _REGISTER,
-    jobs.validate: Contract(
+    jobs.examine: EndpointSchema(takes=JobValidateRequest, gives=jobs.JobExamination),
+    jobs.validate: EndpointSchema(
         takes=JobValidateRequest, gives=jobs.JobValidateResponse, query={"launches": FLAG}
     ),
-    parse.parse: Contract(takes=parse.JobsParseRequest, gives=dict[str, object]),
-    plan.plan: Contract(
+    parse.parse: EndpointSchema(takes=parse.JobsParseRequest, gives=dict[str, object]),
+    plan.plan: EndpointSchema(
         takes=plan.JobPlanRequest, gives=plan.JobPlanResponse, query={"launches": FLAG}
     ),
-    jobs.read: Contract(gives=Job),
-    jobs.stop: Contract(
+    jobs.read: EndpointSchema(gives=Job),
+    jobs.deregister_job: EndpointSchema(
         gives=jobs.JobDeregisterResponse,
         query={
             "purge": FLAG,
@@ -156,8 +161,10 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
             "no_shutdown_delay": FLAG,
         },
     ),
-    dispatch.coming: Contract(gives=list[Launch], query={"per_page": NUMBER}),
-    statuses.index: Contract(
+    dispatch.upcoming_launches: EndpointSchema(
+        gives=list[ScheduledLaunch], query={"per_page": NUMBER}
+    ),
+    statuses.index: EndpointSchema(
         takes=statuses.JobStatusesRequest,
         gives=list[JobStatusLine],
         query={
@@ -166,29 +173,45 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
             "contains": TEXT,
             "type": TEXT,
             "status": TEXT,
+            "state": TEXT,
+            "states": FLAG,
+            "strip": FLAG,
         },
     ),
-    history.list_versions: Contract(
-        gives=Versions,
-        query={"diffs": FLAG, "diff_version": NUMBER, "diff_tag": TEXT, "filter": TEXT},
+    job_versions.list_versions: EndpointSchema(
+        gives=JobVersionsBody,
+        query={
+            "diffs": FLAG,
+            "diff_version": NUMBER,
+            "diff_tag": TEXT,
+            "filter": TEXT,
+            "per_page": NUMBER,
+            "next_token": TEXT,
+        },
     ),
-    history.revert: Contract(takes=JobRevertRequest, gives=jobs.JobRegisterResponse),
-    history.stable: Contract(takes=JobStabilityRequest, gives=history.JobStabilityResponse),
-    history.tag: Contract(takes=TagVersionRequest, gives=history.JobTagResponse),
-    history.untag: Contract(gives=history.JobTagResponse),
-    history.submission: Contract(gives=Submission, query={"version": NUMBER}),
-    progress.summary: Contract(gives=JobSummary),
-    progress.explain: Contract(gives=Explanation),
-    pools.check: Contract(gives=PoolCheck),
-    progress.job_allocations: Contract(
-        gives=list[AllocationLine], query={"all": FLAG, "filter": TEXT, **_ALLOCATIONS}
+    job_versions.revert: EndpointSchema(takes=JobRevertRequest, gives=jobs.JobRegisterResponse),
+    job_versions.set_stable: EndpointSchema(
+        takes=JobStabilityRequest, gives=job_versions.JobStabilityResponse
     ),
-    progress.job_evaluations: Contract(gives=list[Evaluation], query={"filter": TEXT}),
-    progress.job_deployments: Contract(gives=list[Deployment], query={"all": FLAG, "filter": TEXT}),
-    progress.latest_deployment: Contract(gives=Deployment | None),
-    progress.services: Contract(gives=list[Registration]),
-    progress.actions: Contract(gives=list[progress.JobAction]),
-    sessions.run_action: Contract(
+    job_versions.tag: EndpointSchema(takes=TagVersionRequest, gives=job_versions.JobTagResponse),
+    job_versions.untag: EndpointSchema(gives=job_versions.JobTagResponse),
+    job_versions.submission: EndpointSchema(gives=Submission, query={"version": NUMBER}),
+    job_status.summary: EndpointSchema(gives=JobSummary),
+    job_status.explain: EndpointSchema(gives=Explanation),
+    job_status.state: EndpointSchema(gives=StateLine),
+    job_status.runs: EndpointSchema(gives=list[Run], query={"per_page": NUMBER}),
+    pools.check: EndpointSchema(gives=PoolCheck),
+    job_status.job_allocations: EndpointSchema(
+        gives=list[AllocationListItem], query={"all": FLAG, "filter": TEXT, **_ALLOCATIONS}
+    ),
+    job_status.job_evaluations: EndpointSchema(gives=list[Evaluation], query={"filter": TEXT}),
+    job_status.job_deployments: EndpointSchema(
+        gives=list[Deployment], query={"all": FLAG, "filter": TEXT}
+    ),
+    job_status.newest_deployment: EndpointSchema(gives=Deployment | None),
+    job_status.services: EndpointSchema(gives=list[JobRegistrationBody]),
+    job_status.actions: EndpointSchema(gives=list[job_status.JobAction]),
+    exec_sessions.run_action: EndpointSchema(
         query={
             "action": TEXT,
             "alloc_id": TEXT,
@@ -198,55 +221,60 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
             "ws_handshake": FLAG,
         }
     ),
-    progress.evaluate: Contract(
+    job_status.evaluate: EndpointSchema(
         takes=JobEvaluateRequest, gives=jobs.JobRegisterResponse, needs_body=False
     ),
-    dispatch.dispatch: Contract(
+    dispatch.dispatch: EndpointSchema(
         takes=JobDispatchRequest,
         gives=dispatch.JobDispatchResponse,
         query={"idempotency_token": TEXT, "IdempotencyToken": TEXT},
     ),
-    dispatch.dispatch_payload: Contract(gives=dispatch.JobDispatchResponse),
-    dispatch.force: Contract(gives=dispatch.PeriodicForceResponse),
-    dispatch.slots: Contract(gives=list[Slot]),
-    dispatch.told: Contract(gives=list[Notification]),
-    dispatch.clock: Contract(gives=Clock),
-    dispatch.pause: Contract(gives=dispatch.PeriodicPauseResponse),
-    dispatch.resume: Contract(gives=dispatch.PeriodicPauseResponse),
-    scaling.status: Contract(gives=ScaleStatus),
-    scaling.scale: Contract(takes=ScalingRequest, gives=jobs.JobRegisterResponse),
-    scaling.policies: Contract(
+    dispatch.dispatch_payload: EndpointSchema(gives=dispatch.JobDispatchResponse),
+    dispatch.force_periodic: EndpointSchema(gives=dispatch.PeriodicForceResponse),
+    dispatch.list_slots: EndpointSchema(gives=list[Slot]),
+    notify.test: EndpointSchema(takes=ReceiverTest, gives=list[ReceiverResult], needs_body=False),
+    dispatch.list_notifications: EndpointSchema(gives=list[Notification]),
+    dispatch.periodic_schedule: EndpointSchema(gives=PeriodicSchedule),
+    dispatch.pause_periodic: EndpointSchema(gives=dispatch.PeriodicPauseResponse),
+    dispatch.resume_periodic: EndpointSchema(gives=dispatch.PeriodicPauseResponse),
+    scaling.status: EndpointSchema(gives=ScaleStatus),
+    scaling.scale: EndpointSchema(takes=ScalingRequest, gives=jobs.JobRegisterResponse),
+    scaling.policies: EndpointSchema(
         gives=list[ScalingPolicyStub], query={"prefix": TEXT, "job": TEXT, "type": TEXT}
     ),
-    scaling.policy: Contract(gives=ScalingPolicy),
-    allocations.index: Contract(gives=list[AllocationLine], query={**_LISTING, **_ALLOCATIONS}),
-    allocations.read: Contract(gives=ReadAllocation),
-    allocations.stop: Contract(
+    scaling.policy: EndpointSchema(gives=ScalingPolicy),
+    allocations.list_allocations: EndpointSchema(
+        gives=list[AllocationListItem], query={**_LISTING, **_ALLOCATIONS}
+    ),
+    allocations.read_allocation: EndpointSchema(gives=AllocationResponse),
+    allocations.stop_alloc: EndpointSchema(
         gives=allocations.AllocStopResponse, query={"no_shutdown_delay": FLAG}
     ),
-    allocations.services: Contract(gives=list[Registration]),
-    evaluations.index: Contract(
+    allocations.services: EndpointSchema(gives=list[JobRegistrationBody]),
+    evaluations.index: EndpointSchema(
         gives=list[Evaluation], query={**_LISTING, "job": TEXT, "status": TEXT}
     ),
-    evaluations.remove: Contract(takes=evaluations.EvalDeleteRequest),
-    evaluations.count: Contract(gives=evaluations.CountResponse, query={"filter": TEXT}),
-    evaluations.read: Contract(gives=Evaluation),
-    evaluations.placed: Contract(gives=list[AllocationLine]),
-    deployments.index: Contract(gives=list[Deployment], query=_LISTING),
-    deployments.read: Contract(gives=Deployment),
-    deployments.placed: Contract(gives=list[AllocationLine]),
-    deployments.promote: Contract(takes=deployments.DeploymentPromoteRequest, gives=_STEERED),
-    deployments.fail: Contract(gives=_STEERED),
-    deployments.pause: Contract(takes=deployments.DeploymentPauseRequest, gives=_STEERED),
-    deployments.unblock: Contract(takes=deployments.DeploymentUnblockRequest, gives=_STEERED),
-    deployments.allocation_health: Contract(
+    evaluations.remove: EndpointSchema(takes=evaluations.EvalDeleteRequest),
+    evaluations.count: EndpointSchema(gives=evaluations.CountResponse, query={"filter": TEXT}),
+    evaluations.read: EndpointSchema(gives=Evaluation),
+    evaluations.placed: EndpointSchema(gives=list[AllocationListItem]),
+    deployments.index: EndpointSchema(gives=list[Deployment], query=_LISTING),
+    deployments.read: EndpointSchema(gives=Deployment),
+    deployments.placed: EndpointSchema(gives=list[AllocationListItem]),
+    deployments.promote: EndpointSchema(takes=deployments.DeploymentPromoteRequest, gives=_STEERED),
+    deployments.fail: EndpointSchema(gives=_STEERED),
+    deployments.pause: EndpointSchema(takes=deployments.DeploymentPauseRequest, gives=_STEERED),
+    deployments.unblock: EndpointSchema(takes=deployments.DeploymentUnblockRequest, gives=_STEERED),
+    deployments.allocation_health: EndpointSchema(
         takes=deployments.DeploymentAllocHealthRequest, gives=_STEERED
     ),
-    confinement.show: Contract(gives=ConfinementShown),
-    nodes.index: Contract(gives=list[nodes.NodeStub], query={**_LISTING, "resources": FLAG}),
-    nodes.read: Contract(gives=Node),
-    namespaces.index: Contract(gives=list[Namespace], query={"prefix": TEXT, "filter": TEXT}),
-    namespaces.read: Contract(gives=Namespace),
-    namespaces.create: Contract(takes=Namespace),
-    namespaces.update: Contract(takes=Namespace),
+    confinement.show: EndpointSchema(gives=ConfinementShown),
+    nodes.index: EndpointSchema(
+        gives=list[nodes.NodeStub], query={**_LISTING, "resources": FLAG, "held": FLAG}
+    ),
+    nodes.read: EndpointSchema(gives=Node),
+    namespaces.index: EndpointSchema(gives=list[Namespace], query={"prefix": TEXT, "filter": TEXT}),
+    namespaces.read: EndpointSchema(gives=Namespace),
+    namespaces.create: EndpointSchema(takes=Namespace),
+    namespaces.update: EndpointSchema(takes=Namespace),
 }

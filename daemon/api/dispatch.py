@@ -1,4 +1,4 @@
-"""Making children of a job: by a dispatch, by the clock, or by hand."""
+"""Launching child jobs: by dispatch, by schedule, or manually."""
 
 import base64
 from functools import partial
@@ -7,27 +7,27 @@ import msgspec
 
 from daemon.api.cluster.operator import check_accepts
 from daemon.jobs.dispatch import JobDispatchRequest, dispatch_job, read_request
-from daemon.jobs.periodic import clocked, launches, zone_of
 from daemon.jobs.periodic import force as force_launch
+from daemon.jobs.periodic import load_periodic_job, next_launches, zone_of
 from daemon.jobs.periodic import pause as pause_clock
 from daemon.jobspec import cron
 from daemon.jobspec.budgets import Budgets
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import NotFound
 from storage.queries import jobs, notifications, periodic
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records import notification
 from storage.records.base import Record
-from storage.records.periodic import Clock, Launch
+from storage.records.periodic import PeriodicSchedule, ScheduledLaunch
 from storage.records.times import rfc3339
 
-_SUFFIX = 8  # digits that make a child's id unique within its second
+_SUFFIX = 8  # characters that make a child's ID unique within its second
 
 
 class JobDispatchResponse(Record, frozen=True, kw_only=True):
-    """What the peer's clients read after a dispatch."""
+    """The response of Nomad after a dispatch."""
 
     dispatched_job_id: str
     eval_id: str
@@ -37,7 +37,7 @@ class JobDispatchResponse(Record, frozen=True, kw_only=True):
 
 
 class PeriodicForceResponse(Record, frozen=True, kw_only=True):
-    """What the peer's clients read after a launch by hand."""
+    """The response of Nomad after a forced launch."""
 
     eval_id: str
     eval_create_index: int
@@ -45,24 +45,24 @@ class PeriodicForceResponse(Record, frozen=True, kw_only=True):
 
 
 class PeriodicPauseResponse(Record, frozen=True, kw_only=True):
-    """What follows when a periodic job is paused or resumed."""
+    """The response after a periodic job was paused or resumed."""
 
     index: int
 
 
-async def dispatch(request: Request) -> Reply:
-    """Run a parameterized job once, with the payload and meta of the request."""
+async def dispatch(request: Request) -> HandlerReply:
+    """Dispatch a parameterized job, with the payload and meta of the request."""
     return await _dispatch(request, await request.decoded(JobDispatchRequest))
 
 
-async def dispatch_payload(request: Request) -> Reply:
-    """Run a parameterized job once, with the request's body as payload."""
+async def dispatch_payload(request: Request) -> HandlerReply:
+    """Dispatch a parameterized job, with the request's body as payload."""
     return await _dispatch(
         request, JobDispatchRequest(payload=base64.b64encode(request.body).decode())
     )
 
 
-async def _dispatch(request: Request, body: JobDispatchRequest) -> Reply:
+async def _dispatch(request: Request, body: JobDispatchRequest) -> HandlerReply:
     parts, query = request.parts, request.query
     check_accepts(request)
     token = query.text("idempotency_token") or query.text("IdempotencyToken")
@@ -83,45 +83,46 @@ async def _dispatch(request: Request, body: JobDispatchRequest) -> Reply:
         job_create_index=done.create_index,
         index=done.index,
     )
-    return Reply(body=response, index=done.index)
+    return HandlerReply(body=response, index=done.index)
 
 
-async def force(request: Request) -> Reply:
-    """Launch a child of a periodic job now; the body does not matter."""
+async def force_periodic(request: Request) -> HandlerReply:
+    """Launch a child of a periodic job now; the body is ignored."""
     parts = request.parts
     done = await force_launch(
         parts.store,
         request.namespace,
         request["job_id"],
+        budgets=Budgets.of(parts.config),
         now=parts.clock.now(),
         eval_id=next(parts.ids),
     )
     body = PeriodicForceResponse(
         eval_id=done.eval_id, eval_create_index=done.index, index=done.index
     )
-    return Reply(body=body, index=done.index)
+    return HandlerReply(body=body, index=done.index)
 
 
-def clock(request: Request, db: Snapshot) -> Reply:
-    """Show when a periodic job launches its next children, and whether it is paused."""
-    job, due = clocked(db, request.namespace, request["job_id"])
-    found = Clock(
+def periodic_schedule(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the next launches of a periodic job, and whether it is paused."""
+    job, due = load_periodic_job(db, request.namespace, request["job_id"])
+    found = PeriodicSchedule(
         job_id=job.id,
         namespace=job.namespace,
         paused=due is not None and due.paused,
         next_launches=[
-            rfc3339(at, zone_of(job)) for at in launches(job, request.parts.clock.now())
+            rfc3339(at, zone_of(job)) for at in next_launches(job, request.parts.clock.now())
         ],
     )
-    return reply.read(found, max(job.modify_index, db.table_index("periodic_slots")))
+    return reply.read_reply(found, max(job.modify_index, db.table_index("periodic_slots")))
 
 
-def coming(request: Request, db: Snapshot) -> Reply:
-    """List when periodic jobs launch their next children, the next one first; `per_page` of them."""
+def upcoming_launches(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the next launches of periodic jobs, soonest first; `per_page` of them."""
     zones = partial(periodic.time_zone, db)
-    found = [one for one in periodic.coming(db, request.namespace) if request.sees(one.namespace)]
+    found = [one for one in periodic.upcoming(db, request.namespace) if request.sees(one.namespace)]
     shown = [
-        Launch(
+        ScheduledLaunch(
             job_id=one.job_id,
             namespace=one.namespace,
             paused=one.paused,
@@ -129,27 +130,27 @@ def coming(request: Request, db: Snapshot) -> Reply:
         )
         for one in found[: request.query.natural("per_page")]
     ]
-    return reply.read(shown, max(db.table_index("periodic_jobs"), 1))
+    return reply.read_reply(shown, max(db.table_index("periodic_jobs"), 1))
 
 
-async def pause(request: Request) -> Reply:
-    """Skip the slots of a periodic job until it is resumed; the body does not matter."""
+async def pause_periodic(request: Request) -> HandlerReply:
+    """Pause a periodic job: skip its slots until it is resumed; the body is ignored."""
     return await _pause(request, paused=True)
 
 
-async def resume(request: Request) -> Reply:
-    """Let a periodic job launch children again; the body does not matter."""
+async def resume_periodic(request: Request) -> HandlerReply:
+    """Resume a periodic job; the body is ignored."""
     return await _pause(request, paused=False)
 
 
-async def _pause(request: Request, *, paused: bool) -> Reply:
+async def _pause(request: Request, *, paused: bool) -> HandlerReply:
     store = request.parts.store
     index = await pause_clock(store, request.namespace, request["job_id"], paused=paused)
-    return Reply(body=PeriodicPauseResponse(index=index), index=index)
+    return HandlerReply(body=PeriodicPauseResponse(index=index), index=index)
 
 
-def told(request: Request, db: Snapshot) -> Reply:
-    """List what is told, or was, of a job and its children; newest first."""
+def list_notifications(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the notifications about a job and its children, sent and queued, newest first."""
     namespace, job_id = _known(request, db)
     found = notifications.of_job(db, namespace, job_id)
     shown = [
@@ -157,20 +158,20 @@ def told(request: Request, db: Snapshot) -> Reply:
         for one in found
     ]
     newest = max((one.modify_index for one in found), default=0)
-    return reply.read(shown, newest or db.table_index("notifications"))
+    return reply.read_reply(shown, newest or db.table_index("notifications"))
 
 
-def _known(request: Request, db: Snapshot) -> tuple[str, str]:
-    """Return namespace and id of the job in the path. Raises `NotFound`."""
+def _known(request: Request, db: ReadSnapshot) -> tuple[str, str]:
+    """Return namespace and ID of the job in the path. Raises `NotFound`."""
     namespace, job_id = request.namespace, request["job_id"]
     if jobs.current_wire(db, namespace, job_id) is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
     return namespace, job_id
 
 
-def slots(request: Request, db: Snapshot) -> Reply:
-    """List what became of the slots of a periodic job, newest first."""
+def list_slots(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the outcomes of the slots of a periodic job, newest first."""
     namespace, job_id = _known(request, db)
     found = periodic.slots(db, namespace, job_id)
     newest = max((one.create_index for one in found), default=0)
-    return reply.read(found, newest or db.table_index("periodic_slots"))
+    return reply.read_reply(found, newest or db.table_index("periodic_slots"))

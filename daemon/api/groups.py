@@ -1,24 +1,25 @@
-"""Groups of entities, and the names by which directories know them."""
+"""Groups of entities, and their aliases in directories."""
 
 from collections.abc import Callable
 
-from daemon.api import shown
-from daemon.fields import Fields
+from daemon.api import vault_reads
 from daemon.identity import groups
-from daemon.web.envelope import Answer
-from daemon.web.request import Call
+from daemon.text.request_fields import RequestFields
+from daemon.web.request import RouteCall
+from daemon.web.vault_envelope import VaultBody
 from storage.errors import Invalid, Malformed
 from storage.queries import groups as stored
 from storage.queries import mounts
-from storage.readers import Snapshot
+from storage.queries.pages import KeyRange
+from storage.read_pool import ReadSnapshot
 from storage.records.identity import Group, GroupAlias
 from storage.records.times import rfc3339
 from storage.writer import Transaction
 
-Find = Callable[[Snapshot], Group | None]
+Find = Callable[[ReadSnapshot], Group | None]
 
 
-def _shown(db: Snapshot, group: Group) -> dict[str, object]:
+def _shown(db: ReadSnapshot, group: Group) -> dict[str, object]:
     alias = stored.alias_of(db, group.id)
     entities = stored.members(db, group.id, are_groups=False)
     inner = stored.members(db, group.id, are_groups=True)
@@ -40,7 +41,7 @@ def _shown(db: Snapshot, group: Group) -> dict[str, object]:
     }
 
 
-def _alias(db: Snapshot, alias: GroupAlias) -> dict[str, object]:
+def _alias(db: ReadSnapshot, alias: GroupAlias) -> dict[str, object]:
     mount = mounts.by_accessor(db, alias.mount)
     return {
         "id": alias.id,
@@ -56,51 +57,51 @@ def _alias(db: Snapshot, alias: GroupAlias) -> dict[str, object]:
     }
 
 
-def _finds(find: Find) -> shown.Look:
-    def look(db: Snapshot) -> dict[str, object] | None:
+def _finds(find: Find) -> vault_reads.Look:
+    def look(db: ReadSnapshot) -> dict[str, object] | None:
         group = find(db)
         return _shown(db, group) if group else None
 
     return look
 
 
-async def index(call: Call) -> Answer:
+async def index(call: RouteCall) -> VaultBody:
     """List the identifiers of all groups."""
 
-    def look(db: Snapshot) -> dict[str, object]:
+    def look(db: ReadSnapshot, span: KeyRange) -> dict[str, object]:
         return {
             group.id: {
                 "name": group.name,
                 "num_member_entities": len(stored.members(db, group.id, are_groups=False)),
                 "num_parent_groups": len(stored.parents(db, group.id)),
             }
-            for group in stored.every(db)
+            for group in stored.every(db, span)
         }
 
-    return await shown.key_info(call, look)
+    return await vault_reads.key_info(call, look)
 
 
-async def names(call: Call) -> Answer:
+async def names(call: RouteCall) -> VaultBody:
     """List the names of all groups."""
-    return await shown.keys(call, lambda db: [group.name for group in stored.every(db)])
+    return await vault_reads.keys(call, stored.names)
 
 
-async def read(call: Call) -> Answer:
+async def read(call: RouteCall) -> VaultBody:
     """Show a group."""
-    return await shown.one(call, _finds(lambda db: stored.find(db, call["group"])))
+    return await vault_reads.one(call, _finds(lambda db: stored.find(db, call["group"])))
 
 
-async def read_by_name(call: Call) -> Answer:
-    """Show the group of a name."""
-    return await shown.one(call, _finds(lambda db: stored.by_name(db, call["group"])))
+async def read_by_name(call: RouteCall) -> VaultBody:
+    """Show the group with this name."""
+    return await vault_reads.one(call, _finds(lambda db: stored.by_name(db, call["group"])))
 
 
-async def look_up(call: Call) -> Answer:
+async def look_up(call: RouteCall) -> VaultBody:
     """Find a group by its identifier, its name, or its alias."""
-    return await shown.one_or_nothing(call, _finds(_wanted(call.fields)))
+    return await vault_reads.one_or_nothing(call, _finds(_wanted(call.fields)))
 
 
-def _wanted(fields: Fields) -> Find:
+def _wanted(fields: RequestFields) -> Find:
     if name := fields.text("alias_name"):
         accessor = fields.text("alias_mount_accessor")
         return lambda db: _of_alias(db, stored.alias_by_name(db, accessor, name))
@@ -113,11 +114,11 @@ def _wanted(fields: Fields) -> Find:
     raise Malformed("query parameter not supplied")
 
 
-def _of_alias(db: Snapshot, alias: GroupAlias | None) -> Group | None:
+def _of_alias(db: ReadSnapshot, alias: GroupAlias | None) -> Group | None:
     return stored.find(db, alias.group_id) if alias else None
 
 
-async def create(call: Call) -> Answer:
+async def create(call: RouteCall) -> VaultBody:
     """Create a group, or change the one with the identifier or name in the request."""
     fields = call.fields
     if group_id := fields.text("id"):
@@ -125,20 +126,20 @@ async def create(call: Call) -> Answer:
     return await _write(call, lambda db: stored.by_name(db, fields.text("name")), fields)
 
 
-async def change(call: Call) -> Answer:
+async def change(call: RouteCall) -> VaultBody:
     """Change a group."""
     return await _write(call, _by_id(call["group"]), call.fields)
 
 
-async def write_by_name(call: Call) -> Answer:
-    """Create the group of a name, or change it."""
+async def write_by_name(call: RouteCall) -> VaultBody:
+    """Create or change the group with this name."""
     name = call["group"]
-    fields = Fields({**call.fields.values, "name": name})
+    fields = RequestFields({**call.fields.values, "name": name})
     return await _write(call, lambda db: stored.by_name(db, name), fields)
 
 
 def _by_id(group_id: str) -> Find:
-    def find(db: Snapshot) -> Group:
+    def find(db: ReadSnapshot) -> Group:
         group = stored.find(db, group_id)
         if group is None:
             raise Invalid("invalid group ID")
@@ -147,53 +148,53 @@ def _by_id(group_id: str) -> Find:
     return find
 
 
-async def _write(call: Call, find: Find, fields: Fields) -> Answer:
+async def _write(call: RouteCall, find: Find, fields: RequestFields) -> VaultBody:
     new_id, now = next(call.parts.ids), call.parts.clock.now()
 
     def write(tx: Transaction) -> Group:
         return groups.write(tx, find(tx), fields, new_id=new_id, now=now)
 
-    group = await call.parts.store.write(write)
+    group = await call.parts.store.write(write, is_long=call.is_long)
     is_new = group.id == new_id
-    return Answer(data={"id": group.id, "name": group.name}) if is_new else Answer()
+    return VaultBody(data={"id": group.id, "name": group.name}) if is_new else VaultBody()
 
 
-async def remove(call: Call) -> Answer:
-    """Remove a group; its members lose its policies with the next request."""
+async def remove(call: RouteCall) -> VaultBody:
+    """Delete a group; its members lose its policies immediately."""
     await call.parts.store.write(lambda tx: stored.remove(tx, call["group"]))
-    return Answer()
+    return VaultBody()
 
 
-async def remove_by_name(call: Call) -> Answer:
-    """Remove the group of a name."""
+async def remove_by_name(call: RouteCall) -> VaultBody:
+    """Delete the group with this name."""
 
     def write(tx: Transaction) -> None:
         if group := stored.by_name(tx, call["group"]):
             stored.remove(tx, group.id)
 
     await call.parts.store.write(write)
-    return Answer()
+    return VaultBody()
 
 
 # --- aliases ---
 
 
-async def aliases(call: Call) -> Answer:
+async def aliases(call: RouteCall) -> VaultBody:
     """List the aliases of all groups."""
 
-    def look(db: Snapshot) -> dict[str, object]:
+    def look(db: ReadSnapshot, span: KeyRange) -> dict[str, object]:
         hidden = ("id", "creation_time", "last_update_time", "merged_from_canonical_ids")
-        shown = {one.id: _whole_alias(db, one) for one in stored.aliases(db)}
+        shown = {one.id: _whole_alias(db, one) for one in stored.aliases(db, span)}
         left_out = {*hidden, "namespace_id"}
         return {
             key: {name: value for name, value in one.items() if name not in left_out}
             for key, one in shown.items()
         }
 
-    return await shown.key_info(call, look)
+    return await vault_reads.key_info(call, look)
 
 
-def _whole_alias(db: Snapshot, alias: GroupAlias) -> dict[str, object]:
+def _whole_alias(db: ReadSnapshot, alias: GroupAlias) -> dict[str, object]:
     return {
         **_alias(db, alias),
         "custom_metadata": None,
@@ -202,27 +203,27 @@ def _whole_alias(db: Snapshot, alias: GroupAlias) -> dict[str, object]:
     }
 
 
-async def read_alias(call: Call) -> Answer:
+async def read_alias(call: RouteCall) -> VaultBody:
     """Show the alias of a group."""
 
-    def look(db: Snapshot) -> dict[str, object] | None:
+    def look(db: ReadSnapshot) -> dict[str, object] | None:
         alias = stored.alias(db, call["alias"])
         return _whole_alias(db, alias) if alias else None
 
-    return await shown.one(call, look)
+    return await vault_reads.one(call, look)
 
 
-async def create_alias(call: Call) -> Answer:
+async def create_alias(call: RouteCall) -> VaultBody:
     """Create the alias of an external group."""
     return await _write_alias(call, call.fields.text("id"))
 
 
-async def change_alias(call: Call) -> Answer:
+async def change_alias(call: RouteCall) -> VaultBody:
     """Change the alias of an external group."""
     return await _write_alias(call, call["alias"])
 
 
-async def _write_alias(call: Call, alias_id: str) -> Answer:
+async def _write_alias(call: RouteCall, alias_id: str) -> VaultBody:
     new_id, now = next(call.parts.ids), call.parts.clock.now()
 
     def write(tx: Transaction) -> GroupAlias:
@@ -232,10 +233,10 @@ async def _write_alias(call: Call, alias_id: str) -> Answer:
         return groups.write_alias(tx, before, call.fields, new_id=new_id, now=now)
 
     alias = await call.parts.store.write(write)
-    return Answer(data={"id": alias.id, "canonical_id": alias.group_id})
+    return VaultBody(data={"id": alias.id, "canonical_id": alias.group_id})
 
 
-async def remove_alias(call: Call) -> Answer:
-    """Remove the alias of a group, and with it the members that it gave the group."""
+async def remove_alias(call: RouteCall) -> VaultBody:
+    """Delete the alias of a group, and the members that logins added through it."""
     await call.parts.store.write(lambda tx: stored.remove_alias(tx, call["alias"]))
-    return Answer()
+    return VaultBody()

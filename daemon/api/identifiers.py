@@ -1,4 +1,4 @@
-"""Identifiers in paths and prefixes: what the peer's index says of those that are none."""
+"""Validation of identifiers and prefixes in paths, with the errors of Nomad's index."""
 
 import re
 
@@ -9,9 +9,10 @@ _HYPHENS = 4
 
 
 def check_id(noun: str, text: str) -> None:
-    """Raise `Refused` unless `text` has the form of an identifier (golden: evaluations-allocations).
+    """Raise `Refused` unless `text` is a valid identifier.
 
-    `noun` begins the text, for example `alloc`.
+    `noun` begins the error text, for example `alloc` (recorded from Nomad:
+    evaluations-allocations).
     """
     if len(text) != LENGTH:
         raise Refused(f"{noun} lookup failed: index error: UUID must be 36 characters")

@@ -1,35 +1,38 @@
-"""The jobs themselves: list, read, register, update, stop."""
+"""Jobs: list, read, register, update, stop."""
 
 from msgspec import UNSET, UnsetType
 
 from daemon.acl.check import EVERYWHERE
-from daemon.acl.task_tokens import refusal
+from daemon.acl.task_tokens import why_refused
 from daemon.api.cluster.operator import check_accepts
 from daemon.api.paging import Listing, show, wish_of
-from daemon.evals.configuration import configuration
-from daemon.jobs.evaluate import until_looked_at
-from daemon.jobs.periodic import launches, zone_of
+from daemon.evals.placement_precheck import prospects
+from daemon.evals.scheduler_config import configuration
+from daemon.jobs.evaluate import wait_for_evaluation
+from daemon.jobs.periodic import next_launches, zone_of
 from daemon.jobs.register import (
     MAY_OPEN,
     PRIORITIES,
     JobRegisterRequest,
     JobValidateRequest,
-    Registered,
-    Surroundings,
-    look_at,
+    RegistrationContext,
+    RegistrationResult,
     register_job,
+    validate_submission,
 )
 from daemon.jobs.stop import stop_job
 from daemon.jobspec.budgets import Budgets, OverBudget
 from daemon.jobspec.filter import compile_filter
-from daemon.jobspec.validate import Findings
+from daemon.jobspec.validate import ValidationResult
+from daemon.net.port_listeners import listeners_on
+from daemon.runner.drivers.examine import look
 from daemon.web import reply
-from daemon.web.parameters import BadParameter
-from daemon.web.reply import Reply
-from daemon.web.request import DEFAULT_NAMESPACE, Request
+from daemon.web.parameters import InvalidParameter
+from daemon.web.reply import HandlerReply
+from daemon.web.request import DEFAULT_NAMESPACE, SHORT, Request
 from storage.errors import Denied, Malformed, NotFound, Refused
 from storage.queries import job_listings, jobs, node_pools
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
 from storage.records.codec import Document, parse
 from storage.records.job import Job
@@ -37,11 +40,11 @@ from storage.records.times import rfc3339
 
 MAY_PURGE = ("submit-job", "purge-job")
 
-_PATIENCE = 0.02  # seconds that an answer waits for the first look at what was registered
+_PATIENCE = 0.02  # seconds that a response waits for the evaluation of a registered job
 
 
 class JobRegisterResponse(Record, frozen=True, kw_only=True):
-    """What the peer's clients read after a registration."""
+    """The response of Nomad after a registration."""
 
     eval_id: str
     eval_create_index: int
@@ -54,17 +57,24 @@ class JobRegisterResponse(Record, frozen=True, kw_only=True):
 
 
 class JobValidateResponse(Record, frozen=True, kw_only=True):
-    """What a registration would say."""
+    """The errors and warnings that a registration would return."""
 
     driver_config_validated: bool = True
-    next_periodic_launches: list[str] | UnsetType = UNSET  # where they are asked for
+    next_periodic_launches: list[str] | UnsetType = UNSET  # on request
     validation_errors: list[str] | None
     error: str
     warnings: str
 
 
+class JobExamination(Record, frozen=True, kw_only=True):
+    """The certain failures of a job on any node, and its failures in the current state."""
+
+    errors: list[str]
+    warnings: list[str]
+
+
 class JobDeregisterResponse(Record, frozen=True, kw_only=True):
-    """What the peer's clients read after a stop."""
+    """The response of Nomad after a stop."""
 
     eval_id: str
     eval_create_index: int
@@ -77,20 +87,20 @@ class JobDeregisterResponse(Record, frozen=True, kw_only=True):
     next_token: str = ""
 
 
-def index(request: Request, db: Snapshot) -> Reply:
-    """List jobs by namespace and id (golden: list-jobs)."""
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List jobs by namespace and ID (recorded from Nomad: list-jobs)."""
     query, everywhere = request.query, request.namespace == EVERYWHERE
     with_meta, expression = query.flag("meta"), query.text("filter")
     matches = compile_filter(expression, Job) if expression else None
     wish = wish_of(request, matches, job_listings.COLUMNS)
 
-    def wanted(db: Snapshot, one: job_listings.Stub) -> bool:
+    def wanted(db: ReadSnapshot, one: job_listings.JobListingRow) -> bool:
         if everywhere and not request.sees(one.namespace):
             return False
         return matches is None or matches(_document(db, one.namespace, one.id))
 
-    listing = Listing[job_listings.Stub](
-        rows=lambda db, start, reverse: job_listings.stubs(
+    listing = Listing[job_listings.JobListingRow](
+        rows=lambda db, start, reverse: job_listings.listing_rows(
             db, wish(start, reverse), with_meta=with_meta
         ),
         key=lambda one: (one.namespace, one.id),
@@ -101,49 +111,57 @@ def index(request: Request, db: Snapshot) -> Reply:
     return show(listing, query, db, max(db.table_index("jobs"), db.table_index("summaries")))
 
 
-def _document(db: Snapshot, namespace: str, job_id: str) -> object:
+def _document(db: ReadSnapshot, namespace: str, job_id: str) -> object:
     found = jobs.current_wire(db, namespace, job_id)
     return parse(found[0]) if found else {}
 
 
-def read(request: Request, db: Snapshot) -> Reply:
-    """Show the newest version of a job."""
+def read(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the latest version of a job."""
     found = jobs.current_wire(db, request.namespace, request["job_id"])
     if found is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
-    return reply.read(*found)
+    return reply.read_reply(*found)
 
 
-async def register(request: Request) -> Reply:
-    """Create a job, or update it when it exists."""
+async def register(request: Request) -> HandlerReply:
+    """Create or update a job."""
     return await _register(request, await request.decoded(JobRegisterRequest))
 
 
-async def update(request: Request) -> Reply:
-    """Update the job of the path, or create it."""
+async def update(request: Request) -> HandlerReply:
+    """Create or update the job in the path."""
     body = await request.decoded(JobRegisterRequest)
     if body.job is not None and body.job.get("ID", request["job_id"]) != request["job_id"]:
         raise Malformed("Job ID does not match name")
     return await _register(request, body)
 
 
-async def _register(request: Request, body: JobRegisterRequest) -> Reply:
+async def _register(request: Request, body: JobRegisterRequest) -> HandlerReply:
+    if len(request.body) <= SHORT:
+        return await _registered(request, body)
+    async with request.parts.admission.turn(request.client):  # a large job takes long
+        return await _registered(request, body)
+
+
+async def _registered(request: Request, body: JobRegisterRequest) -> HandlerReply:
     parts = request.parts
     namespace = request.query.text("namespace") or body.namespace or None
     check_right(request, body.job, namespace, override=body.policy_override)
     check_accepts(request)
-    done: Registered = await register_job(
+    done: RegistrationResult = await register_job(
         parts.store,
         body,
         namespace=namespace,
         registrar=request.caller.token.accessor if parts.tokens.asks else "",
-        surroundings=surroundings(request, secret_in(body.job)),
+        surroundings=registration_context(request, find_secret(body.job)),
         now=parts.clock.now(),
         eval_id=next(parts.ids),
         scaling_ids=parts.ids,
         remarks=request.remarks(),
+        size=len(request.body),
     )
-    await until_looked_at(parts.store, done.eval_id, at_most=_PATIENCE)
+    await wait_for_evaluation(parts.store, done.eval_id, at_most=_PATIENCE)
     response = JobRegisterResponse(
         eval_id=done.eval_id,
         eval_create_index=done.eval_create_index,
@@ -151,89 +169,112 @@ async def _register(request: Request, body: JobRegisterRequest) -> Reply:
         warnings=done.warnings,
         index=done.index,
     )
-    return Reply(body=response, index=done.index)
+    return HandlerReply(body=response, index=done.index)
 
 
 def check_right(
     request: Request, job: Document | None, namespace: str | None, *, override: bool = False
 ) -> None:
-    """Raise `Denied` unless the caller may do this in the namespace of the job itself."""
+    """Raise `Denied` unless the caller has the capability in the job's namespace."""
     target = namespace or (job or {}).get("Namespace") or DEFAULT_NAMESPACE
     request.require(target)
     if override and not request.caller.grant.may(target, "policy-override"):
         raise Denied
 
 
-async def validate(request: Request) -> Reply:
-    """Say what is wrong or dubious with a job, and do nothing."""
+async def validate(request: Request) -> HandlerReply:
+    """Return the errors and warnings of a job, without registering it."""
     body = await request.decoded(JobValidateRequest)
     namespace = request.query.text("namespace") or None
     check_right(request, body.job, namespace)
-    around = surroundings(request, secret_in(body.job))
+    around = registration_context(request, find_secret(body.job))
     unknown = request.remarks()
 
-    def look(db: Snapshot) -> JobValidateResponse:
-        job, found = look_at(db, body, namespace, around)
+    def look(db: ReadSnapshot) -> JobValidateResponse:
+        job, found = validate_submission(db, body, namespace, around)
         return JobValidateResponse(
-            next_periodic_launches=UNSET if found.errors else shown_launches(request, job),
+            next_periodic_launches=UNSET if found.errors else launch_preview(request, job),
             error=found.error,
             validation_errors=list(found.errors) or None,
             warnings=found.with_warnings(*unknown).warnings,
         )
 
-    async with request.parts.admission.turn(request.client):  # a large job takes its time
+    async with request.parts.admission.turn(request.client):  # a large job takes long
         try:
-            return Reply(body=await request.parts.store.read_long(look))
+            return HandlerReply(body=await request.parts.store.read_long(look))
         except OverBudget as error:
-            return Reply(body=_invalid(error, unknown))
+            return HandlerReply(body=_invalid(error, unknown))
+
+
+async def examine(request: Request) -> HandlerReply:
+    """Return why no node can run a job: missing resources, and invalid driver configuration."""
+    body = await request.decoded(JobValidateRequest)
+    namespace = request.query.text("namespace") or None
+    check_right(request, body.job, namespace)
+    around = registration_context(request, find_secret(body.job))
+
+    # imported here because this request is rare
+    from daemon.evals.dry_run import external_port_listeners, static_ports
+
+    def see(db: ReadSnapshot) -> JobExamination:
+        job, _ = validate_submission(db, body, namespace, around)
+        found = prospects(db, job, look)
+        listeners = listeners_on({number for _, number in static_ports(job)})
+        warnings = [*found.warnings, *external_port_listeners(db, job, listeners)]
+        return JobExamination(errors=found.errors, warnings=warnings)
+
+    async with request.parts.admission.turn(request.client):  # a large job takes long
+        return HandlerReply(body=await request.parts.store.read_long(see))
 
 
 def _invalid(error: OverBudget, remarks: list[str]) -> JobValidateResponse:
     return JobValidateResponse(
         error=str(error),
         validation_errors=list(error.problems),
-        warnings=Findings(remarks=tuple(remarks)).warnings,
+        warnings=ValidationResult(remarks=tuple(remarks)).warnings,
     )
 
 
-def shown_launches(request: Request, job: Job) -> list[str] | UnsetType:
-    """Return when a job would launch its next ten children, if the request asks for that."""
+def launch_preview(request: Request, job: Job) -> list[str] | UnsetType:
+    """Return the next ten launches of a job, if the request asks for them."""
     if not request.query.flag("launches"):
         return UNSET
-    return [rfc3339(at, zone_of(job)) for at in launches(job, request.parts.clock.now())]
+    return [rfc3339(at, zone_of(job)) for at in next_launches(job, request.parts.clock.now())]
 
 
-def secret_in(job: Document | None) -> str:
-    """Return the token that a job brings along for the secrets that it asks for."""
+def find_secret(job: Document | None) -> str:
+    """Return the token in a job that grants access to its secrets."""
     given = (job or {}).get("SecretsToken") or (job or {}).get("VaultToken")
     return given if isinstance(given, str) else ""
 
 
-def surroundings(request: Request, secret: str = "") -> Surroundings:
-    """Return what a job may name besides what it brings along.
+def registration_context(request: Request, secret: str = "") -> RegistrationContext:
+    """Return the objects that a job may refer to.
 
-    `secret` is a token with which its tasks get theirs; without one it is the caller's own.
+    `secret` is a token for the secrets of its tasks. Without it, the caller's own token is used.
     """
     parts = request.parts
     caller = parts.tokens.resolve(secret, request.address) if secret else request.caller
-    return Surroundings(
+    return RegistrationContext(
         region=parts.config.region,
         node_pools=parts.store.read(node_pools.names),
         oversubscription=parts.store.read(configuration).memory_oversubscription_enabled,
         policies=parts.policies,
         budgets=Budgets.of(parts.config),
         commands=parts.config.notify_commands,
+        receivers=parts.config.notify_receivers,
         clusters={name: (pool.engine, *pool.drivers) for name, pool in parts.config.pools.items()},
-        secrets=lambda db, block: refusal(db, caller, block),
+        secrets=lambda db, block: why_refused(db, caller, block),
         may_mount=lambda source, read_only: request.caller.grant.may_with_volume(
             source, "mount-readonly" if read_only else "mount-readwrite"
         ),
+        look=lambda task: look(task).errors,
         may_open=lambda namespace: request.caller.grant.may(namespace, MAY_OPEN),
     )
 
 
-async def stop(request: Request) -> Reply:
-    """Stop a job, and forget it when `purge` says so."""
+async def deregister_job(request: Request) -> HandlerReply:
+    """Stop a job; with `purge`, also delete it."""
     query, parts = request.query, request.parts
     purge = query.flag("purge")
     query.flag("global")
@@ -261,12 +302,15 @@ async def stop(request: Request) -> Reply:
         job_modify_index=done.index,
         index=done.index,
     )
-    return Reply(body=response, index=done.index)
+    return HandlerReply(body=response, index=done.index)
 
 
 def _no_shutdown_delay(request: Request) -> bool:
-    """Return the flag; the peer's text has a stray letter, which scripts match (golden: stop-options)."""
+    """Return the flag.
+
+    Scripts match the typo in the error text (recorded from Nomad: stop-options).
+    """
     try:
         return request.query.flag("no_shutdown_delay")
-    except BadParameter as error:
-        raise BadParameter(str(error).replace('delay" (', 'delay"q (')) from None
+    except InvalidParameter as error:
+        raise InvalidParameter(str(error).replace('delay" (', 'delay"q (')) from None

@@ -1,18 +1,17 @@
-"""Leases of logins: each token of a login is one lease, named by its path and accessor."""
+"""Leases of logins: each token of a login is a lease, named by its path and accessor."""
 
 import msgspec
 
 from daemon.identity.mounts import path_of
-from daemon.web import envelope
-from daemon.web.envelope import Answer
-from daemon.web.reply import Reply
-from daemon.web.request import Call
+from daemon.web import vault_envelope
+from daemon.web.reply import HandlerReply
+from daemon.web.request import RouteCall
+from daemon.web.vault_envelope import VaultBody
 from storage.errors import Invalid, NotFound
 from storage.queries import mounts, tokens
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import Token
 from storage.records.base import SECOND
-from storage.records.identity import Mount
 from storage.records.times import rfc3339
 
 MOST = 1000  # leases in one list
@@ -20,20 +19,20 @@ MOST = 1000  # leases in one list
 _UNKNOWN = "invalid lease"
 
 
-def _login(mount: Mount) -> str:
+def _login(mount: mounts.MountName) -> str:
     return f"auth/{mount.path}login/"
 
 
-async def index(call: Call) -> Answer:
-    """List what is below a prefix: parts of paths, or the leases of one login path."""
+async def index(call: RouteCall) -> VaultBody:
+    """List the entries below a prefix: path segments, or the leases of one login path."""
     prefix = path_of(call["prefix"])
 
-    def look(db: Snapshot) -> tuple[set[str], list[str]]:
+    def look(db: ReadSnapshot) -> tuple[set[str], list[str]]:
         parts, found = set(), list[str]()
-        for mount in mounts.every(db):
+        for mount in mounts.names(db):
             if _login(mount) == prefix:
-                found = tokens.of_mount(db, mount.accessor, MOST + 1)
-            elif _login(mount).startswith(prefix) and tokens.of_mount(db, mount.accessor, 1):
+                found = tokens.issued_by_mount(db, mount.accessor, MOST + 1)
+            elif _login(mount).startswith(prefix) and tokens.issued_by_mount(db, mount.accessor, 1):
                 parts.add(_login(mount).removeprefix(prefix).partition("/")[0] + "/")
         return parts, found
 
@@ -42,10 +41,10 @@ async def index(call: Call) -> Answer:
         raise NotFound("")
     keys = [*sorted(parts), *sorted(found[:MOST])]
     told = [f"only {MOST} leases are listed"] if len(found) > MOST else []
-    return Answer(data={"keys": keys}, warnings=told)
+    return VaultBody(data={"keys": keys}, warnings=told)
 
 
-def _token(call: Call) -> Token | None:
+def _token(call: RouteCall) -> Token | None:
     lease_id = call.fields.text("lease_id")
     if not lease_id:
         raise Invalid("lease_id must be specified")
@@ -54,13 +53,13 @@ def _token(call: Call) -> Token | None:
     return token if token and token.mount and token.path == path else None
 
 
-async def look_up(call: Call) -> Answer:
+async def look_up(call: RouteCall) -> VaultBody:
     """Show a lease."""
     token = _token(call)
     if token is None:
         raise Invalid(_UNKNOWN)
     ends, now = token.expires_at, call.parts.clock.now()
-    return Answer(
+    return VaultBody(
         data={
             "id": f"{token.path}/{token.accessor}",
             "issue_time": rfc3339(token.created_at),
@@ -72,38 +71,40 @@ async def look_up(call: Call) -> Answer:
     )
 
 
-async def renew(call: Call) -> Answer:
-    """Refuse: a login is renewed by its token or accessor."""
+async def renew(call: RouteCall) -> VaultBody:
+    """Reject: a login is renewed with its token or accessor."""
     if _token(call) is None:
         raise Invalid("lease not found")
     raise Invalid("the lease of a login is renewed at auth/token/renew-accessor")
 
 
-async def revoke(call: Call) -> Answer:
-    """Revoke the token of a lease, if there is one."""
+async def revoke(call: RouteCall) -> VaultBody:
+    """Revoke the token of a lease, if it exists."""
     if token := _token(call):
         await call.parts.store.write(lambda tx: tokens.remove(tx, token.accessor))
-    return Answer()
+    return VaultBody()
 
 
-async def revoke_prefix(call: Call) -> Answer:
-    """Revoke all tokens that the logins below a prefix issued."""
+async def revoke_prefix(call: RouteCall) -> VaultBody:
+    """Revoke all tokens that logins below a prefix issued."""
     prefix = path_of(call["prefix"])
     if prefix.startswith("auth/token/"):
         raise Invalid("tokens below auth/token are revoked at auth/token/revoke-accessor")
-    for mount in call.parts.store.read(mounts.every):
+    for mount in call.parts.store.read(mounts.names):
         if _login(mount).startswith(prefix):
             await call.parts.tokens.revoke_mount(mount.accessor)
-    return Answer()
+    return VaultBody()
 
 
-async def count(call: Call) -> Answer:  # a handler
-    """Count the leases that cannot be revoked: there are none."""
-    return Answer(data={"counts": {}, "lease_count": 0})
+async def count(call: RouteCall) -> VaultBody:  # a handler
+    """Count the irrevocable leases: there are none."""
+    return VaultBody(data={"counts": {}, "lease_count": 0})
 
 
-async def tidy(call: Call) -> Reply:
-    """Remove what has ended; the daemon does so by itself all the time."""
+async def tidy(call: RouteCall) -> HandlerReply:
+    """Remove expired tokens; the daemon also does this continuously."""
     call.parts.tokens.note_end(0)
-    told = Answer(warnings=["Tidy operation successfully started."])
-    return msgspec.structs.replace(envelope.enveloped(told, path="", request_id=""), status=202)
+    told = VaultBody(warnings=["Tidy operation successfully started."])
+    return msgspec.structs.replace(
+        vault_envelope.enveloped(told, path="", request_id=""), status=202
+    )

@@ -1,15 +1,15 @@
-"""The daemon as an issuer of identity tokens: who it is to others, and with which keys it signs."""
+"""The identity token issuer in the Vault API: configuration, discovery and keys."""
 
 from daemon.identity import federation
 from daemon.identity.issuer import LONGEST_TTL, ROTATION
-from daemon.web.envelope import Answer
-from daemon.web.reply import Reply
-from daemon.web.request import Call
+from daemon.web.reply import HandlerReply
+from daemon.web.request import RouteCall
+from daemon.web.vault_envelope import VaultBody
 from storage.errors import NotFound
 from storage.queries import settings
 from storage.records.base import SECOND
 
-# A new key is published a day before it signs, so a copy may be an hour old.
+# A new key is published a day before it signs, so a cached copy may be an hour old.
 _KEEP = {"Cache-Control": "public, max-age=3600"}
 _SET = (
     'If "issuer" is set explicitly, all tokens must be validated against that address, including '
@@ -19,46 +19,46 @@ _SET = (
 _DEFAULT_KEY = "default"
 
 
-async def read_config(call: Call) -> Answer:
-    """Show under which address others reach the public documents; empty means the daemon's own."""
+async def read_config(call: RouteCall) -> VaultBody:
+    """Show the issuer URL; empty means the daemon's own address."""
     issuer = call.parts.store.read(lambda db: settings.find(db, settings.OIDC_ISSUER))
-    return Answer(data={"issuer": issuer})
+    return VaultBody(data={"issuer": issuer})
 
 
-async def write_config(call: Call) -> Answer:
-    """Set the address under which others reach the public documents."""
+async def write_config(call: RouteCall) -> VaultBody:
+    """Set the issuer URL."""
     issuer = call.fields.text("issuer").rstrip("/")
     federation.check_base(issuer)
     await call.parts.store.write(lambda tx: settings.put(tx, settings.OIDC_ISSUER, issuer))
-    return Answer(warnings=[_SET] if issuer else [])
+    return VaultBody(warnings=[_SET] if issuer else [])
 
 
-async def discovery(call: Call) -> Reply:
+async def discovery(call: RouteCall) -> HandlerReply:
     """Describe the issuer of identity tokens."""
     return _described(call, federation.PATH)
 
 
-async def plugin_discovery(call: Call) -> Reply:
-    """Describe the issuer of the tokens with which the daemon vouches for its login methods."""
+async def plugin_discovery(call: RouteCall) -> HandlerReply:
+    """Describe the issuer of the tokens for login methods (plugin identity tokens)."""
     return _described(call, federation.PLUGINS)
 
 
-def _described(call: Call, path: str) -> Reply:
+def _described(call: RouteCall, path: str) -> HandlerReply:
     config = call.parts.config
     body = call.parts.store.read(lambda db: federation.described(db, config, path))
-    return Reply(body=body, headers=_KEEP)
+    return HandlerReply(body=body, headers=_KEEP)
 
 
-async def keys(call: Call) -> Reply:
-    """Show the keys by which signatures of the daemon are checked."""
-    return Reply(body={"keys": call.parts.issuer.published()}, headers=_KEEP)
+async def keys(call: RouteCall) -> HandlerReply:
+    """Show the public keys for verification of the daemon's signatures."""
+    return HandlerReply(body={"keys": call.parts.issuer.published()}, headers=_KEEP)
 
 
-async def read_key(call: Call) -> Answer:
-    """Show how the one named key is looked after."""
+async def read_key(call: RouteCall) -> VaultBody:
+    """Show the properties of the named key."""
     if call["key"] != _DEFAULT_KEY:
         raise NotFound("")
-    return Answer(
+    return VaultBody(
         data={
             "algorithm": "RS256",
             "allowed_client_ids": ["*"],

@@ -1,8 +1,8 @@
-"""One-time tokens of the jobs side: made by who shows a token, exchanged for it by whom he tells."""
+"""One-time tokens of the jobs API: another client can exchange them for the token of their creator."""
 
-from daemon.acl import onetime
-from daemon.api.acl import written_token
-from daemon.web.reply import Reply
+from daemon.acl import one_time_tokens
+from daemon.api.acl import token_response
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Denied, Malformed
 from storage.records.base import Record
@@ -10,7 +10,7 @@ from storage.records.times import rfc3339
 
 
 class OneTimeToken(Record, frozen=True, kw_only=True):
-    """A secret that can be exchanged once, and until when; the accessor is that of its token."""
+    """A secret for one exchange, with its expiry; the accessor belongs to its token."""
 
     one_time_secret_id: str
     accessor_id: str
@@ -20,7 +20,7 @@ class OneTimeToken(Record, frozen=True, kw_only=True):
 
 
 class OneTimeTokenResponse(Record, frozen=True, kw_only=True):
-    """The answer to who makes one."""
+    """The response with a new one-time token."""
 
     one_time_token: OneTimeToken
 
@@ -31,13 +31,13 @@ class OneTimeTokenExchangeRequest(Record, frozen=True, kw_only=True):
     one_time_secret_id: str = ""
 
 
-async def make(request: Request) -> Reply:
-    """Make a secret that can be exchanged once for the token that the request shows."""
+async def make(request: Request) -> HandlerReply:
+    """Create a one-time token for the token of the request."""
     parts, token = request.parts, request.caller.token
     if not parts.tokens.asks or not request.token:
         raise Malformed("a one-time token is made of a token: show one")
     one_time, now = next(parts.ids), parts.clock.now()
-    made = await onetime.make(
+    made = await one_time_tokens.create_one_time_token(
         parts.store, parts.tokens, token, request.token, one_time=one_time, now=now
     )
     shown = OneTimeToken(
@@ -47,16 +47,18 @@ async def make(request: Request) -> Reply:
         create_index=made.create_index,
         modify_index=made.modify_index,
     )
-    return Reply(body=OneTimeTokenResponse(one_time_token=shown), index=made.create_index)
+    return HandlerReply(body=OneTimeTokenResponse(one_time_token=shown), index=made.create_index)
 
 
-async def exchange(request: Request) -> Reply:
-    """Give the token of a one-time secret, once."""
+async def exchange(request: Request) -> HandlerReply:
+    """Return the token of a one-time token, once."""
     parts = request.parts
     body = await request.decoded(OneTimeTokenExchangeRequest)
     try:
-        found = await onetime.exchange(parts.store, parts.tokens, body.one_time_secret_id)
+        found = await one_time_tokens.exchange_one_time_token(
+            parts.store, parts.tokens, body.one_time_secret_id
+        )
     except Denied:
-        parts.tokens.note_failure(request.address)
+        parts.tokens.note_failure(request.party)
         raise
-    return written_token(parts.store, found)
+    return token_response(parts.store, found)

@@ -1,4 +1,4 @@
-"""The description of the API, in OpenAPI 3.1, generated from the tables that answer requests."""
+"""OpenAPI 3.1 description of the API, generated from the tables of routes."""
 
 import inspect
 import re
@@ -6,32 +6,37 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from daemon.api.contract import CONTRACTS, Contract, Kind
+from daemon.api.contract import CONTRACTS, EndpointSchema, ParameterType
 from daemon.api.plan import JobPlanRequest
 from daemon.jobs.register import JobRegisterRequest
-from daemon.web.late import original
-from daemon.web.request import Endpoint, Read, Route
+from daemon.web.lazy import unwrap_handler
+from daemon.web.request import Endpoint, ReadRoute, Route
 from storage.records.codec import Document
 from storage.records.job import SubmittedJob
 
-_HOLD_A_JOB = (JobRegisterRequest, JobPlanRequest)  # what is only validated may be anything
+_HOLD_A_JOB = (JobRegisterRequest, JobPlanRequest)  # the job of a validation may have any type
 _SCHEMAS = "#/components/schemas/"
 _BRACES = re.compile(r"\{(\w+)\}")
 _NO_WORD = re.compile(r"[^a-z0-9]+")
-_SOURCE = re.compile(r" \((golden|spec): [^)]*\)")  # of a docstring: for developers
+# Sources in docstrings are for developers.
+_SOURCE = re.compile(r" \((recorded from \w+|spec): [^)]*\)")
 
 _ABOUT = (
-    "Names match in any case, unknown names are passed over, null means absent. PUT is accepted "
+    "Names match in any case, unknown names are ignored, and null means absent. PUT is accepted "
     "wherever POST is. Errors are plain text; under /v1/sys, /v1/auth and /v1/identity an object "
     "with a list of errors."
 )
-_EVERYWHERE = {"namespace": Kind.TEXT, "region": Kind.TEXT, "pretty": Kind.TEXT}
-_READING = {"stale": Kind.TEXT}
-_BLOCKING = {"index": Kind.NUMBER, "wait": Kind.TEXT}
+_EVERYWHERE = {
+    "namespace": ParameterType.TEXT,
+    "region": ParameterType.TEXT,
+    "pretty": ParameterType.TEXT,
+}
+_READING = {"stale": ParameterType.TEXT}
+_BLOCKING = {"index": ParameterType.NUMBER, "wait": ParameterType.TEXT}
 
 
 def describe(routes: Iterable[Route], endpoints: Iterable[Endpoint], version: str) -> Document:
-    """Return the description of everything in these tables."""
+    """Return the description of the routes in these tables."""
     types = _Types()
     paths: dict[str, Document] = {}
     for route in routes:
@@ -59,7 +64,7 @@ class _Types:
             ref_template=_SCHEMAS + "{name}",
         )
         self._schemas = dict(zip(map(repr, kinds), schemas[1:], strict=True))
-        # The codec checks the job of a request by this record, without making one of it.
+        # The codec validates the job of a request against this record, without decoding it.
         job = {"anyOf": [{"$ref": f"{_SCHEMAS}SubmittedJob"}, {"type": "null"}]}
         for record in _HOLD_A_JOB:
             self.components[record.__name__]["properties"]["Job"] = job
@@ -69,22 +74,23 @@ class _Types:
         return {"application/json": {"schema": self._schemas[repr(kind)]}}
 
 
-# ---- the jobs API -------------------------------------------------------------------------------
+# --- the jobs API
+# ------------------------------------------------------------------------------------
 
 
 def _operation(route: Route, method: str, types: _Types) -> Document:
-    handler = original(route.handler)
-    contract = CONTRACTS.get(handler, Contract())
+    handler = unwrap_handler(route.handler)
+    contract = CONTRACTS.get(handler, EndpointSchema())
     query = {**contract.query, **_EVERYWHERE}
-    if isinstance(route, Read):
+    if isinstance(route, ReadRoute):
         query |= {**_READING, **(_BLOCKING if route.watch else {})}
     operation: Document = {
         **_head(method, route.path, handler),
         "parameters": [*_path_parameters(route.path), *_query_parameters(query)],
         "responses": {
             "200": _answer(contract, types),
-            "4XX": {"description": "What the caller did wrong, in plain text."},
-            "5XX": {"description": "What could not be done, in plain text."},
+            "4XX": {"description": "An error of the caller, in plain text."},
+            "5XX": {"description": "An error of the daemon, in plain text."},
         },
     }
     if method != "GET" and contract.takes is not None:
@@ -96,16 +102,16 @@ def _operation(route: Route, method: str, types: _Types) -> Document:
 
 
 def _head(method: str, path: str, handler: object) -> Document:
-    """Return what every operation begins with."""
+    """Return the fields that every operation has."""
     about = (inspect.getdoc(handler) or "").partition("\n")[0]
     return {
         "summary": _SOURCE.sub("", about),
         "operationId": f"{method.lower()}{_NO_WORD.sub('_', path)}".rstrip("_"),
-        "tags": [path.split("/")[2]],  # the noun: `job` of `/v1/job/{job_id}/plan`
+        "tags": [path.split("/")[2]],  # `job` of `/v1/job/{job_id}/plan`
     }
 
 
-def _answer(contract: Contract, types: _Types) -> Document:
+def _answer(contract: EndpointSchema, types: _Types) -> Document:
     answer: Document = {"description": "It is done."}
     if contract.gives is not None:
         answer["content"] = types.content(contract.gives)
@@ -119,18 +125,19 @@ def _path_parameters(path: str) -> list[Document]:
     ]
 
 
-def _query_parameters(query: Mapping[str, Kind]) -> list[Document]:
+def _query_parameters(query: Mapping[str, ParameterType]) -> list[Document]:
     return [
         {"name": name, "in": "query", "schema": {"type": kind.value}}
         for name, kind in query.items()
     ]
 
 
-# ---- the secrets side ---------------------------------------------------------------------------
+# --- the Vault API
+# ------------------------------------------------------------------------------------
 
 
 def _operations(endpoint: Endpoint) -> dict[str, Document]:
-    """Return what each method does; a list is a GET that asks for it."""
+    """Return the operations by method; a list is a GET with a parameter."""
     handlers = {
         "GET": endpoint.read or endpoint.list,
         "POST": endpoint.write,
@@ -138,11 +145,11 @@ def _operations(endpoint: Endpoint) -> dict[str, Document]:
     }
     return {
         method.lower(): {
-            **_head(method, endpoint.path, original(handler)),
+            **_head(method, endpoint.path, unwrap_handler(handler)),
             "parameters": _path_parameters(endpoint.path),
             "responses": {
                 "2XX": {"description": "It is done."},
-                "4XX": {"description": "What the caller did wrong, as a list of errors."},
+                "4XX": {"description": "An error of the caller, as a list of errors."},
             },
         }
         for method, handler in handlers.items()

@@ -1,12 +1,11 @@
-"""Pages of a listing: `per_page`, `next_token` and `reverse`, as the peer's clients use them.
+"""Pagination of lists: `per_page`, `next_token` and `reverse`, as in Nomad.
 
-A token names the first element of the next page. A token without `per_page` gives all the rest,
-one beyond the end gives nothing, a negative `per_page` gives no element and a token
-(golden: list-jobs, evaluations-allocations).
+A token names the first element of the next page. A token without `per_page` returns all the rest. A
+token beyond the end returns nothing. A negative `per_page` returns no element and a token (recorded
+from Nomad: list-jobs, evaluations-allocations).
 
-A listing that is kept in the store is read from its first element on, in steps that are bounded in
-rows and bytes. Each step sees one moment; between two of them nothing is held, neither memory nor a
-moment of the file, so that a reader may be as slow as it likes, or go away.
+A list from the store is read in steps with a limit of rows and bytes. Each step sees one snapshot.
+Between two steps, neither memory nor a snapshot is held. So readers may be slow, or disconnect.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,22 +15,23 @@ import msgspec
 
 from daemon.jobspec.filter import Filter
 from daemon.web import reply
-from daemon.web.parameters import Query
-from daemon.web.reply import Part, Reply, listed
+from daemon.web.parameters import QueryParameters
+from daemon.web.reply import HandlerReply, ListPart, listed
 from daemon.web.request import Request
-from storage.queries.pages import Wish
-from storage.readers import Snapshot
-from storage.records.numbers import whole
+from storage.queries.pages import PageRequest
+from storage.read_pool import ReadSnapshot
+from storage.records.numbers import parse_integer
 
 T = TypeVar("T")
 Key = tuple[str | int, ...]
 
-STEP_BYTES = 512 * 1024  # of elements that a step makes
-STEP_ROWS = 1000  # that a step looks at, whether they are wanted or not
-_LARGEST = 2**63 - 1  # integer of the store
+STEP_BYTES = 512 * 1024  # bytes of elements per step
+STEP_ROWS = 1000  # rows per step, selected or not
+_LARGEST = 2**63 - 1  # largest integer of SQLite
+_END_OF_GROUP = b"]}"
 
 
-class Page(msgspec.Struct, frozen=True):
+class ListPage(msgspec.Struct, frozen=True):
     """The elements of one page, and the token of the next one."""
 
     lines: list[bytes]
@@ -47,22 +47,27 @@ def paginate(
     items: Sequence[T],
     key: Callable[[T], Key],
     line: Callable[[T], bytes],
-    query: Query,
+    query: QueryParameters,
     *,
     newest_first: bool = False,
-) -> Page:
-    """Return the page of `items`, which are few and sorted by `key`, that the query asks for.
+) -> ListPage:
+    """Return the requested page of `items`, a short sequence sorted by `key`.
 
-    `newest_first`: the order without `reverse` is from the last to the first. `line` makes the JSON of one item and is called only for what is on the page.
+    With `newest_first`, the order without `reverse` is descending. `line` encodes one item as JSON
+    and is called only for items on the page.
     """
     chosen, next_token = cut(items, key, query, newest_first=newest_first)
-    return Page([line(item) for item in chosen], next_token)
+    return ListPage([line(item) for item in chosen], next_token)
 
 
 def cut(
-    items: Sequence[T], key: Callable[[T], Key], query: Query, *, newest_first: bool = False
+    items: Sequence[T],
+    key: Callable[[T], Key],
+    query: QueryParameters,
+    *,
+    newest_first: bool = False,
 ) -> tuple[list[T], str]:
-    """Return those of `items`, sorted by `key`, that are on the page, and the token of the next one."""
+    """Return the `items` on the requested page, sorted by `key`, and the token of the next page."""
     reverse = _reversed(query) != newest_first
     ordered = list(reversed(items)) if reverse else list(items)
     if token := query.text("next_token"):
@@ -77,7 +82,7 @@ def cut(
     return ordered[:count], _token(key(more[0])) if more else ""
 
 
-def _reversed(query: Query) -> bool:
+def _reversed(query: QueryParameters) -> bool:
     return query.text("reverse") in ("true", "1", "t", "T", "TRUE", "True")
 
 
@@ -86,37 +91,40 @@ def _token(key: Key) -> str:
 
 
 def _parse(token: str, *, is_number: bool) -> Key:
-    """Return a token in the form of the keys; a number that is none sorts before all others."""
+    """Return a token in the form of the keys; an invalid number sorts before all others."""
     head, _, tail = token.partition(".")
     if is_number:
-        return (min(whole(head), _LARGEST) if head.isdecimal() else -1, tail)
+        return (min(parse_integer(head), _LARGEST) if head.isdecimal() else -1, tail)
     return (head, tail)
 
 
-# ---- what is read step by step -------------------------------------------------------------------
+# --- lists read in steps
+# ---------------------------------------------------------------------------
 
 
 class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A listing that can be read from any key on.
+    """A list that can be read from any key on.
 
-    `rows` yields the items in the order of their keys, or in the opposite one; `wanted` tells which
-    are shown, `line` makes the JSON of one.
+    `rows` yields the items in the order of their keys, or in reverse. `wanted` selects the items to
+    show, and `line` encodes one as JSON. With `group`, consecutive items of the same group become
+    one element: a record whose last field lists them. The text of the group is its beginning.
     """
 
-    rows: Callable[[Snapshot, Key | None, bool], Iterable[T]]
+    rows: Callable[[ReadSnapshot, Key | None, bool], Iterable[T]]
     key: Callable[[T], Key]
-    line: Callable[[Snapshot, T], bytes]
-    wanted: Callable[[Snapshot, T], bool] | None = None
+    line: Callable[[ReadSnapshot, T], bytes]
+    wanted: Callable[[ReadSnapshot, T], bool] | None = None
     is_number: bool = True  # the first part of the keys
     newest_first: bool = False
+    group: Callable[[T], bytes] | None = None
 
 
 def wish_of(
     request: Request, filter_: Filter | None, columns: Mapping[str, str]
-) -> Callable[[Key | None, bool], Wish]:
-    """Return what makes a wish for the rows of a listing, as the query asks: from a key on, in a direction."""
+) -> Callable[[Key | None, bool], PageRequest]:
+    """Return a factory for queries of a list: from a key on, in a direction."""
     conditions = filter_.conditions(columns) if filter_ is not None else None
-    whole_wish = Wish(
+    whole_wish = PageRequest(
         namespace=request.namespace,
         prefix=request.query.text("prefix"),
         conditions=conditions.texts if conditions else (),
@@ -125,17 +133,30 @@ def wish_of(
     return lambda start, reverse: msgspec.structs.replace(whole_wish, start=start, reverse=reverse)
 
 
+class _Grouped(msgspec.Struct, frozen=True):
+    """The last encoded line. Only the next line shows whether this one ends its group."""
+
+    group: bytes
+    line: bytes
+
+    @property
+    def closed(self) -> bytes:
+        """Return the line as the last one of its group."""
+        return self.line + _END_OF_GROUP
+
+
 class _Place(msgspec.Struct, frozen=True):
-    """Where a listing goes on, and how many elements are still to come; None: all."""
+    """Where a list continues, and how many elements remain; None means all."""
 
     start: Key | None
     left: int | None = None
+    open: _Grouped | None = None
 
 
 class _Step(msgspec.Struct, frozen=True):
-    """The elements that a step made, and where to go on.
+    """The elements of a step, and where to continue.
 
-    `is_full`: there begins the next page. Without a place the listing has come to its end.
+    `is_full` says that the next page begins there. Without a place, the list has ended.
     """
 
     lines: list[bytes]
@@ -144,48 +165,68 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 class _Walk(Generic[T]):
-    """A way through a listing, in one direction."""
+    """The iteration over a list in one direction."""
 
     def __init__(self, listing: Listing[T], *, reverse: bool) -> None:
         self._listing, self._reverse = listing, reverse
 
-    def _step(self, db: Snapshot, place: _Place, room: int) -> _Step:
-        """Make elements until there is no room, or as many as are left; without room only count."""
+    def _step(self, db: ReadSnapshot, place: _Place, room: int) -> _Step:
+        """Encode elements until `room` bytes are full or none remain; with `room` 0, only count."""
         lines: list[bytes] = []
-        listing, left, made, looked = self._listing, place.left, 0, 0
+        listing, left, made, looked, last = self._listing, place.left, 0, 0, place.open
         for item in listing.rows(db, place.start, self._reverse):
             if looked == STEP_ROWS or (room and made >= room):
-                return _Step(lines, _Place(listing.key(item), left))
+                return _Step(lines, _Place(listing.key(item), left, last))
             looked += 1
             if listing.wanted is not None and not listing.wanted(db, item):
                 continue
             if left == 0:
-                return _Step(lines, _Place(listing.key(item), left), is_full=True)
+                return _Step(
+                    lines + self._end(last, room), _Place(listing.key(item), left), is_full=True
+                )
             left = None if left is None else left - 1
             if room:
-                lines.append(listing.line(db, item))
-                made += len(lines[-1])
-        return _Step(lines)
+                line = listing.line(db, item)
+                made += len(line)
+                if listing.group is None:
+                    lines.append(line)
+                else:
+                    last = self._grouped(listing.group(item), line, last, lines)
+        return _Step(lines + self._end(last, room))
 
-    def part(self, db: Snapshot, place: _Place) -> Part:
-        """Return the next part of a list that has no token, or of which it is known."""
+    def _grouped(
+        self, group: bytes, line: bytes, last: _Grouped | None, lines: list[bytes]
+    ) -> _Grouped:
+        """Add the previous line. The new line shows whether the previous group has ended."""
+        if last is None or last.group != group:
+            lines += self._end(last, room=1)
+            return _Grouped(group, group + line)
+        lines.append(last.line)
+        return _Grouped(group, line)
+
+    def _end(self, last: _Grouped | None, room: int) -> list[bytes]:
+        return [last.closed] if last is not None and room else []
+
+    def part(self, db: ReadSnapshot, place: _Place) -> ListPart:
+        """Return the next part of a list, without a token or with a known one."""
         step = self._step(db, place, STEP_BYTES)
-        then = step.then
+        then, is_cut = step.then, self._listing.group is not None
         if then is None or then.left == 0:
-            return Part(step.lines)
-        return Part(step.lines, lambda later: self.part(later, then))
+            end = [] if then is None else self._end(then.open, STEP_BYTES)
+            return ListPart(step.lines + end, is_cut=is_cut)
+        return ListPart(step.lines, lambda later: self.part(later, then), is_cut)
 
     def page(
         self,
-        db: Snapshot,
+        db: ReadSnapshot,
         place: _Place,
         index: int,
         lines: Sequence[bytes] = (),
         cut: _Place | None = None,
-    ) -> Reply:
-        """Return a page with the token of the next one, or what goes on to look for that.
+    ) -> HandlerReply:
+        """Return a page with the token of the next one, or a step that continues to search for it.
 
-        `lines` have been made so far. Of a long page only the first are, up to `cut`.
+        `lines` were encoded by earlier steps. On a long page, only the first are sent, up to `cut`.
         """
         room = 0 if cut else STEP_BYTES - sum(map(len, lines))
         step = self._step(db, place, room)
@@ -193,16 +234,17 @@ class _Walk(Generic[T]):
         if then is not None and not step.is_full:
             if cut is None and sum(map(len, lines)) >= STEP_BYTES:
                 cut = then
-            return Reply(later=lambda later: self.page(later, then, index, lines, cut))
+            return HandlerReply(later=lambda later: self.page(later, then, index, lines, cut))
         token = _token(then.start) if then and then.start else ""
         if cut is None:
-            return reply.read(listed(lines), index, next_token=token)
-        part = Part(lines, lambda later: self.part(later, cut))
-        return msgspec.structs.replace(reply.read(None, index, next_token=token), part=part)
+            return reply.read_reply(listed(lines), index, next_token=token)
+        is_cut = self._listing.group is not None
+        part = ListPart(list(lines), lambda later: self.part(later, cut), is_cut)
+        return msgspec.structs.replace(reply.read_reply(None, index, next_token=token), part=part)
 
 
-def show(listing: Listing[T], query: Query, db: Snapshot, index: int) -> Reply:
-    """Return the page of a listing that the query asks for, or all of it in parts."""
+def show(listing: Listing[T], query: QueryParameters, db: ReadSnapshot, index: int) -> HandlerReply:
+    """Return the requested page of a list, or all of it in parts."""
     walk = _Walk(listing, reverse=_reversed(query) != listing.newest_first)
     token, per_page = query.text("next_token"), int(query.text("per_page") or 0)
     start = _parse(token, is_number=listing.is_number) if token else None
@@ -210,20 +252,23 @@ def show(listing: Listing[T], query: Query, db: Snapshot, index: int) -> Reply:
         return walk.page(db, _Place(start, max(per_page, 0)), index)
     part = walk.part(db, _Place(start))
     if part.rest is None:
-        return reply.read(listed(part.lines), index)
-    return msgspec.structs.replace(reply.read(None, index), part=part)
+        return reply.read_reply(listed(part.lines), index)
+    return msgspec.structs.replace(reply.read_reply(None, index), part=part)
 
 
 def in_steps(
-    items: Sequence[T], line: Callable[[Snapshot, T], bytes], db: Snapshot, made: Reply
-) -> Reply:
-    """Return an answer whose body is a list with a line for each item; a long one comes in parts.
+    items: Sequence[T],
+    line: Callable[[ReadSnapshot, T], bytes],
+    db: ReadSnapshot,
+    made: HandlerReply,
+) -> HandlerReply:
+    """Return a reply whose body is a list with a line for each item; a long one is sent in parts.
 
-    Each step makes so many lines as fit into it, and sees its own moment: `line` is empty for an item
-    that is gone since.
+    Each step encodes as many lines as fit, and has its own snapshot. `line` is empty for an item
+    that was deleted since.
     """
 
-    def part(db: Snapshot, first: int) -> Part:
+    def part(db: ReadSnapshot, first: int) -> ListPart:
         lines: list[bytes] = []
         room, number = STEP_BYTES, first
         while number < len(items) and room > 0:
@@ -232,8 +277,8 @@ def in_steps(
                 room -= len(text)
             number += 1
         if number == len(items):
-            return Part(lines)
-        return Part(lines, lambda later: part(later, number))
+            return ListPart(lines)
+        return ListPart(lines, lambda later: part(later, number))
 
     begun = part(db, 0)
     if begun.rest is None:

@@ -1,10 +1,10 @@
-"""Job files: from their text to the job that they describe."""
+"""Parsing of job files."""
 
 import secrets
 from functools import partial
 
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Malformed
 from storage.records.base import Record
@@ -14,7 +14,7 @@ from storage.records.codec import encode, spell_job_twice
 class JobsParseRequest(Record, frozen=True, kw_only=True):
     """The text of a job file, with the values of its variables.
 
-    The peer's parser does not look at the last two: of another type they count for nothing.
+    Nomad's parser ignores the last two, so values of another type are ignored.
     """
 
     job_hcl: str = ""
@@ -24,21 +24,21 @@ class JobsParseRequest(Record, frozen=True, kw_only=True):
     hclv1: object = None
 
 
-async def parse(request: Request) -> Reply:
-    """Return the job that a job file describes (golden: parse, golden/hcl)."""
+async def parse(request: Request) -> HandlerReply:
+    """Return the job in a job file (recorded from Nomad: parse, hcl)."""
     body = await request.decoded(JobsParseRequest)
     if not body.job_hcl:
         raise Malformed("Job spec is empty")
     work = partial(_parsed, body, explains=bool(request.accept))
-    # In a thread, so that the others' requests need not wait: a short text may be much work too.
+    # A thread keeps other requests responsive: even a short text may take long.
     return await request.parts.admission.run(request.client, work)
 
 
-def _parsed(body: JobsParseRequest, *, explains: bool) -> Reply:
-    # Imported when first used: the daemon starts sooner, and many never parse.
+def _parsed(body: JobsParseRequest, *, explains: bool) -> HandlerReply:
+    # A lazy import, for a faster start; many daemons never parse.
     from daemon.jobspec.complete import complete
-    from daemon.jobspec.hcl.scope import Outside
-    from daemon.jobspec.hcl.source import Faulty
+    from daemon.jobspec.hcl.scope import FunctionEnvironment
+    from daemon.jobspec.hcl.source import HclError
     from daemon.jobspec.parse import FILE_NAME, JobFile, parse_job
 
     file = JobFile(
@@ -48,13 +48,13 @@ def _parsed(body: JobsParseRequest, *, explains: bool) -> Reply:
         is_v1=body.hclv1 is True,
     )
     try:
-        job = parse_job(file, Outside(random=secrets.token_bytes))
-    except Faulty as error:
-        # The peer's clients name nothing that they accept, and scripts match its texts; who
-        # does (browsers, curl) is a person and gets to see the lines.
+        job = parse_job(file, FunctionEnvironment(random=secrets.token_bytes))
+    except HclError as error:
+        # Nomad's clients send no Accept header, and scripts match its errors. A request with that
+        # header (browsers, curl) comes from a person, who gets the quoted lines as well.
         said = error.explained() if explains else str(error)
         return reply.text(f"Failed to parse job: {said}", 400)
-    return Reply(body=encode(spell_job_twice(complete(job) if body.canonicalize else job)))
+    return HandlerReply(body=encode(spell_job_twice(complete(job) if body.canonicalize else job)))
 
 
 def _flags(given: object) -> dict[str, str]:

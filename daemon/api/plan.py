@@ -1,22 +1,23 @@
-"""What a registration would do, without doing it."""
+"""Dry run of a registration."""
 
 from collections.abc import Mapping
 
 from msgspec import UNSET, UnsetType
 
-from daemon.api.jobs import check_right, secret_in, shown_launches, surroundings
-from daemon.evals.dry_run import dry_run, in_use, static_ports
+from daemon.api.jobs import check_right, find_secret, launch_preview, registration_context
+from daemon.evals.dry_run import dry_run, external_port_listeners, static_ports
 from daemon.jobs.periodic import zone_of
 from daemon.jobs.preserve import preserve
-from daemon.jobs.register import check_place, complete
-from daemon.listening import on
-from daemon.web.reply import Reply
+from daemon.jobs.register import check_next_version, check_place, complete
+from daemon.jobspec.rules.job import total_count
+from daemon.net.port_listeners import listeners_on
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Malformed, Refused
 from storage.queries import jobs, nodes
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
-from storage.records.codec import JobDocument
+from storage.records.codec import JobDocument, encode
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
 from storage.records.job import Job
@@ -36,7 +37,7 @@ class JobPlanRequest(Record, frozen=True, kw_only=True):
 
 
 class JobPlanResponse(Record, frozen=True, kw_only=True):
-    """What would change, what the scheduler would do about it, and what would find no place."""
+    """The changes, the scheduler's plan for them, and the placement failures."""
 
     annotations: PlanAnnotations
     failed_tg_allocs: Mapping[str, PlacementMetric] | None
@@ -44,14 +45,14 @@ class JobPlanResponse(Record, frozen=True, kw_only=True):
     created_evals: list[Evaluation] | None
     diff: JobDiff | None
     next_periodic_launch: str | None
-    next_periodic_launches: list[str] | UnsetType = UNSET  # where they are asked for
+    next_periodic_launches: list[str] | UnsetType = UNSET  # on request
     warnings: str
-    limits: Mapping[str, list[DriverLimit]] | UnsetType = UNSET  # likewise
+    limits: Mapping[str, list[DriverLimit]] | UnsetType = UNSET  # on request
     index: int
 
 
-async def plan(request: Request) -> Reply:
-    """Show what registering a job would do."""
+async def plan(request: Request) -> HandlerReply:
+    """Show the effect of registering a job."""
     parts, body = request.parts, await request.decoded(JobPlanRequest)
     if body.job is None:
         raise Malformed("Job must be specified")
@@ -61,14 +62,14 @@ async def plan(request: Request) -> Reply:
         raise Malformed("Job ID does not match")
     namespace = request.query.text("namespace") or body.namespace or None
     check_right(request, body.job, namespace, override=body.policy_override)
-    document, around = body.job, surroundings(request, secret_in(body.job))
+    document, around = body.job, registration_context(request, find_secret(body.job))
     now, unknown = parts.clock.now(), request.remarks()
 
-    def look(db: Snapshot) -> JobPlanResponse:
+    def look(db: ReadSnapshot) -> JobPlanResponse:
         job, findings = complete(document, namespace, around)
         if job.region != around.region:
             raise Refused("No path to region")
-        listeners = on({number for _, number in static_ports(job)})
+        listeners = listeners_on({number for _, number in static_ports(job)})
         check_place(db, job, findings, around)
         after = preserve(
             job,
@@ -76,10 +77,13 @@ async def plan(request: Request) -> Reply:
             counts=body.preserve_counts,
             resources=body.preserve_resources,
         )
+        check_next_version(db, after, around.budgets)
+        for problem in total_count(after, around.budgets.job_max_count):
+            raise Refused(problem)  # the preserved counts may exceed the limit
         remarks = [
             *unknown,
             *around.policies.check(after, override=body.policy_override),
-            *in_use(db, after, listeners),
+            *external_port_listeners(db, after, listeners),
         ]
         outlook = dry_run(db, after, now=now, ids=parts.ids)
         launch = outlook.next_launch
@@ -90,20 +94,25 @@ async def plan(request: Request) -> Reply:
             created_evals=outlook.evaluations or None,
             diff=outlook.diff if body.diff else None,
             next_periodic_launch=None if launch is None else rfc3339(launch, zone_of(job)),
-            next_periodic_launches=shown_launches(request, job),
+            next_periodic_launches=launch_preview(request, job),
             warnings=findings.with_warnings(*remarks).warnings,
             limits=_limits(db, job) if request.query.flag("limits") else UNSET,
             index=outlook.index,
         )
 
     async with parts.admission.turn(request.client):  # a large job takes a second
-        response = await parts.store.read_long(look)
-    return Reply(body=response, index=response.index)
+        index, answer = await parts.store.read_long(lambda db: _encoded(look(db)))
+    return HandlerReply(body=answer, index=index)
 
 
-def _limits(db: Snapshot, job: Job) -> dict[str, list[DriverLimit]]:
-    """Return what each driver of a job holds its tasks to, and what not, where they would run."""
+def _encoded(response: JobPlanResponse) -> tuple[int, bytes]:
+    """Return the index and the JSON of a response; the differences of a large job are long."""
+    return response.index, encode(response)
+
+
+def _limits(db: ReadSnapshot, job: Job) -> dict[str, list[DriverLimit]]:
+    """Return the limits that the drivers of a job enforce, and those that they do not."""
     drivers = {task.driver for group in job.task_groups or () for task in group.tasks or ()}
-    known = sorted(nodes.every(db), key=lambda one: bool(one.engine))  # this machine comes first
+    known = sorted(nodes.every(db), key=lambda one: bool(one.engine))  # this host comes first
     node = next((one for one in known if job.node_pool in ("all", one.node_pool)), None)
     return {driver: node.limits(driver) for driver in sorted(drivers)} if node else {}

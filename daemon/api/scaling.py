@@ -1,4 +1,4 @@
-"""The counts of groups: how they stand, changing them, and the policies that bound them."""
+"""Counts of task groups: status, changes, and scaling policies with their limits."""
 
 from collections import Counter
 
@@ -10,22 +10,22 @@ from daemon.jobs.scale import ScalingRequest, scale_job
 from daemon.jobspec.budgets import Budgets
 from daemon.jobspec.filter import only_wanted
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import NotFound
 from storage.queries import allocations, jobs, scaling
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus
 from storage.records.scaling import GroupScale, ScaleStatus, ScalingPolicyStub
 
 
-def status(request: Request, db: Snapshot) -> Reply:
-    """Show how the groups of a job stand (golden: scale, kind-*)."""
+def status(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the counts of a job's groups (recorded from Nomad: scale, kind-*)."""
     namespace, job_id = request.namespace, request["job_id"]
     job = jobs.current(db, namespace, job_id)
     if job is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
-    counted = [one for one in allocations.considered(db, namespace, job_id) if _counts(one)]
+    counted = [one for one in allocations.for_scheduler(db, namespace, job_id) if _counts(one)]
     events = scaling.events(db, namespace, job_id)
     body = ScaleStatus(
         job_id=job_id,
@@ -44,7 +44,7 @@ def status(request: Request, db: Snapshot) -> Reply:
     )
     newest = [event.create_index for group in events.values() for event in group[:1]]
     highest = allocations.highest_index(db, namespace, job_id)
-    return reply.read(body, max(job.modify_index, highest, *newest))
+    return reply.read_reply(body, max(job.modify_index, highest, *newest))
 
 
 def _counts(allocation: Allocation) -> bool:
@@ -62,8 +62,8 @@ def _standing(found: list[Allocation]) -> dict[str, int]:
     }
 
 
-async def scale(request: Request) -> Reply:
-    """Give a group another count, or keep a note why not."""
+async def scale(request: Request) -> HandlerReply:
+    """Change the count of a group, or record the reason of a failure."""
     parts, body = request.parts, await request.decoded(ScalingRequest)
     check_right(request, None, request.namespace, override=body.policy_override)
     check_accepts(request)
@@ -85,11 +85,11 @@ async def scale(request: Request) -> Reply:
         index=done.index,
         known_leader=True,
     )
-    return Reply(body=response, index=done.index)
+    return HandlerReply(body=response, index=done.index)
 
 
-def policies(request: Request, db: Snapshot) -> Reply:
-    """List scaling policies by id, without their bounds."""
+def policies(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List scaling policies by ID, without their limits."""
     query = request.query
     prefix, kind = query.text("prefix"), query.text("type")
     stubs = [
@@ -100,13 +100,13 @@ def policies(request: Request, db: Snapshot) -> Reply:
         and request.sees(one.target["Namespace"])
     ]
     stubs = only_wanted(stubs, query.text("filter"), ScalingPolicyStub)
-    return reply.read(stubs, db.table_index("scaling_policies"))
+    return reply.read_reply(stubs, db.table_index("scaling_policies"))
 
 
-def policy(request: Request, db: Snapshot) -> Reply:
+def policy(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a scaling policy."""
     for one in scaling.policies(db):
         if one.id == request["policy_id"]:
             request.require(one.target["Namespace"])
-            return reply.read(one, one.modify_index)
+            return reply.read_reply(one, one.modify_index)
     raise NotFound("policy not found", index=db.table_index("scaling_policies"))

@@ -1,8 +1,8 @@
-"""What others need to trust our identity tokens: who signs them, and with which keys."""
+"""Public documents of the workload identity issuer: discovery and keys."""
 
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.signing import ALGORITHM
 
 # A new key is published long before it signs.
@@ -10,13 +10,13 @@ _KEEP = {"Cache-Control": "public, max-age=3600"}
 KEYS = "/.well-known/jwks.json"
 
 
-def keys(request: Request, db: Snapshot) -> Reply:
-    """Show the keys by which our signatures can be checked."""
-    return Reply(body={"keys": request.parts.issuer.published()}, headers=_KEEP)
+def keys(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the public keys for verification of workload identity tokens."""
+    return HandlerReply(body={"keys": request.parts.issuer.published()}, headers=_KEEP)
 
 
-def discovery(request: Request, db: Snapshot) -> Reply:
-    """Describe the issuer of identity tokens, as OpenID Connect Discovery has it."""
+def discovery(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Describe the issuer of workload identity tokens (OpenID Connect Discovery)."""
     issuer = request.parts.config.issuer
     described = {
         "issuer": issuer,
@@ -25,4 +25,4 @@ def discovery(request: Request, db: Snapshot) -> Reply:
         "subject_types_supported": ["public"],
         "id_token_signing_alg_values_supported": [ALGORITHM],
     }
-    return Reply(body=described, headers=_KEEP)
+    return HandlerReply(body=described, headers=_KEEP)

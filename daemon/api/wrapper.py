@@ -1,16 +1,16 @@
-"""What wrappers on hosts of a cluster may ask, and nothing else: the whole of their listener.
+"""The API of the listener for wrappers, which run tasks on cluster hosts.
 
-Each call shows the secret of one attempt and concerns that one alone (`slurm/desk.py`).
+Each call has the secret of one attempt and concerns only that attempt (`slurm/wrapper_api.py`).
 """
 
 import re
 from collections.abc import Awaitable, Callable
 
 from daemon.acl.check import ANYONE
-from daemon.acl.failures import Failures
-from daemon.parts import Wrappers
-from daemon.web.reply import Reply, text
-from daemon.web.request import Request, Route, Stream, Write
+from daemon.acl.lockout import FailedLogins
+from daemon.app.context import WrapperProtocol
+from daemon.web.reply import HandlerReply, text
+from daemon.web.request import Request, Route, StreamRoute, WriteRoute
 from storage.errors import Denied, StewardError
 
 MOST = 160 * 1024  # bytes of a body: wrappers send pieces of at most 128 KiB
@@ -23,14 +23,17 @@ _WORD = re.compile(r"[a-z]{0,16}")
 _CODES = range(256)
 _TOO_OFTEN = text("too many secrets that are nobody's: ask again later", 429)
 
-Answer = Callable[[Wrappers, Request], Awaitable[Reply]]
+Answer = Callable[[WrapperProtocol, Request], Awaitable[HandlerReply]]
 
 
-def doorkeeper() -> Callable[[Request], Reply | None]:
-    """Return what refuses who shows no secret of ours before anything of a body is read, and in time does not listen."""
-    failures = Failures()
+def authenticate_wrapper() -> Callable[[Request], HandlerReply | None]:
+    """Return a check that rejects a request without a valid secret before its body is read.
 
-    def refusal(request: Request) -> Reply | None:
+    After too many invalid secrets, it rejects requests without a lookup.
+    """
+    failures = FailedLogins()
+
+    def refusal(request: Request) -> HandlerReply | None:
         desk = request.parts.wrappers
         if not request.path.startswith(_PLACE):
             return None
@@ -39,7 +42,7 @@ def doorkeeper() -> Callable[[Request], Reply | None]:
         try:
             desk.admit(request.token)
         except Denied:
-            if failures.are_too_many(request.address, request.parts.clock.now()):
+            if failures.are_too_many(request.party, request.parts.clock.now()):
                 return _TOO_OFTEN
             raise
         return None
@@ -47,16 +50,16 @@ def doorkeeper() -> Callable[[Request], Reply | None]:
     return refusal
 
 
-def _answering(answer: Answer) -> Callable[[Request], Awaitable[Reply]]:
-    """Return a handler that has the desk answer."""
+def _answering(answer: Answer) -> Callable[[Request], Awaitable[HandlerReply]]:
+    """Return a handler that calls the desk."""
 
-    async def handler(request: Request) -> Reply:
+    async def handler(request: Request) -> HandlerReply:
         desk = request.parts.wrappers
         if desk is None:
             raise Denied
         try:
             return await answer(desk, request)
-        except OSError as error:  # the disk: what could not be taken is sent again
+        except OSError as error:  # a disk error: the wrapper sends the piece again
             return text(f"{error.strerror or error}", 507)
         except StewardError as error:
             status = getattr(error, "status", None)
@@ -68,7 +71,7 @@ def _answering(answer: Answer) -> Callable[[Request], Awaitable[Reply]]:
 
 
 def _number(request: Request, name: str) -> int:
-    """Return a parameter that is a number, 0 when it is missing. Raises `BadNumber`."""
+    """Return a numeric parameter, 0 if it is missing. Raises `BadNumber`."""
     given = request.query.text(name, "0") or "0"
     if not _NUMBER.fullmatch(given):
         raise BadNumber(f"{name} = {given!r}: write a number of at most 15 digits")
@@ -76,13 +79,13 @@ def _number(request: Request, name: str) -> int:
 
 
 class BadNumber(StewardError):
-    """A parameter is not what it has to be."""
+    """A parameter is invalid."""
 
     status = 400
 
 
-async def claim(desk: Wrappers, request: Request) -> Reply:
-    """Give an attempt, with all it brings along, to the first who claims it."""
+async def claim(desk: WrapperProtocol, request: Request) -> HandlerReply:
+    """Return an attempt with its artifacts to the first wrapper that claims it."""
     query = request.query
     path = await desk.claim(
         request.token,
@@ -90,44 +93,44 @@ async def claim(desk: Wrappers, request: Request) -> Reply:
         job_id=query.text("job"),
         host=query.text("host"),
     )
-    return Reply(stream=desk.pieces(path), content_type=_PACKED)
+    return HandlerReply(stream=desk.pieces(path), content_type=_PACKED)
 
 
-async def files(desk: Wrappers, request: Request) -> Reply:
-    """Give the files of an attempt as they are now."""
-    return Reply(stream=desk.pieces(await desk.files(request.token)), content_type=_PACKED)
+async def files(desk: WrapperProtocol, request: Request) -> HandlerReply:
+    """Return the current files of an attempt."""
+    return HandlerReply(stream=desk.pieces(await desk.files(request.token)), content_type=_PACKED)
 
 
-async def log(desk: Wrappers, request: Request) -> Reply:
-    """Take a piece of output, and say from where to go on."""
+async def log(desk: WrapperProtocol, request: Request) -> HandlerReply:
+    """Store a piece of output, and return the offset of the next piece."""
     offset = _number(request, "offset")
     taken = await desk.log(request.token, request["kind"], offset, request.body)
-    return Reply(body=f"{taken}\n".encode(), content_type=_PLAIN)
+    return HandlerReply(body=f"{taken}\n".encode(), content_type=_PLAIN)
 
 
-async def orders(desk: Wrappers, request: Request) -> Reply:
-    """Give orders, as soon as there are any; the question is a sign of life."""
+async def read_commands(desk: WrapperProtocol, request: Request) -> HandlerReply:
+    """Return orders as soon as there are any; the request is also a sign of life."""
     used = (_number(request, "user"), _number(request, "system"), _number(request, "pages"))
     said = await desk.orders(request.token, _number(request, "seen"), used, _SPAN)
-    return Reply(body=said.encode(), content_type=_PLAIN)
+    return HandlerReply(body=said.encode(), content_type=_PLAIN)
 
 
-async def result(desk: Wrappers, request: Request) -> Reply:
-    """Take how a task ended."""
+async def report_result(desk: WrapperProtocol, request: Request) -> HandlerReply:
+    """Store the result of a task."""
     code, why = _number(request, "code"), request.query.text("why")
     if code not in _CODES or not _WORD.fullmatch(why):
         raise BadNumber(f"code = {code}, why = {why!r}: write a code up to 255, and a word")
     await desk.result(request.token, code, why)
-    return Reply(body=b"ok\n", content_type=_PLAIN)
+    return HandlerReply(body=b"ok\n", content_type=_PLAIN)
 
 
 def routes() -> list[Route]:
-    """Return all that a listener for wrappers answers."""
-    calls = {"claim": claim, "files": files, "log/{kind}": log, "result": result}
+    """Return all routes of the listener for wrappers."""
+    calls = {"claim": claim, "files": files, "log/{kind}": log, "result": report_result}
     return [
-        Stream(f"{_PLACE}orders", _answering(orders), ANYONE),
+        StreamRoute(f"{_PLACE}orders", _answering(read_commands), ANYONE),
         *(
-            Write("POST", f"{_PLACE}{path}", _answering(answer), ANYONE)
+            WriteRoute("POST", f"{_PLACE}{path}", _answering(answer), ANYONE)
             for path, answer in calls.items()
         ),
     ]

@@ -1,41 +1,43 @@
-"""Answers that are wrapped in a token: look at one, take it out, wrap it anew (golden: wrapping)."""
+"""Response wrapping: look up, unwrap and rewrap responses (recorded from Vault: wrapping)."""
 
 import msgspec
 
-from daemon.acl import wrapping
-from daemon.web.envelope import Answer
-from daemon.web.request import Call
+from daemon.acl import response_wrapping
+from daemon.web.request import RouteCall
+from daemon.web.vault_envelope import VaultBody
 from storage.errors import Malformed
 from storage.records.base import SECOND
 from storage.records.times import rfc3339
 
 
-def _secret(call: Call) -> str:
-    """Return the secret of the wrapping token: of the body, else the one that the request shows."""
+def _secret(call: RouteCall) -> str:
+    """Return the secret of the wrapping token: from the body, else that of the request."""
     secret = call.fields.text("token") or call.token
     if not secret:
         raise Malformed('missing "token" value in input')
     return secret
 
 
-async def wrap(call: Call) -> Answer:
-    """Have what the request says wrapped, as the header for it asks."""
+async def wrap(call: RouteCall) -> VaultBody:
+    """Wrap the body of the request, as its header requires."""
     if not call.wrap_ttl:
         raise Malformed("endpoint requires response wrapping to be used")
-    return Answer(data=call.fields.values)
+    return VaultBody(data=call.fields.values)
 
 
-async def unwrap(call: Call) -> Answer:
-    """Return a wrapped answer, once."""
-    found = await wrapping.unwrap(call.parts.store, call.parts.tokens, _secret(call))
-    return msgspec.json.decode(found.answer, type=Answer)
+async def unwrap(call: RouteCall) -> VaultBody:
+    """Return a wrapped response, once."""
+    found = await response_wrapping.unwrap_response(
+        call.parts.store, call.parts.tokens, _secret(call)
+    )
+    return msgspec.json.decode(found.answer, type=VaultBody)
 
 
-async def lookup(call: Call) -> Answer:
-    """Describe a wrapped answer without taking it."""
+async def lookup(call: RouteCall) -> VaultBody:
+    """Describe a wrapped response without unwrapping it."""
     secret, parts = _secret(call), call.parts
-    found = parts.store.read(lambda db: wrapping.look(db, parts.tokens, secret))
-    return Answer(
+    found = parts.store.read(lambda db: response_wrapping.lookup_wrapped(db, parts.tokens, secret))
+    return VaultBody(
         data={
             "creation_path": found.path,
             "creation_time": rfc3339(found.token.created_at),
@@ -44,11 +46,11 @@ async def lookup(call: Call) -> Answer:
     )
 
 
-async def rewrap(call: Call) -> Answer:
-    """Wrap an answer in another token; the old one ends."""
+async def rewrap(call: RouteCall) -> VaultBody:
+    """Wrap a response in another token; the old one is revoked."""
     parts = call.parts
-    found = await wrapping.unwrap(parts.store, parts.tokens, _secret(call))
-    again = await wrapping.wrap(
+    found = await response_wrapping.unwrap_response(parts.store, parts.tokens, _secret(call))
+    again = await response_wrapping.wrap_response(
         parts.store,
         parts.tokens,
         found.answer,
@@ -56,4 +58,4 @@ async def rewrap(call: Call) -> Answer:
         ttl=found.token.ttl // SECOND,
         now=parts.clock.now(),
     )
-    return Answer(wrap_info=wrapping.info(again))
+    return VaultBody(wrap_info=response_wrapping.wrap_info(again))

@@ -1,1 +1,1 @@
-"""The command line: a client of the HTTP interface that imports nothing of the daemon."""
+"""The command line: a client of the HTTP API that imports nothing from the daemon."""

@@ -1,1 +1,1 @@
-"""What a process can be kept from: by filters of system calls, by rights it gives away."""
+"""Restrict processes: system call filters, dropped privileges, egress filters."""

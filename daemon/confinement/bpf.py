@@ -1,12 +1,12 @@
-"""Make filters of system calls: classic BPF, as the kernel and `bwrap --seccomp` take it.
+"""Build system call filters: classic BPF programs for the kernel and `bwrap --seccomp`.
 
-A filter is a list of rules. Each becomes a block of instructions that answers, or falls through to
-the next one with the number of the call in the accumulator: so no block knows another.
+A filter is a list of rules. Each rule becomes a block of instructions that returns, or continues
+with the next block and the call number in the accumulator. Blocks are therefore independent.
 
-Three things hold for every filter. A process of another architecture is killed, because its numbers
-mean other calls. A call that is newer than our table does not exist (`ENOSYS`), so no filter grows
-holes with the kernel; that covers x32 as well, whose numbers have bit 30 set. Arguments are compared
-in their lower 32 bits, as the kernel reads those that we look at.
+Three properties hold for every filter. A process of another architecture is killed, because its
+call numbers differ. A call that is newer than the table fails with `ENOSYS`, so that new kernels
+open no gaps; this includes x32, whose numbers have bit 30 set. Only the lower 32 bits of arguments
+are compared, as the kernel reads the examined ones.
 """
 
 import errno
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from daemon.confinement import calls
 
-ALLOW = 0x7FFF0000  # linux/seccomp.h
+ALLOW = 0x7FFF0000  # from linux/seccomp.h
 KILL = 0x80000000
 _ERRNO = 0x00050000
 _ARCHITECTURES = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}  # linux/audit.h; column
@@ -33,8 +33,8 @@ SIZE = _INSTRUCTION.size  # bytes
 MOST = 4096  # instructions that the kernel takes
 
 
-class Is(Enum):
-    """How an argument is looked at."""
+class ArgumentComparison(Enum):
+    """The comparison of an argument."""
 
     EQUAL = "equal"
     UNEQUAL = "unequal"
@@ -42,36 +42,41 @@ class Is(Enum):
     ANY_BIT = "any bit"
 
 
-_JUMPS = {Is.EQUAL: 0x15, Is.UNEQUAL: 0x15, Is.ABOVE: 0x25, Is.ANY_BIT: 0x45}
+_JUMPS = {
+    ArgumentComparison.EQUAL: 0x15,
+    ArgumentComparison.UNEQUAL: 0x15,
+    ArgumentComparison.ABOVE: 0x25,
+    ArgumentComparison.ANY_BIT: 0x45,
+}
 
 
-class When(NamedTuple):
-    """A question about an argument of a call, in its lower 32 bits."""
+class ArgumentTest(NamedTuple):
+    """A test of an argument of a call, in its lower 32 bits."""
 
     argument: int
-    how: Is
+    how: ArgumentComparison
     value: int
 
 
 class Rule(NamedTuple):
-    """What a call answers when all tests hold."""
+    """The result of a call if all tests match."""
 
     call: str
     answer: int
-    tests: tuple[When, ...] = ()
+    tests: tuple[ArgumentTest, ...] = ()
 
 
 def refuse(error: int) -> int:
-    """Return the answer that makes a call fail."""
+    """Return the result that makes a call fail with an errno."""
     return _ERRNO | error
 
 
 class Unknown(ValueError):
-    """There is no table for this architecture, or the table has no such call."""
+    """There is no table for this architecture, or the table does not have the call."""
 
 
 def this_machine() -> str:
-    """Return the architecture of this machine, if there is a table for it. Raises `Unknown`."""
+    """Return the architecture of this host if there is a table for it. Raises `Unknown`."""
     machine = platform.machine()
     if machine not in _ARCHITECTURES or sys.maxsize < 2**32:
         raise Unknown(f"no table of system calls for {machine}")
@@ -89,23 +94,24 @@ def numbers(machine: str) -> Mapping[str, int]:
 
 
 def assemble(machine: str, rules: Iterable[Rule]) -> bytes:
-    """Return the filter. The first rule that holds answers; what no rule names is allowed.
+    """Return the filter. The first matching rule decides; other calls are permitted.
 
-    Raises `Unknown` for a call that no architecture has. A call that this one lacks needs no rule.
+    Raises `Unknown` for a call that no architecture has. A call that only this one lacks needs no
+    rule.
     """
     known = numbers(machine)
     program = [
         _load(_ARCHITECTURE),
-        _jump(Is.EQUAL, _ARCHITECTURES[machine][0], yes=1),
+        _jump(ArgumentComparison.EQUAL, _ARCHITECTURES[machine][0], yes=1),
         _return(KILL),
         _load(_NUMBER),
-        _jump(Is.ABOVE, calls.NEWEST, no=1),
+        _jump(ArgumentComparison.ABOVE, calls.NEWEST, no=1),
         _return(refuse(errno.ENOSYS)),
     ]
     for rule in rules:
         if rule.call in known:
             body = _body(rule)
-            program += [_jump(Is.EQUAL, known[rule.call], no=len(body)), *body]
+            program += [_jump(ArgumentComparison.EQUAL, known[rule.call], no=len(body)), *body]
         elif not any(rule.call in numbers(other) for other in _ARCHITECTURES):
             raise Unknown(f"no architecture has the system call {rule.call}")
     program.append(_return(ALLOW))
@@ -115,21 +121,22 @@ def assemble(machine: str, rules: Iterable[Rule]) -> bytes:
 
 
 def _body(rule: Rule) -> list[bytes]:
-    """Return what follows when the number of the call is the rule's."""
+    """Return the instructions of a rule after its call number has matched."""
     if not rule.tests:
         return [_return(rule.answer)]
-    # Backwards: a test that does not hold leads to the last instruction, which loads the number again.
+    # Built backwards: a failed test jumps to the last instruction, which loads the call number
+    # again.
     body = [_return(rule.answer), _load(_NUMBER)]
     for test in reversed(rule.tests):
         away = len(body) - 1
-        ways = {"yes": away} if test.how is Is.UNEQUAL else {"no": away}
+        ways = {"yes": away} if test.how is ArgumentComparison.UNEQUAL else {"no": away}
         jump = _jump(test.how, test.value, **ways)
         body = [_load(_low(test.argument)), jump, *body]
     return body
 
 
 def _low(argument: int) -> int:
-    """Return where the lower half of an argument lies in `struct seccomp_data`."""
+    """Return the offset of an argument's lower half in `struct seccomp_data`."""
     return _ARGUMENTS + 8 * argument + (0 if sys.byteorder == "little" else 4)
 
 
@@ -141,5 +148,5 @@ def _return(answer: int) -> bytes:
     return _INSTRUCTION.pack(_RETURN, 0, 0, answer)
 
 
-def _jump(how: Is, value: int, yes: int = 0, no: int = 0) -> bytes:
+def _jump(how: ArgumentComparison, value: int, yes: int = 0, no: int = 0) -> bytes:
     return _INSTRUCTION.pack(_JUMPS[how], yes, no, value)

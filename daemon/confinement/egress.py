@@ -1,11 +1,11 @@
-"""Keep tasks from addresses: programs of the kernel, attached to the control group above the tasks.
+"""Block addresses for tasks with eBPF programs on the cgroup above the tasks.
 
-The kernel runs such a program for each connection, each datagram with an address and each packet of a
-process in the group, whichever user it has. The programs end with the group. No rule of a firewall is
-touched, and none stays behind. The next start of the daemon replaces each program in one step.
+The kernel runs such a program for each connection, each datagram with an address and each packet of
+a process in the cgroup, regardless of its user. The programs are removed with the cgroup. Firewall
+rules are not touched. The next start of the daemon replaces each program atomically.
 
-Connections are refused at once (`EPERM`). The program for packets covers the rest: raw sockets, and
-protocols without a hook of their own.
+Connections fail immediately (`EPERM`). The packet program covers raw sockets and protocols without
+their own hook.
 """
 
 import ctypes
@@ -14,7 +14,6 @@ import os
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
@@ -29,37 +28,37 @@ _DNS = 53  # some clouds have their name server among the link-local addresses
 _PROG_LOAD, _PROG_ATTACH, _PROG_DETACH, _PROG_QUERY = 5, 8, 9, 16
 _CGROUP_SKB, _CGROUP_SOCK_ADDR = 8, 18  # types of programs
 _EGRESS, _CONNECT4, _CONNECT6, _SENDMSG4, _SENDMSG6 = 1, 10, 11, 14, 15  # types of attachments
-_ALLOW_OVERRIDE = 1  # so the next attachment replaces this one
+_ALLOW_OVERRIDE = 1  # allows the next attachment to replace this one
 _LOAD_BYTES = 26  # bpf_skb_load_bytes
 _LICENSE, _NAME = b"GPL", b"steward_egress"
 _LOAD_FORM = struct.Struct("=IIQQIIQII16sII")
 _LONGEST_REASON = 65536
 
-# Operations of the kernel's machine. Comparisons have 32 bits, so no number is negative.
+# eBPF opcodes. Comparisons have 32 bits, so no number is negative.
 _LOAD, _LOAD_HALF, _LOAD_BYTE, _SET, _COPY, _ADD = 0x61, 0x69, 0x71, 0xB7, 0xBF, 0x07
 _AND, _SHIFT, _EQUAL, _UNEQUAL, _CALL, _EXIT = 0x54, 0x64, 0x16, 0x56, 0x85, 0x95
-_STACK = 10  # the register that holds the end of the stack
-_HEADER, _PORTS = -64, -8  # places on the stack
+_STACK = 10  # the frame pointer
+_HEADER, _PORTS = -64, -8  # stack offsets
 
 # struct bpf_sock_addr and struct __sk_buff
 _ADDRESS4, _ADDRESS6, _PORT, _PROTOCOL = 4, 8, 24, 16
 _IP4, _IP6 = 0x0800, 0x86DD  # linux/if_ether.h
-_HEADERS = {_IP4: (20, 16), _IP6: (40, 24)}  # length, and where the destination lies
+_HEADERS = {_IP4: (20, 16), _IP6: (40, 24)}  # header length, and offset of the destination
 
 
-class Denied(NamedTuple):
-    """Addresses that no task reaches: at one port, or at all but that of name servers."""
+class DeniedAddresses(NamedTuple):
+    """Addresses that tasks cannot reach: at one port, or at all ports except DNS."""
 
     network: Network
     port: int = 0
 
 
-def programs(denied: Iterable[Denied]) -> Mapping[int, bytes]:
-    """Return a program for each type of attachment."""
+def programs(denied: Iterable[DeniedAddresses]) -> Mapping[int, bytes]:
+    """Return a program for each attachment type."""
     given = list(denied)
     four = [one for one in given if isinstance(one.network, IPv4Network)]
     six = [one for one in given if isinstance(one.network, IPv6Network)]
-    mapped = [Denied(_mapped(one.network), one.port) for one in four]
+    mapped = [DeniedAddresses(_mapped(one.network), one.port) for one in four]
     own = b"".join(_of_address(_ADDRESS4, four))
     other = b"".join(_of_address(_ADDRESS6, [*six, *mapped]))
     packets = b"".join(_of_packets({_IP4: four, _IP6: six}))
@@ -72,8 +71,8 @@ def programs(denied: Iterable[Denied]) -> Mapping[int, bytes]:
     }
 
 
-def attach(group: str, denied: Iterable[Denied]) -> None:
-    """Keep all processes of a group, and of those below it, from addresses. Raises `OSError`."""
+def attach(group: str, denied: Iterable[DeniedAddresses]) -> None:
+    """Block addresses for all processes of a cgroup and its children. Raises `OSError`."""
     with _Directory(group) as place:
         for where, program in programs(denied).items():
             loaded = _load(where, program)
@@ -84,7 +83,7 @@ def attach(group: str, denied: Iterable[Denied]) -> None:
 
 
 def detach(group: str) -> None:
-    """Let a group reach all addresses again. Raises `OSError`."""
+    """Remove the programs of a cgroup. Raises `OSError`."""
     with _Directory(group) as place:
         for where in programs(()):
             try:
@@ -95,14 +94,21 @@ def detach(group: str) -> None:
 
 
 def is_attached(group: str) -> bool:
-    """Return whether the kernel has a program of every type for a group."""
-    with suppress(OSError), _Directory(group) as place:
-        return all(_count(place, where) for where in programs(()))
-    return False
+    """Return whether a cgroup has a program of every type.
+
+    Raises `PermissionError` if only root may query that.
+    """
+    try:
+        with _Directory(group) as place:
+            return all(_count(place, where) for where in programs(()))
+    except PermissionError:
+        raise
+    except OSError:
+        return False
 
 
 class _Directory:
-    """A group that is open while the block runs."""
+    """A cgroup that is open while the block runs."""
 
     def __init__(self, path: str) -> None:
         self._path, self._descriptor = path, -1
@@ -118,14 +124,14 @@ class _Directory:
 # --- programs ---
 
 
-def _of_address(address: int, denied: Iterable[Denied]) -> Iterator[bytes]:
-    """Yield a program for connections: their address lies in what it is given."""
+def _of_address(address: int, denied: Iterable[DeniedAddresses]) -> Iterator[bytes]:
+    """Yield a program for connections; the address is in its context argument."""
     yield _do(_LOAD, to=2, by=1, at=_PORT)
     yield from _decide(1, address, denied)
 
 
-def _of_packets(denied: Mapping[int, list[Denied]]) -> Iterator[bytes]:
-    """Yield the program for packets, which begin with the header of their protocol."""
+def _of_packets(denied: Mapping[int, list[DeniedAddresses]]) -> Iterator[bytes]:
+    """Yield the packet program; a packet begins with the IP header."""
     yield _do(_COPY, to=6, by=1)
     yield _do(_LOAD, to=7, by=6, at=_PROTOCOL)
     for protocol, some in denied.items():
@@ -135,7 +141,7 @@ def _of_packets(denied: Mapping[int, list[Denied]]) -> Iterator[bytes]:
     yield from _answer(1)
 
 
-def _of_protocol(protocol: int, denied: Iterable[Denied]) -> Iterator[bytes]:
+def _of_protocol(protocol: int, denied: Iterable[DeniedAddresses]) -> Iterator[bytes]:
     length, destination = _HEADERS[protocol]
     yield _do(_SET, to=8)
     yield from _bytes_of_packet(_HEADER, length)
@@ -153,7 +159,7 @@ def _of_protocol(protocol: int, denied: Iterable[Denied]) -> Iterator[bytes]:
 
 
 def _bytes_of_packet(place: int, count: int) -> Iterator[bytes]:
-    """Yield what copies bytes to the stack, from where register 8 says."""
+    """Yield instructions that copy packet bytes to the stack, from the offset in register 8."""
     yield _do(_COPY, to=1, by=6)
     yield _do(_COPY, to=2, by=8)
     yield _do(_COPY, to=3, by=_STACK)
@@ -162,12 +168,12 @@ def _bytes_of_packet(place: int, count: int) -> Iterator[bytes]:
     yield _do(_CALL, number=_LOAD_BYTES)
 
 
-def _decide(register: int, address: int, denied: Iterable[Denied]) -> Iterator[bytes]:
-    """Yield the answer: the port is in register 2, the address where another register says."""
+def _decide(register: int, address: int, denied: Iterable[DeniedAddresses]) -> Iterator[bytes]:
+    """Yield the decision: the port is in register 2, the address where `register` points."""
     yield _do(_UNEQUAL, to=2, at=2, number=_big(_DNS))
     yield from _answer(1)
     for one in denied:
-        tests: list[tuple[bytes, int, int]] = []  # what loads, which register, what it must be
+        tests: list[tuple[bytes, int, int]] = []  # load instruction, register, expected value
         words = struct.iter_unpack("=I", one.network.network_address.packed)
         masks = struct.iter_unpack("=I", one.network.netmask.packed)
         for index, ((word,), (mask,)) in enumerate(zip(words, masks, strict=True)):
@@ -190,17 +196,17 @@ def _answer(verdict: int) -> Iterator[bytes]:
 
 
 def _do(operation: int, *, to: int = 0, by: int = 0, at: int = 0, number: int = 0) -> bytes:
-    """Return an instruction of the kernel's machine."""
+    """Return an eBPF instruction."""
     return struct.pack("=BBhI", operation, by << 4 | to, at, number & 0xFFFFFFFF)
 
 
 def _big(number: int) -> int:
-    """Return 16 bits as they read here when they lie in the order of networks."""
+    """Return a 16-bit number in network byte order as read on this host."""
     return int.from_bytes(number.to_bytes(2, "big"), sys.byteorder)
 
 
 def _mapped(network: Network) -> IPv6Network:
-    """Return an IPv4 network as sockets of IPv6 name it."""
+    """Return an IPv4 network as an IPv4-mapped IPv6 network."""
     return IPv6Network(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
 
 
@@ -230,10 +236,9 @@ def _load(where: int, program: bytes) -> int:
 
 
 def _count(place: int, where: int) -> int:
-    """Return how many programs of a type a group has."""
+    """Return the number of programs of a type on a cgroup."""
     form = ctypes.create_string_buffer(struct.pack("=IIIIQII", place, where, 0, 0, 0, 0, 0))
-    with suppress(OSError):
-        _call(_PROG_QUERY, form)
+    _call(_PROG_QUERY, form)
     return int(struct.unpack_from("=I", form, 24)[0])
 
 

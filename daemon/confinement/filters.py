@@ -1,12 +1,12 @@
-"""The filters of system calls: what a task may not ask of the kernel, and what the daemon may not.
+"""The system call filters of tasks and of the daemon.
 
-A filter takes away what no ordinary program needs and what has been the way out of many a sandbox:
-parts of the kernel that are large, young or meant for its administrator. Everything else is allowed.
+A filter blocks calls that no ordinary program needs and that sandbox escapes often use: large, new
+or administrative parts of the kernel. Everything else is permitted.
 """
 
 import errno
 
-from daemon.confinement.bpf import Is, Rule, When, assemble, refuse
+from daemon.confinement.bpf import ArgumentComparison, ArgumentTest, Rule, assemble, refuse
 
 _EPERM = refuse(errno.EPERM)
 _ENOSYS = refuse(errno.ENOSYS)
@@ -16,8 +16,8 @@ _ENOSYS = refuse(errno.ENOSYS)
 _NAMESPACES = 0x7E020000
 _NEW_TIME = 0x80
 _SET_ID = 0o6000  # S_ISUID, S_ISGID
-_O_CREAT, _O_TMPFILE = 0o100, 0o20000000  # the bit of its own that O_TMPFILE has
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # asm-generic/ioctls.h: put input into a terminal
+_O_CREAT, _O_TMPFILE = 0o100, 0o20000000  # the bit that only O_TMPFILE has
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # asm-generic/ioctls.h: insert input into a terminal
 
 _PROT_WRITE, _PROT_EXEC, _SHM_EXEC = 0x2, 0x4, 0o100000
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
@@ -50,8 +50,8 @@ DENIED = (*_KERNEL, *_MOUNTS, *_ADMINISTRATION)
 def of_tasks(machine: str, *, user_namespaces: bool = False) -> bytes:
     """Return the filter of a task. Raises `bpf.Unknown`.
 
-    With `user_namespaces` it may make namespaces, as browsers do for a sandbox of their own; to
-    mount anything in them it may not.
+    With `user_namespaces` it permits new namespaces, as browsers need them for their sandbox, but
+    no mounts in them.
     """
     rules = [Rule(call, _EPERM) for call in DENIED]
     rules += _terminals()
@@ -62,11 +62,11 @@ def of_tasks(machine: str, *, user_namespaces: bool = False) -> bytes:
 
 
 def of_daemon(machine: str, *, programs: bool = False) -> bytes:
-    """Return the filter of a daemon without rights. Raises `bpf.Unknown`.
+    """Return the filter of an unprivileged daemon. Raises `bpf.Unknown`.
 
-    Besides what tasks may not, it cannot change its user, map memory that it can both write and
-    execute, or open sockets other than those of the machine and of IP. With `programs` it may
-    execute others: commands of notifications, git, the programs of a cluster.
+    In addition to the restrictions of tasks, it cannot change its user, map memory that is writable
+    and executable, or open other sockets than Unix and IP. With `programs` it may execute programs:
+    notification commands, git, and cluster clients.
     """
     rules = [Rule(call, _EPERM) for call in (*DENIED, "chroot", *_USERS)]
     rules += [*_terminals(), *_set_id(), *_namespaces(), *_memory(), *_sockets()]
@@ -76,54 +76,67 @@ def of_daemon(machine: str, *, programs: bool = False) -> bytes:
 
 
 def _memory() -> list[Rule]:
-    """Return what refuses memory that is written and executed."""
-    both = (When(2, Is.ANY_BIT, _PROT_WRITE), When(2, Is.ANY_BIT, _PROT_EXEC))
+    """Return rules against memory that is writable and executable."""
+    both = (
+        ArgumentTest(2, ArgumentComparison.ANY_BIT, _PROT_WRITE),
+        ArgumentTest(2, ArgumentComparison.ANY_BIT, _PROT_EXEC),
+    )
     return [
         Rule("mmap", _EPERM, both),
         *(Rule(one, _EPERM, (both[1],)) for one in ("mprotect", "pkey_mprotect")),
-        Rule("shmat", _EPERM, (When(2, Is.ANY_BIT, _SHM_EXEC),)),
+        Rule("shmat", _EPERM, (ArgumentTest(2, ArgumentComparison.ANY_BIT, _SHM_EXEC),)),
     ]
 
 
 def _sockets() -> list[Rule]:
-    """Return what refuses sockets but those of AF_UNIX, AF_INET and AF_INET6."""
-    others = tuple(When(0, Is.UNEQUAL, family) for family in _FAMILIES)
+    """Return rules against sockets other than AF_UNIX, AF_INET and AF_INET6."""
+    others = tuple(ArgumentTest(0, ArgumentComparison.UNEQUAL, family) for family in _FAMILIES)
     refused = refuse(errno.EAFNOSUPPORT)
     return [Rule(call, refused, others) for call in ("socket", "socketpair")]
 
 
 def _namespaces() -> list[Rule]:
-    """Return what refuses new namespaces.
+    """Return rules against new namespaces.
 
-    The flags of `clone3` lie in memory, where no filter can look: it does not exist, and the C
-    library turns to `clone`.
+    The flags of `clone3` are in memory, which filters cannot read. The call therefore fails with
+    `ENOSYS`, and the C library falls back to `clone`.
     """
     return [
-        Rule("clone", _EPERM, (When(0, Is.ANY_BIT, _NAMESPACES),)),
+        Rule("clone", _EPERM, (ArgumentTest(0, ArgumentComparison.ANY_BIT, _NAMESPACES),)),
         Rule("clone3", _ENOSYS),
-        Rule("unshare", _EPERM, (When(0, Is.ANY_BIT, _NAMESPACES | _NEW_TIME),)),
+        Rule(
+            "unshare",
+            _EPERM,
+            (ArgumentTest(0, ArgumentComparison.ANY_BIT, _NAMESPACES | _NEW_TIME),),
+        ),
     ]
 
 
 def _terminals() -> list[Rule]:
-    """Return what keeps a task from typing into the terminal of whoever looks at it."""
+    """Return rules against inserting input into a terminal."""
     return [
-        Rule("ioctl", _EPERM, (When(1, Is.EQUAL, number),)) for number in (_TIOCSTI, _TIOCLINUX)
+        Rule("ioctl", _EPERM, (ArgumentTest(1, ArgumentComparison.EQUAL, number),))
+        for number in (_TIOCSTI, _TIOCLINUX)
     ]
 
 
 def _set_id() -> list[Rule]:
-    """Return what refuses files that run as their owner or group, however they come about.
+    """Return rules against set-user-ID and set-group-ID files.
 
-    `openat2` takes its mode from memory: it does not exist, and programs turn to `openat`.
+    `openat2` reads its mode from memory. The call therefore fails with `ENOSYS`, and programs fall
+    back to `openat`.
     """
     modes = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "creat": 1, "mknod": 1, "mknodat": 2}
     rules = [
-        Rule(call, _EPERM, (When(argument, Is.ANY_BIT, _SET_ID),))
+        Rule(call, _EPERM, (ArgumentTest(argument, ArgumentComparison.ANY_BIT, _SET_ID),))
         for call, argument in modes.items()
     ]
-    # Where no file is made the mode is whatever lay in the register.
+    # Without creation of a file, the mode argument is undefined.
     for call, flags in (("open", 1), ("openat", 2)):
-        makes = When(flags, Is.ANY_BIT, _O_CREAT | _O_TMPFILE)
-        rules.append(Rule(call, _EPERM, (makes, When(flags + 1, Is.ANY_BIT, _SET_ID))))
+        makes = ArgumentTest(flags, ArgumentComparison.ANY_BIT, _O_CREAT | _O_TMPFILE)
+        rules.append(
+            Rule(
+                call, _EPERM, (makes, ArgumentTest(flags + 1, ArgumentComparison.ANY_BIT, _SET_ID))
+            )
+        )
     return [*rules, Rule("openat2", _ENOSYS)]

@@ -1,8 +1,8 @@
-"""Give rights away for good: what a process asks the kernel to take from it.
+"""Drop privileges of a process irrevocably.
 
-Nothing here can be undone, and all of it passes on to what the process starts. Landlock and the
-capabilities belong to a thread: call these before the first thread starts. A filter reaches every
-thread. Each function raises `OSError` when the kernel refuses.
+Child processes inherit all restrictions. Landlock and capabilities are per thread: call these
+functions before the first thread starts. A filter applies to all threads. Each function raises
+`OSError` when the kernel refuses.
 """
 
 import ctypes
@@ -21,31 +21,40 @@ _CAPABILITY_VERSION = 0x20080522  # linux/capability.h: two words for each set
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC = 1, 1  # linux/seccomp.h
 _LANDLOCK_VERSION, _LANDLOCK_PATH_BENEATH = 1, 1  # linux/landlock.h
 
-_READ = 0b1101  # LANDLOCK_ACCESS_FS_EXECUTE, READ_FILE, READ_DIR
-_OF_FILES = 0b1100000000000111  # the rights that a rule about one file may name
-# All rights that each version of Landlock knows, from the first.
+_EXECUTE = 0b1  # LANDLOCK_ACCESS_FS_EXECUTE
+_READ = 0b1101  # the same, READ_FILE, READ_DIR
+_OF_FILES = 0b1100000000000111  # the rights for rules about single files
+# All rights of each Landlock version, from the first on.
 _KNOWN = (0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
 
 
 def give_up_new_privileges() -> None:
-    """No program that this process executes gets rights from its file: set-uid bits do nothing."""
+    """Set no_new_privs: executed programs gain no privileges.
+
+    Set-user-ID bits and file capabilities then have no effect.
+    """
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
-def give_up_capabilities() -> None:
-    """Empty all sets of capabilities, also those that a program of root's would get."""
-    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+def bound_capabilities() -> None:
+    """Clear the bounding set of capabilities; for an ordinary user it stays."""
     with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
         last = int(file.read())
-    with suppress(PermissionError):  # an ordinary user may not, and has none to gain from it
+    with suppress(PermissionError):  # not permitted for an ordinary user, who cannot gain any
         for capability in range(last + 1):
             _prctl(_PR_CAPBSET_DROP, capability)
+
+
+def give_up_capabilities() -> None:
+    """Clear all capability sets, including those for executed programs of root."""
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    bound_capabilities()
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     _check(_libc().capset(header, bytes(24)))
 
 
 def filter_calls(program: bytes) -> None:
-    """Put a filter of system calls before every thread. New privileges have to be given up before."""
+    """Install a system call filter in all threads; requires no_new_privs."""
     text = ctypes.create_string_buffer(program, len(program))
     size = len(program) // bpf.SIZE
     form = struct.pack("@HP", size, ctypes.addressof(text))
@@ -57,45 +66,66 @@ def filter_calls(program: bytes) -> None:
 
 
 def landlock_version() -> int:
-    """Return which version of Landlock the kernel has; 0: none."""
+    """Return the Landlock version of the kernel; 0 if it is not available."""
     with suppress(OSError, bpf.Unknown):
         return _landlock("create_ruleset", None, 0, _LANDLOCK_VERSION)
     return 0
 
 
 def restrict_files(writable: Iterable[str], readable: Iterable[str]) -> bool:
-    """Leave of all files those below these paths; return whether the kernel can do that.
+    """Restrict file access to these paths; return whether the kernel supports it.
 
-    New privileges have to be given up before. A path that does not exist is left out.
+    This requires no_new_privs. Paths that do not exist are ignored.
     """
-    version = landlock_version()
-    if not version:
+    rules = rules_of_files(writable, readable)
+    if rules is None:
         return False
-    every = _KNOWN[min(version, len(_KNOWN)) - 1]
-    ruleset = _landlock("create_ruleset", struct.pack("=Q", every), 8, 0)
-    try:
-        for paths, rights in ((writable, every), (readable, _READ)):
-            for path in paths:
-                with suppress(FileNotFoundError):
-                    _allow(ruleset, path, rights)
-        _landlock("restrict_self", ruleset, 0)
-    finally:
-        os.close(ruleset)
-    _restricted.append(version)
+    keep_to(rules)
     return True
 
 
+def rules_of_files(writable: Iterable[str], readable: Iterable[str]) -> int | None:
+    """Return a Landlock ruleset; None without Landlock.
+
+    Writable files cannot be executed, unless a readable path is above them. Paths that do not exist
+    are ignored.
+    """
+    version = landlock_version()
+    if not version:
+        return None
+    every = _KNOWN[min(version, len(_KNOWN)) - 1]
+    ruleset = _landlock("create_ruleset", struct.pack("=Q", every), 8, 0)
+    try:
+        for paths, rights in ((writable, every & ~_EXECUTE), (readable, _READ)):
+            for path in paths:
+                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                    _allow(ruleset, path, rights)
+    except BaseException:
+        os.close(ruleset)
+        raise
+    return ruleset
+
+
+def keep_to(rules: int) -> None:
+    """Apply a ruleset and close its descriptor; requires no_new_privs."""
+    try:
+        _landlock("restrict_self", rules, 0)
+    finally:
+        os.close(rules)
+    _restricted.append(rules)
+
+
 def are_files_restricted() -> bool:
-    """Return whether this process has given up files. The kernel tells nobody."""
+    """Return whether this process has restricted its file access. The kernel does not report it."""
     return bool(_restricted)
 
 
 def is_dumpable() -> bool:
-    """Return whether other processes of its user can read the memory of this one."""
+    """Return whether other processes of the same user can read this process's memory."""
     return _check(_libc().prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)) == 1
 
 
-_restricted: list[int] = []  # the kernel's state, which is the process's as well
+_restricted: list[int] = []  # per process, like the kernel's state
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

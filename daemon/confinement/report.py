@@ -1,6 +1,6 @@
-"""Which limits hold for a process, read from the kernel's own account of it (`/proc/PID`).
+"""Report the restrictions of a process, as read from the kernel (`/proc/PID`).
 
-Settings say what a process should be kept from. This module says what the kernel keeps it from.
+The configuration states the intended restrictions; this module reports the effective ones.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from daemon.confinement import kernel
 
 _MODES = {"0": "no filter", "1": "strict", "2": "filter"}
-_LAUNCHER = "steward-launch"  # the name that `daemon/launcher/begin.py` gives itself
+_LAUNCHER = "steward-launch"  # set by `daemon/launcher/fork.py`
 # linux/capability.h, by number
 _CAPABILITIES = (
     *("chown", "dac_override", "dac_read_search", "fowner", "fsetid", "kill", "setgid", "setuid"),
@@ -27,7 +27,7 @@ _SHOWN = 3  # names in a reason before "and N more"
 
 
 class Finding(NamedTuple):
-    """A rule, and whether it holds; the reason says by what, or why not."""
+    """A restriction and whether it is effective, with the mechanism or the reason."""
 
     rule: str
     holds: bool
@@ -35,10 +35,10 @@ class Finding(NamedTuple):
 
 
 class Confinement(NamedTuple):
-    """What a process may still do, as far as the kernel tells."""
+    """The remaining privileges of a process, as far as the kernel reports them."""
 
-    user: int  # the effective one
-    capabilities: tuple[str, ...]  # that it has, or could gain by executing a program
+    user: int  # effective user ID
+    capabilities: tuple[str, ...]  # held, or gained by executing a program
     no_new_privileges: bool
     filter: str
     filters: int
@@ -47,11 +47,11 @@ class Confinement(NamedTuple):
 
 
 def of(status: str, *, files_restricted: bool, dumpable: bool) -> Confinement:
-    """Return what holds, from the text of `/proc/PID/status` and what that does not tell."""
+    """Return the privileges from the text of `/proc/PID/status` and values that it lacks."""
     fields = _fields(status)
     return Confinement(
         user=int(fields["Uid"].split()[1]),
-        capabilities=tuple(_capabilities(fields)),
+        capabilities=tuple(_capabilities(fields, can_gain=fields["NoNewPrivs"].strip() != "1")),
         no_new_privileges=fields["NoNewPrivs"].strip() == "1",
         filter=_MODES.get(fields.get("Seccomp", "").strip(), "unknown"),
         filters=int(fields.get("Seccomp_filters", "0")),
@@ -61,7 +61,7 @@ def of(status: str, *, files_restricted: bool, dumpable: bool) -> Confinement:
 
 
 def of_daemon() -> list[Finding]:
-    """Return what holds for this process. Raises `OSError`."""
+    """Return the findings about this process. Raises `OSError`."""
     return [
         *_of_any(
             of(
@@ -76,7 +76,7 @@ def of_daemon() -> list[Finding]:
 
 
 def of_launcher(pid: int) -> list[Finding]:
-    """Return what holds for the launcher. Raises `OSError`."""
+    """Return the findings about the launcher. Raises `OSError`."""
     status = _read(f"/proc/{pid}/status")
     fields = _fields(status)
     found = of(status, files_restricted=False, dumpable=False)
@@ -88,13 +88,13 @@ def of_launcher(pid: int) -> list[Finding]:
         Finding("session", is_own, "a session of its own" if is_own else "the daemon's session")
     )
     if found.user:
-        # The kernel gives the files of a process that cannot be dumped to root.
+        # The kernel assigns the files of a non-dumpable process to root.
         findings.append(_memory(is_dumpable=os.stat(f"/proc/{pid}").st_uid == found.user))
     return findings
 
 
 def of_task(pid: int) -> list[Finding]:
-    """Return what holds for a process of a task. Raises `OSError` when it has ended."""
+    """Return the findings about a task's process. Raises `OSError` when it has ended."""
     found = of(_read(f"/proc/{pid}/status"), files_restricted=False, dumpable=True)
     return [*_of_any(found), _namespaces(pid), _set_id(pid)]
 
@@ -121,29 +121,34 @@ def _set_id(pid: int) -> Finding:
 
 
 def launcher() -> int | None:
-    """Return the process that is this daemon's launcher."""
+    """Return the process ID of this daemon's launcher, or None."""
     for pid in sorted(_children()):
         with suppress(OSError):
-            # Another program may call itself so, but the launcher is the first child.
+            # Other programs may use this name, but the launcher is the first child.
             if _read(f"/proc/{pid}/comm").strip() == _LAUNCHER:
                 return pid
     return None
 
 
+def user_of(pid: int) -> int:
+    """Return the effective user of a process. Raises `OSError`."""
+    return int(_fields(_read(f"/proc/{pid}/status"))["Uid"].split()[1])
+
+
 def main_process(pids: Iterable[int], *, is_walled: bool) -> int | None:
-    """Return the oldest of a task's processes; behind walls, the oldest of those inside."""
+    """Return the oldest process of a task; with a sandbox, the oldest inside."""
     outside = _levels("self")
     for pid in sorted(pids):
         with suppress(OSError):
             levels = _levels(pid)
-            # The first process inside is the sandbox's own.
+            # The first process inside is bwrap itself.
             if not is_walled or (len(levels) > len(outside) and levels[-1] != "1"):
                 return pid
     return None
 
 
 def of_place(path: str, mountinfo: str) -> Finding:
-    """Return whether set-user-ID files and devices have no effect below a directory."""
+    """Return whether set-user-ID bits and devices are disabled below a directory."""
     options: list[str] = []
     longest = -1
     for place, words in _mounts(mountinfo):
@@ -156,17 +161,17 @@ def of_place(path: str, mountinfo: str) -> Finding:
 
 
 def mounts() -> str:
-    """Return the kernel's table of what is mounted for this process. Raises `OSError`."""
+    """Return the kernel's mount table of this process. Raises `OSError`."""
     return _read("/proc/self/mountinfo")
 
 
 def loose_mounts(mountinfo: str) -> list[str]:
-    """Return the places that are mounted writable and without `nosuid`."""
+    """Return the mount points that are writable without `nosuid`."""
     return [place for place, words in _mounts(mountinfo) if "rw" in words and "nosuid" not in words]
 
 
 def _of_any(found: Confinement) -> list[Finding]:
-    """Return what can be asked of every process."""
+    """Return the findings that apply to any process."""
     held = found.capabilities
     return [
         Finding("user", found.user != 0, f"uid {found.user}" if found.user else "uid 0, root"),
@@ -205,10 +210,15 @@ def _fields(status: str) -> dict[str, str]:
     return dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
 
 
-def _capabilities(fields: Mapping[str, str]) -> list[str]:
-    """Return the names of all that are in any set."""
+def _capabilities(fields: Mapping[str, str], *, can_gain: bool) -> list[str]:
+    """Return the capabilities in any set; the bounding set only if it is usable.
+
+    With no_new_privs, an ordinary user gains none from a program file.
+    """
     held = 0
-    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+    is_root = fields["Uid"].split()[1] == "0"
+    gained = ("CapInh", "CapBnd") if can_gain or is_root else ()
+    for name in ("CapPrm", "CapEff", "CapAmb", *gained):
         held |= int(fields[name], 16)
     names = dict(enumerate(_CAPABILITIES))
     numbers = [number for number in range(held.bit_length()) if held >> number & 1]
@@ -216,7 +226,7 @@ def _capabilities(fields: Mapping[str, str]) -> list[str]:
 
 
 def _mounts(mountinfo: str) -> Iterable[tuple[str, list[str]]]:
-    """Yield where something is mounted, with its options, in the order of mounting."""
+    """Yield mount points with their options, in mount order."""
     for line in mountinfo.splitlines():
         words = line.split()
         place = words[4].encode("latin-1", "replace").decode("unicode_escape")
@@ -230,7 +240,7 @@ def _children() -> Iterable[int]:
 
 
 def _levels(pid: int | str) -> list[str]:
-    """Return the numbers of a process in each namespace that it is in, the outermost first."""
+    """Return the IDs of a process in each of its PID namespaces, outermost first."""
     return _fields(_read(f"/proc/{pid}/status")).get("NSpid", "").split()
 
 

@@ -1,1 +1,1 @@
-"""What drives the scheduler: evaluations in, stored plans out."""
+"""Process evaluations: run the scheduler and store its plans."""

@@ -1,14 +1,13 @@
-"""Storing a plan: checked against the present, then kept together with the end of its evaluation.
+"""Store a plan, checked against the current state, together with the end of its evaluation.
 
-The plan was made from a snapshot. In the write, the job and every allocation that the plan
-changes must still be as the snapshot had them; otherwise nothing is stored and the evaluation
-stays as it is, to be looked at again. So an evaluation is finished exactly when its plan is kept,
-and a crash in between hands it out again.
+The plan was made from a read snapshot. The write requires that the job and all changed allocations
+are still as in the snapshot. Otherwise nothing is stored and the evaluation is processed again. An
+evaluation is complete exactly when its plan is stored, and after a crash it is processed again.
 """
 
 import msgspec
 
-from daemon.evals.openings import least_room
+from daemon.evals.unblocker import smallest_resource_ask
 from daemon.scheduler.state import ClusterState, Eviction, Plan
 from storage.queries import (
     allocations,
@@ -28,13 +27,14 @@ from storage.store import Store
 from storage.writer import Transaction
 
 _PREEMPTED = "Preempted by alloc ID {}"
+_MANY = 20  # changes, or groups with counts; storing more takes longer than 2 ms
 _SUPERSEDED = "canceled after more recent eval was processed"
 
 
 async def apply(
     store: Store, evaluation: Evaluation, state: ClusterState, plan: Plan, *, now: int
 ) -> bool:
-    """Store a plan and finish its evaluation; tell whether the plan was still good."""
+    """Store a plan and complete its evaluation; return whether the plan was still valid."""
 
     def write(tx: Transaction) -> bool:
         if _is_stale(tx, evaluation, state, plan):
@@ -55,16 +55,17 @@ async def apply(
             evaluations.put(tx, follow_up, now)
         _finish(tx, evaluation, state, plan, now)
         job_status.set_queued(tx, evaluation.namespace, evaluation.job_id, dict(plan.queued))
-        job_status.settle(tx, evaluation.namespace, evaluation.job_id)
+        job_status.refresh_summary(tx, evaluation.namespace, evaluation.job_id)
         for displaced in plan.displaced:
-            job_status.settle(tx, displaced.namespace, displaced.job_id)
+            job_status.refresh_summary(tx, displaced.namespace, displaced.job_id)
         return True
 
-    return await store.write(write)
+    changes = len(plan.place) + len(plan.change) + len(plan.evict) + len(plan.deployments)
+    return await store.write(write, is_long=changes > _MANY or len(plan.queued) > _MANY)
 
 
 def _with_key(allocation: Allocation, key_id: str) -> Allocation:
-    """Return an allocation with the key that signs what its tasks say of themselves."""
+    """Return an allocation with the ID of the key that signs its workload identities."""
     placement = msgspec.structs.replace(allocation.placement, signing_key_id=key_id)
     return msgspec.structs.replace(allocation, placement=placement)
 
@@ -84,7 +85,7 @@ def _is_stale(tx: Transaction, evaluation: Evaluation, state: ClusterState, plan
         present, holder = allocations.find(tx, eviction.holder.id), eviction.holder
         if present is None or present.alloc_modify_index != holder.alloc_modify_index:
             return True
-        if present.client_terminal:  # there is more room than was seen
+        if present.client_terminal:  # more capacity than in the snapshot
             return True
     for changed in plan.deployments:
         stored = deployments.find(tx, changed.id)
@@ -94,10 +95,10 @@ def _is_stale(tx: Transaction, evaluation: Evaluation, state: ClusterState, plan
 
 
 def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
-    """Tell whether the nodes that get something are as they were.
+    """Return whether the nodes of placed allocations are unchanged.
 
-    Only one worker places, and it has counted what it places at the same time: so what nodes hold
-    can only have shrunk.
+    Only one worker places allocations, and it counts its own placements. The allocated resources of
+    a node can therefore only have shrunk.
     """
     seen = {one.node.id: one.node.modify_index for one in state.nodes}
     chosen = {one.node_id for one in plan.place}
@@ -105,9 +106,9 @@ def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
 
 
 def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:
-    """Store the desired halves; health that the plan does not change is the runner's to keep.
+    """Store the desired states; health belongs to the runner unless the plan changes it.
 
-    Of what the runner reports, only the scheduler can say that an allocation is lost.
+    Of the client state, the scheduler only sets an allocation to lost.
     """
     seen = {one.id: one for one in state.allocations}
     for planned in plan.change:
@@ -118,12 +119,12 @@ def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:
         allocations.set_desired(tx, kept, now)
         if planned.client_status != seen[planned.id].client_status:
             allocations.set_client(tx, kept, now)
-    if _matters_less(state, plan):  # others may displace it who could not before
+    if _matters_less(state, plan):  # jobs that could not preempt it before may do so now
         tx.touch(evaluations.ROOM, evaluations.ROOM)
 
 
 def _matters_less(state: ClusterState, plan: Plan) -> bool:
-    """Tell whether something goes on in a version of the job that has a lower priority."""
+    """Return whether an allocation continues in a version of the job with a lower priority."""
     seen = {one.id: state.versions.get(one.job_version) for one in state.allocations}
     return any(
         (before := seen[one.id]) is not None and before.priority > state.job.priority
@@ -133,7 +134,7 @@ def _matters_less(state: ClusterState, plan: Plan) -> bool:
 
 
 def _evict(tx: Transaction, eviction: Eviction, now: int) -> None:
-    """Have an allocation end that makes room for another one."""
+    """Stop a preempted allocation."""
     present = allocations.find(tx, eviction.holder.id)
     if present is None:
         return
@@ -149,7 +150,7 @@ def _evict(tx: Transaction, eviction: Eviction, now: int) -> None:
 def _finish(
     tx: Transaction, evaluation: Evaluation, state: ClusterState, plan: Plan, now: int
 ) -> None:
-    """Complete the evaluation, or leave it blocked when it was and still does not fit."""
+    """Complete the evaluation, or keep it blocked if it was blocked and still does not fit."""
     _cancel_superseded(tx, evaluation, now)
     done = msgspec.structs.replace(
         evaluation,
@@ -160,7 +161,7 @@ def _finish(
         queued_allocations=plan.queued,
         next_eval=plan.evaluations[-1].id if plan.evaluations else "",
     )
-    needs = least_room(state, plan) if plan.blocked else NO_ROOM
+    needs = smallest_resource_ask(state, plan) if plan.blocked else NO_ROOM
     if plan.blocked and evaluation.status == EvalStatus.BLOCKED:
         again = msgspec.structs.replace(
             done,
@@ -178,7 +179,7 @@ def _finish(
 
 
 def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> None:
-    """Cancel what waited for room before, and of those that are ready all but the newest."""
+    """Cancel older blocked evaluations of the job, and all pending ones except the newest."""
     key = (evaluation.namespace, evaluation.job_id)
     others = [one for one in evaluations.unfinished(tx, *key) if one.id != evaluation.id]
     blocked = [one for one in others if one.status == EvalStatus.BLOCKED]
@@ -191,13 +192,13 @@ def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> Non
 
 
 async def fail(store: Store, evaluation: Evaluation, reason: str, *, now: int) -> None:
-    """Give an evaluation up, and say why."""
+    """Mark an evaluation as failed, with the reason."""
 
     def write(tx: Transaction) -> None:
         failed = msgspec.structs.replace(
             evaluation, status=EvalStatus.FAILED, status_description=reason
         )
         evaluations.put(tx, failed, now)
-        job_status.settle(tx, evaluation.namespace, evaluation.job_id)
+        job_status.refresh_summary(tx, evaluation.namespace, evaluation.job_id)
 
     await store.write(write)

@@ -1,34 +1,34 @@
-"""What would happen: the scheduler's decision about a job that is not stored.
+"""Dry runs: compute the plan for a job without storing it.
 
-The decision is the one that a registration would lead to, made from the same state, and then
-forgotten: nothing is written (golden: plan, plan-batch-system).
+The plan is that of a registration in the current state. Nothing is written (recorded from Nomad:
+plan, plan-batch-system).
 """
 
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from daemon.evals.decision import decide
-from daemon.evals.state import load
+from daemon.evals.cluster_state import load_cluster_state
+from daemon.evals.schedule_with_preemption import decide
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.periodic import next_slot
 from daemon.jobspec.canonicalize import keep_scaling_ids, same_definition
 from daemon.jobspec.diff import diff_jobs
 from daemon.jobspec.diffs.annotations import annotate
-from daemon.listening import Listener, sentences
-from daemon.scheduler.nodes.fit import need_of
+from daemon.net.port_listeners import PortListener, describe_conflicts
+from daemon.scheduler.nodes.capacity import resource_ask
 from daemon.scheduler.state import Plan
-from storage.queries import allocations, holdings, jobs, nodes
-from storage.readers import Snapshot
-from storage.records import views
+from storage.queries import allocated_resources, allocations, jobs, nodes
+from storage.read_pool import ReadSnapshot
+from storage.records import allocation_views
 from storage.records.codec import encode
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations, Trigger
 from storage.records.job import Job
 
 
-class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What a registration would lead to; `index` is that of the job as it is stored, or 0."""
+class DryRunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a registration; `index` is that of the stored job, or 0."""
 
     index: int
     diff: JobDiff
@@ -38,8 +38,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     next_launch: int | None  # of a periodic job, nanoseconds
 
 
-def dry_run(db: Snapshot, job: Job, *, now: int, ids: Iterator[str]) -> Outlook:
-    """Return what registering a complete job would lead to."""
+def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryRunResult:
+    """Return the result of registering a complete job."""
     present = jobs.current(db, job.namespace, job.id)
     planned = _as_stored(job, present, ids)
     is_same = present is not None and same_definition(present, planned)
@@ -49,14 +49,14 @@ def dry_run(db: Snapshot, job: Job, *, now: int, ids: Iterator[str]) -> Outlook:
         Trigger.JOB_REGISTER,
         job_modify_index=0 if present is None or is_same else planned.job_modify_index,
     )
-    state = load(db, evaluation, kind=planned.type)
+    state = load_cluster_state(db, evaluation, kind=planned.type)
     alone = _as_one_instance(planned)
     state = msgspec.structs.replace(
         state, job=alone, versions={**state.versions, planned.version: alone}
     )
     plan = decide(db, state, evaluation, now=now, ids=ids)
     created = [*plan.evaluations, *([plan.blocked] if plan.blocked else [])]
-    return Outlook(
+    return DryRunResult(
         index=present.job_modify_index if present else 0,
         diff=annotate(diff_jobs(present, planned), plan.annotations.desired_tg_updates),
         annotations=_annotations(db, plan, job.namespace),
@@ -67,28 +67,32 @@ def dry_run(db: Snapshot, job: Job, *, now: int, ids: Iterator[str]) -> Outlook:
 
 
 def static_ports(job: Job) -> list[tuple[str, int]]:
-    """Return the ports that a job asks for by number, with their labels."""
+    """Return the static ports of a job with their labels."""
     return [
         (port.label, port.value)
         for group in job.task_groups or ()
-        for network in need_of(group).networks
+        for network in resource_ask(group).networks
         for port in network.reserved_ports or ()
     ]
 
 
-def in_use(db: Snapshot, job: Job, listeners: Iterable[Listener]) -> list[str]:
-    """Return who listens on static ports of a job that no allocation holds."""
-    held = [holdings.held(db, node.id).ports for node in nodes.every(db)]
+def external_port_listeners(
+    db: ReadSnapshot, job: Job, listeners: Iterable[PortListener]
+) -> list[str]:
+    """Return the processes that listen on static ports of a job outside any allocation."""
+    held = [allocated_resources.held(db, node.id).ports for node in nodes.every(db)]
     wanted = [port for port in static_ports(job) if not any(port[1] in ports for ports in held)]
-    return sentences(wanted, listeners)
+    return describe_conflicts(wanted, listeners)
 
 
-def _annotations(db: Snapshot, plan: Plan, namespace: str) -> PlanAnnotations:
-    """Return what a plan does to each group, with those that would make room as listings show them."""
+def _annotations(db: ReadSnapshot, plan: Plan, namespace: str) -> PlanAnnotations:
+    """Return the changes of a plan per group, and the allocations that it would preempt."""
     seen = [one.holder.id for one in plan.evict if one.holder.namespace == namespace]
     found = [allocations.find(db, one) for one in seen]
     stubs = [
-        msgspec.Raw(encode(views.stub(one, allocations.task_states(db, one))))
+        msgspec.Raw(
+            encode(allocation_views.allocation_list_item(one, allocations.task_states(db, one)))
+        )
         for one in found
         if one is not None
     ]
@@ -96,7 +100,7 @@ def _annotations(db: Snapshot, plan: Plan, namespace: str) -> PlanAnnotations:
 
 
 def _as_stored(job: Job, present: Job | None, ids: Iterator[str]) -> Job:
-    """Return the job as a registration would store it: what is unchanged stays the version it is."""
+    """Return the job as it would be stored; an unchanged job keeps its version."""
     index = present.job_modify_index + 1 if present else 1
     planned = keep_scaling_ids(job, present, ids, index)
     if present is None:
@@ -112,7 +116,7 @@ def _as_stored(job: Job, present: Job | None, ids: Iterator[str]) -> Job:
 
 
 def _as_one_instance(job: Job) -> Job:
-    """Return a job that only launches children as one of its children would be."""
+    """Return a periodic or parameterized job in the form of one of its children."""
     if not job.launches_children:
         return job
     return msgspec.structs.replace(job, periodic=None, parameterized_job=None)

@@ -1,26 +1,28 @@
-"""Why what a job lacks is not running: one sentence for each thing that is missing.
+"""Explain why a job is not fully running: one sentence for each missing part.
 
-It is read off what is stored, as the scheduler and the runner left it: nothing is decided anew.
-Amounts of free room are those of this moment.
+The explanation comes from stored results of the scheduler and the runner; no plan is computed.
+Amounts of free resources are current values.
 """
 
 from collections.abc import Iterator
 
 import msgspec
 
-from daemon.evals import shortage
+from daemon.evals import placement_explain
+from daemon.evals.scheduler_config import workers
 from daemon.scheduler import reschedule
-from daemon.wording import several
+from daemon.text.placement_message import count_noun
 from storage.queries import (
     allocations,
     children,
     deployments,
     evaluations,
+    faults,
     jobs,
     nodes,
     periodic,
 )
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus, TaskPhase
 from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
@@ -33,16 +35,16 @@ from storage.records.periodic import SlotOutcome
 from storage.records.times import nanoseconds, rfc3339
 
 
-def explain(db: Snapshot, namespace: str, job_id: str) -> Explanation | None:
-    """Return why what a job lacks is not running; None when there is no such job."""
+def explain_job(db: ReadSnapshot, namespace: str, job_id: str) -> Explanation | None:
+    """Return why parts of a job are not running; None if the job does not exist."""
     job = jobs.current(db, namespace, job_id)
     if job is None:
         return None
     batch = job.type == JobType.BATCH
     found = [
         one
-        for one in allocations.considered(db, namespace, job_id)
-        # A new version of work that ends runs all of it anew, whatever became of the old one.
+        for one in allocations.for_scheduler(db, namespace, job_id)
+        # A new version of a batch job runs completely again, regardless of old results.
         if not (batch and one.job_version != job.version and one.client_terminal)
     ]
     return Explanation(
@@ -54,10 +56,10 @@ def explain(db: Snapshot, namespace: str, job_id: str) -> Explanation | None:
     )
 
 
-def _reasons(db: Snapshot, job: Job, found: list[Allocation]) -> Iterator[Reason]:
+def _reasons(db: ReadSnapshot, job: Job, found: list[Allocation]) -> Iterator[Reason]:
     if job.stop:
         yield Reason(cause=Cause.STOPPED, message="the job was stopped; run it again to start it")
-    elif children.is_held(db, job.namespace, job.id):
+    elif children.is_queued(db, job.namespace, job.id):
         message = f'it waits until fewer children of "{job.parent_id}" are at work'
         yield Reason(cause=Cause.CHILDREN, message=message)
     elif job.periodic is not None:
@@ -76,10 +78,17 @@ def _moment(at: int) -> str:
     return rfc3339(at // SECOND * SECOND)
 
 
-# ---- jobs with a clock --------------------------------------------------------------------------
+# --- periodic jobs ---
 
 
-def _of_clock(db: Snapshot, job: Job) -> Iterator[Reason]:
+def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
+    broken = faults.of_clock(db, job.namespace, job.id)
+    if broken is not None and broken.is_closed:
+        yield Reason(
+            cause=Cause.BROKEN,
+            message=f"Steward gave up its clock: {broken.reason}; change the job, or have it tried "
+            f'again with: steward operator fault release "{broken.kind}" "{broken.key}"',
+        )
     due = periodic.of_job(db, job.namespace, job.id)
     if due is None:
         message = "its clock is off: periodic.enabled is false"
@@ -100,23 +109,24 @@ def _of_clock(db: Snapshot, job: Job) -> Iterator[Reason]:
         yield Reason(cause=Cause.CLOCK, message=message)
 
 
-# ---- groups -------------------------------------------------------------------------------------
+# --- groups ---
 
 
 class _Case(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a job that has allocations of its own."""
+    """The stored facts about a job with allocations."""
 
     job: Job
-    versions: dict[int, Job | None]  # older ones, of which there are allocations
+    versions: dict[int, Job | None]  # older versions that have allocations
     allocations: list[Allocation]
     waiting: list[Evaluation]  # pending or blocked
+    newest: Evaluation | None
     deployment: Deployment | None
 
     def blocked(self) -> list[Evaluation]:
         return [one for one in self.waiting if one.status == EvalStatus.BLOCKED]
 
     def policy_of(self, one: Allocation) -> ReschedulePolicy | None:
-        """Return what the version of an allocation says about placing it again; None: that never happens."""
+        """Return the reschedule policy of an allocation; None if it is never rescheduled."""
         if self.job.type in (JobType.SYSTEM, JobType.SYSBATCH):
             return None
         version = self.versions.get(one.job_version) or self.job
@@ -124,7 +134,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
         return (group.reschedule_policy if group else None) or ReschedulePolicy()
 
     def is_given_up(self, one: Allocation) -> bool:
-        """Tell whether an allocation is of a deployment that has failed, and was not replaced."""
+        """Return whether an allocation belongs to a failed deployment and was not replaced."""
         deployment = self.deployment
         return (
             deployment is not None
@@ -134,19 +144,20 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _case(db: Snapshot, job: Job, found: list[Allocation]) -> _Case:
+def _case(db: ReadSnapshot, job: Job, found: list[Allocation]) -> _Case:
     versions = {one.job_version for one in found} - {job.version}
     return _Case(
         job=job,
         versions={one: jobs.version(db, job.namespace, job.id, one) for one in versions},
         allocations=found,
         waiting=evaluations.unfinished(db, job.namespace, job.id),
+        newest=evaluations.newest(db, job.namespace, job.id),
         deployment=deployments.latest(db, job.namespace, job.id),
     )
 
 
 def _of_group(
-    db: Snapshot, case: _Case, group: TaskGroup, every: list[Allocation]
+    db: ReadSnapshot, case: _Case, group: TaskGroup, every: list[Allocation]
 ) -> Iterator[Reason]:
     wanted = [
         one
@@ -176,9 +187,12 @@ def _of_group(
 
 
 def _displaced(
-    db: Snapshot, found: list[Allocation], group: TaskGroup, present: set[str]
+    db: ReadSnapshot, found: list[Allocation], group: TaskGroup, present: set[str]
 ) -> Iterator[Reason]:
-    """Say for whom something had to go whose place nothing has taken; of other namespaces it is not said."""
+    """Yield which jobs preempted allocations that are not replaced.
+
+    Jobs of other namespaces are not named.
+    """
     newest = {
         one.name: one
         for one in reversed(found)
@@ -197,13 +211,13 @@ def _displaced(
 
 
 def _who(by: Allocation | None, namespace: str) -> str:
-    if by is None:  # it is kept no longer
+    if by is None:  # garbage-collected
         return "another job"
     return f'job "{by.job_id}"' if by.namespace == namespace else "a job of another namespace"
 
 
-def _starting(db: Snapshot, one: Allocation) -> Reason:
-    """Say what became last of the tasks of an allocation that does not run yet."""
+def _starting(db: ReadSnapshot, one: Allocation) -> Reason:
+    """Return the last event of the tasks of an allocation that is not running yet."""
     last = [
         f"task {name}: {event.display_message}"
         for name, state in (one.client.task_states or {}).items()
@@ -215,7 +229,9 @@ def _starting(db: Snapshot, one: Allocation) -> Reason:
         last.append(f'node "{node.name}": {node.status_description}')
     text = "has its place and is starting" + (f" ({'; '.join(last)})" if last else "")
     if ending := sum(_has_not_ended(db, before) for before in _predecessors(one)):
-        text = f"has its place and begins when {several(ending, 'allocation')} there came to an end"
+        text = (
+            f"has its place and begins when {count_noun(ending, 'allocation')} there came to an end"
+        )
     return Reason(
         cause=Cause.START,
         message=f"{one.name} {text}",
@@ -229,13 +245,13 @@ def _predecessors(one: Allocation) -> list[str]:
     return [one.desired.previous_allocation, *(one.desired.waits_for or ())]
 
 
-def _has_not_ended(db: Snapshot, alloc_id: str) -> bool:
+def _has_not_ended(db: ReadSnapshot, alloc_id: str) -> bool:
     found = allocations.find(db, alloc_id)
     return found is not None and not found.client_terminal
 
 
 def _failed(case: _Case, one: Allocation) -> Reason:
-    """Say when an allocation that failed is tried again, or why not."""
+    """Return when a failed allocation is tried again, or why it is not."""
     tries = _tries(one)
     begin = f"{one.name} failed {'once' if tries == 1 else f'{tries} times'}"
     cause, end, until = _next_try(case, one)
@@ -250,7 +266,7 @@ def _failed(case: _Case, one: Allocation) -> Reason:
 
 
 def _tries(one: Allocation) -> int:
-    """Return how often an allocation was placed, those counted in whose place it came."""
+    """Return how often an allocation was placed, including its predecessors."""
     tracker = one.desired.reschedule_tracker
     return 1 + len(tracker.events if tracker else ())
 
@@ -275,7 +291,7 @@ def _next_try(case: _Case, one: Allocation) -> tuple[Cause, str, int]:
             0,
         )
     if reschedule.due_at(one, policy) is None:
-        limit = f"{several(policy.attempts, 'attempt')} within {policy.interval // SECOND}s"
+        limit = f"{count_noun(policy.attempts, 'attempt')} within {policy.interval // SECOND}s"
         return Cause.LIMIT, f"is not placed again: {limit} are used up", 0
     if deployment is not None and deployment.id == one.deployment_id and deployment.active:
         message = f"its deployment {deployment.id} decides what becomes of it"
@@ -283,8 +299,8 @@ def _next_try(case: _Case, one: Allocation) -> tuple[Cause, str, int]:
     return Cause.TURN, "is placed again when the scheduler has looked at it", 0
 
 
-def retry(db: Snapshot, one: Allocation) -> Retry:
-    """Return how often an allocation was tried, and when it is tried again, or why not."""
+def next_retry(db: ReadSnapshot, one: Allocation) -> Retry:
+    """Return how often an allocation was tried, and when it is tried again or why not."""
     message, at = _outlook(db, one)
     states = one.client.task_states or {}
     return Retry(
@@ -295,7 +311,7 @@ def retry(db: Snapshot, one: Allocation) -> Retry:
     )
 
 
-def _outlook(db: Snapshot, one: Allocation) -> tuple[str, int]:
+def _outlook(db: ReadSnapshot, one: Allocation) -> tuple[str, int]:
     if one.desired.next_allocation:
         return f"was placed again as allocation {one.desired.next_allocation}", 0
     if one.desired_status != DesiredStatus.RUN:
@@ -314,13 +330,13 @@ def _outlook(db: Snapshot, one: Allocation) -> tuple[str, int]:
     return f"needs no other try: it is {one.client_status}", 0
 
 
-# ---- what has no place --------------------------------------------------------------------------
+# --- unplaced allocations ---
 
 
 def _unplaced(
-    db: Snapshot, case: _Case, group: TaskGroup, lacking: int, *, retried: int
+    db: ReadSnapshot, case: _Case, group: TaskGroup, lacking: int, *, retried: int
 ) -> Iterator[Reason]:
-    """Say why allocations have no place; `retried` of them are explained by their failures."""
+    """Yield why allocations are unplaced; `retried` of them are explained by their failures."""
     explained = retried
     for evaluation in case.blocked():
         metric = (evaluation.failed_tg_allocs or {}).get(group.name)
@@ -329,40 +345,48 @@ def _unplaced(
             explained += missing
             yield _without_place(db, case, group, metric, missing)
     if lacking > explained:
-        cause, message = _without_decision(case)
+        cause, message = _without_decision(db, case)
         missing = lacking - explained
-        text = f"{several(missing, 'allocation')} not placed: {message}"
+        text = f"{count_noun(missing, 'allocation')} not placed: {message}"
         yield Reason(cause=cause, message=text, task_group=group.name, missing=missing)
 
 
 def _without_place(
-    db: Snapshot, case: _Case, group: TaskGroup, metric: PlacementMetric, missing: int
+    db: ReadSnapshot, case: _Case, group: TaskGroup, metric: PlacementMetric, missing: int
 ) -> Reason:
-    cause, found = shortage.of_group(db, case.job, group, metric)
+    cause, found = placement_explain.explain_group(db, case.job, group, metric)
     return Reason(
         cause=cause,
-        message=f"{several(missing, 'allocation')} not placed, because {found}",
+        message=f"{count_noun(missing, 'allocation')} not placed, because {found}",
         task_group=group.name,
         missing=missing,
     )
 
 
-def _without_decision(case: _Case) -> tuple[Cause, str]:
-    """Return why the scheduler has not placed what is missing, nor tried in vain."""
+def _without_decision(db: ReadSnapshot, case: _Case) -> tuple[Cause, str]:
+    """Return why the scheduler has not tried to place missing allocations."""
     deployment = case.deployment
     for one in case.waiting:
+        if one.status == EvalStatus.PENDING and one.type not in workers(db).types:
+            return (
+                Cause.TURN,
+                f"the scheduler has no worker for {one.type} jobs: an operator took it",
+            )
         if one.status == EvalStatus.PENDING and not one.wait_until:
             return Cause.TURN, f"evaluation {one.id} waits for its turn (priority {one.priority})"
     if deployment is not None and deployment.job_version == case.job.version and _holds(deployment):
         return Cause.DEPLOYMENT, _state_of(deployment)
-    return Cause.TURN, f"nothing asks for it; do so with: steward job eval {case.job.id}"
+    again = f"steward job eval {case.job.id}"
+    if case.newest is not None and case.newest.status == EvalStatus.FAILED:
+        return Cause.BROKEN, f"{case.newest.status_description}; have it tried again with: {again}"
+    return Cause.TURN, f"nothing asks for it; do so with: {again}"
 
 
 def _held_back(deployment: Deployment, group: TaskGroup, outdated: int) -> Iterator[Reason]:
-    """Say why allocations of an older version are still there."""
+    """Yield why allocations of an older version are still running."""
     if not _holds(deployment):
         return
-    kept = f"{several(outdated, 'allocation')} of an older version"
+    kept = f"{count_noun(outdated, 'allocation')} of an older version"
     yield Reason(
         cause=Cause.DEPLOYMENT,
         message=f"{kept} not replaced yet: {_state_of(deployment)}{_awaited(deployment, group)}",
@@ -372,7 +396,7 @@ def _held_back(deployment: Deployment, group: TaskGroup, outdated: int) -> Itera
 
 
 def _holds(deployment: Deployment) -> bool:
-    """Tell whether something may wait for a deployment; for a failed one until it is replaced."""
+    """Return whether a deployment can hold back changes; a failed one does until it is replaced."""
     return deployment.active or deployment.status == DeploymentStatus.FAILED
 
 
@@ -382,7 +406,7 @@ def _state_of(deployment: Deployment) -> str:
 
 
 def _awaited(deployment: Deployment, group: TaskGroup) -> str:
-    """Return what an active deployment waits for, as the rest of a sentence; empty when unknown."""
+    """Return what an active deployment waits for, as the end of a sentence; or empty."""
     state = deployment.task_groups.get(group.name)
     if deployment.status == DeploymentStatus.PAUSED:
         return f"; resume it with: steward deployment resume {deployment.id}"
@@ -398,7 +422,7 @@ def _awaited(deployment: Deployment, group: TaskGroup) -> str:
 
 
 def _deadline(deployment: Deployment, group: str) -> str:
-    """Return until when a deployment waits for a group to come further, as the rest of a sentence."""
+    """Return the progress deadline of a group, as the end of a sentence."""
     state = deployment.task_groups.get(group)
     if state is None or state.progress_due is None:
         return ""

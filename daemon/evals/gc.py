@@ -1,41 +1,55 @@
-"""Forgetting: what is old, or more than is kept, goes in small steps, so that nothing else waits.
+"""Garbage collection: delete expired and surplus objects in small steps.
 
-What may go is looked for in long reads, which hold up nobody; each write removes a little of it,
-and others get their turn in between. A kill in the middle leaves less to do for the next round. A
-job goes with everything that belongs to it; what it leaves behind while it lives goes by age and
-number. Nothing that runs goes, nor what a decision about it may need.
+Candidates come from long reads, which block no writer. Each write deletes a few objects, and other
+writes run in between. After a crash the next round continues. A job is deleted with all its
+objects. Objects of existing jobs are deleted by age and number. Active objects, and objects that a
+scheduler decision may need, are never deleted.
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import msgspec
 import trio
 
 from daemon.clock import Clock
-from daemon.config import Config
-from daemon.jobspec.extensions import CHILDREN_KEPT, CHILDREN_KEPT_FOR
-from storage.queries import children, collection, events, job_listings, job_status, jobs, moments
-from storage.queries.collection import ANY_NUMBER, Key
-from storage.readers import Snapshot
+from daemon.config.settings import Settings
+from daemon.fences import Fences
+from daemon.jobspec.steward_meta import CHILDREN_KEPT, CHILDREN_KEPT_FOR
+from storage import garbage
+from storage.queries import (
+    children,
+    events,
+    garbage_collection,
+    index_times,
+    job_listings,
+    job_status,
+    jobs,
+)
+from storage.queries.garbage_collection import ANY_NUMBER, Key
+from storage.queries.pages import PageRequest
+from storage.read_pool import ReadSnapshot
 from storage.records.base import HOUR
 from storage.records.job import Job
-from storage.store import Store, unless_full
+from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
 PERIOD = 300  # seconds between two rounds
-STEP = 50  # objects that one write removes: a few milliseconds
-ROWS = 500  # rows of one job that one write removes
-FOUND = 1000  # what one read looks for
+STEP = 50  # objects per write, which takes a few milliseconds
+ROWS = 500  # rows of one job per write
+FOUND = 1000  # candidates per read
 _DAY = 24 * HOUR
+_FENCED = "collection round"
+_FENCED_CHILDREN = "collection of children"
 log = logging.getLogger("steward.evals")
 
 Remove = Callable[[Transaction, list[str]], int]
 
 
-class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things are kept, in nanoseconds, and how many of them; of some, of each job."""
+class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Retention times in nanoseconds, and maximum numbers, some of them per job."""
 
     jobs_for: int = 90 * _DAY
     jobs: int = ANY_NUMBER
@@ -48,9 +62,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     events: int = 100_000
 
 
-def retention(config: Config) -> Retention:
-    """Return what the settings say."""
-    return Retention(
+def retention(config: Settings) -> RetentionLimits:
+    """Return the retention from the configuration."""
+    return RetentionLimits(
         jobs_for=config.retention_days * _DAY,
         jobs=config.retention_jobs or ANY_NUMBER,
         allocations_for=config.retention_alloc_days * _DAY,
@@ -63,46 +77,52 @@ def retention(config: Config) -> Retention:
     )
 
 
-async def collect_garbage(store: Store, clock: Clock, kept: Retention) -> None:
-    """Remove what is not to be kept, round after round."""
+async def collect_garbage(
+    store: Store, clock: Clock, kept: RetentionLimits, fences: Fences | None = None
+) -> None:
+    """Run one round after another. An error in a step does not affect the other steps."""
+    fences = fences or Fences(clock)
     while True:
         now = clock.now()
-        async with unless_full("nothing is removed"):
-            await store.write(partial(_note, now=now, kept=kept))
-            before = store.read(collection.counts)
-            await collect(store, now, kept)
-            await collect_children(store, now)
-            _tell(before, store.read(collection.counts))
+        async with tolerate_disk_full("nothing is removed"):
+            before = store.read(garbage_collection.counts)
+            with fences.around(_FENCED, "moments"):
+                await store.write(partial(_note, now=now, kept=kept))
+            with fences.around(_FENCED, "what is kept no longer"):
+                await collect_once(store, now, kept)
+            with fences.around(_FENCED, "children"):
+                await collect_children(store, now, fences)
+            _tell(before, store.read(garbage_collection.counts))
         await trio.sleep(PERIOD)
 
 
-def _note(tx: Transaction, *, now: int, kept: Retention) -> None:
-    moments.note(tx, now)
-    # What is older than all that is kept needs no moment any more.
-    moments.trim(tx, now - max(kept.jobs_for, kept.events_for))
+def _note(tx: Transaction, *, now: int, kept: RetentionLimits) -> None:
+    index_times.record_time(tx, now)
+    # Index times before the longest retention are no longer needed.
+    index_times.trim(tx, now - max(kept.jobs_for, kept.events_for))
 
 
 def _tell(before: dict[str, int], after: dict[str, int]) -> None:
     gone = {kind: number - before.get(kind, 0) for kind, number in after.items()}
     if any(gone.values()):
         parts = [f"{number} {kind}" for kind, number in sorted(gone.items()) if number]
-        log.info("forgotten, as it is kept no longer: %s", ", ".join(parts))
+        log.info("deleted by garbage collection: %s", ", ".join(parts))
 
 
-async def collect(store: Store, now: int, kept: Retention) -> None:
-    """Remove what is older, or more, than is kept at a time."""
-    # Jobs go first: what they leave behind is then looked for only where they live.
-    index = store.read(partial(moments.index_at, time=now - kept.jobs_for))
+async def collect_once(store: Store, now: int, kept: RetentionLimits) -> None:
+    """Delete all objects beyond their retention at time `now`."""
+    # Jobs first: other objects are then only searched for existing jobs.
+    index = store.read(partial(index_times.index_at, time=now - kept.jobs_for))
     while await _forget_jobs(store, index, kept.jobs):
         pass
     gone = 1
-    while gone:  # what cannot be removed after all waits for the next round
+    while gone:  # objects that cannot be deleted are retried in the next round
         found = await store.read_long(partial(_beyond, now=now, kept=kept))
         gone = 0
         for remove, ids in found:
             for first in range(0, len(ids), STEP):
                 gone += await _remove(store, remove, ids[first : first + STEP])
-    index = store.read(partial(moments.index_at, time=now - kept.events_for))
+    index = store.read(partial(index_times.index_at, time=now - kept.events_for))
     while await store.write(partial(_trim_events, kept=kept.events, index=index)) == STEP:
         pass
 
@@ -111,42 +131,42 @@ async def _remove(store: Store, remove: Remove, ids: list[str]) -> int:
     return await store.write(lambda tx: remove(tx, ids))
 
 
-def _beyond(db: Snapshot, *, now: int, kept: Retention) -> list[tuple[Remove, list[str]]]:
-    """Return some of what is kept no longer, with what removes it."""
+def _beyond(db: ReadSnapshot, *, now: int, kept: RetentionLimits) -> list[tuple[Remove, list[str]]]:
+    """Return some objects beyond their retention, with the function that deletes them."""
     before, long_ago = now - kept.allocations_for, now - kept.jobs_for
     return [
         (
-            collection.remove_allocations,
-            collection.replaced_allocations(db, before, kept.allocations, FOUND),
+            garbage_collection.remove_allocations,
+            garbage_collection.replaced_allocations(db, before, kept.allocations, FOUND),
         ),
         (
-            collection.remove_deployments,
-            collection.deployments_beyond(db, kept.deployments, FOUND),
+            garbage_collection.remove_deployments,
+            garbage_collection.deployments_beyond(db, kept.deployments, FOUND),
         ),
         (
-            collection.remove_evaluations,
-            collection.evaluations_beyond(db, kept.evaluations, FOUND),
+            garbage_collection.remove_evaluations,
+            garbage_collection.evaluations_beyond(db, kept.evaluations, FOUND),
         ),
-        (collection.remove_evaluations, collection.orphans(db, long_ago, FOUND)),
+        (garbage_collection.remove_evaluations, garbage_collection.orphans(db, long_ago, FOUND)),
         (
-            collection.remove_notifications,
-            collection.notifications_beyond(db, long_ago, kept.notifications, FOUND),
+            garbage_collection.remove_notifications,
+            garbage_collection.notifications_beyond(db, long_ago, kept.notifications, FOUND),
         ),
     ]
 
 
 def _trim_events(tx: Transaction, *, kept: int, index: int) -> int:
-    return collection.count(tx, "events", events.trim(tx, kept, STEP, index))
+    return garbage_collection.count(tx, "events", events.trim(tx, kept, STEP, index))
 
 
 async def _forget_jobs(store: Store, index: int, kept: int) -> bool:
-    """Remove some of the jobs that have died before an index, or are too many; tell whether any went."""
-    found = await store.read_long(lambda db: collection.dead_jobs(db, index, kept, FOUND))
+    """Delete some dead jobs that are too old or too many; return whether any was deleted."""
+    found = await store.read_long(lambda db: garbage_collection.dead_jobs(db, index, kept, FOUND))
     return bool(await _forget_all(store, found))
 
 
 async def _forget_all(store: Store, keys: Sequence[Key]) -> int:
-    """Remove dead jobs with all that belongs to them, a little in each write; return how many went."""
+    """Delete dead jobs with all their objects, in several writes; return the number of jobs."""
     first = gone = 0
     while first < len(keys):
         looked, went = await store.write(partial(_forget_some, keys=keys[first : first + STEP]))
@@ -155,10 +175,10 @@ async def _forget_all(store: Store, keys: Sequence[Key]) -> int:
 
 
 def _forget_some(tx: Transaction, *, keys: Sequence[Key]) -> tuple[int, int]:
-    """Remove a little; return with how many of the jobs nothing is left to do, and how many went."""
+    """Delete some rows; return the number of completed jobs, and of deleted ones."""
     looked = went = rows = 0
     for key in keys:
-        done, removed = collection.forget_job(tx, key, ROWS - rows)
+        done, removed = garbage_collection.forget_job(tx, key, ROWS - rows)
         rows += removed
         if done:
             looked, went = looked + 1, went + bool(removed)
@@ -167,48 +187,56 @@ def _forget_some(tx: Transaction, *, keys: Sequence[Key]) -> tuple[int, int]:
     return looked, went
 
 
-async def collect_children(store: Store, now: int) -> None:
-    """Remove children that have ended and that their parents do not keep (docs/extensions.md)."""
+async def collect_children(store: Store, now: int, fences: Fences | None = None) -> None:
+    """Delete ended child jobs beyond their parent's limit (docs/extensions.md)."""
     for key in store.read(children.parents):
         await trio.lowlevel.checkpoint()  # there may be thousands of parents
-        parent = store.read(partial(_current, key=key))
-        while parent is not None and (
-            found := store.read(partial(_too_many, parent=parent, now=now))
-        ):
-            if not await _forget_all(store, found):
-                break
+        with fences.around(_FENCED_CHILDREN, "/".join(key)) if fences else nullcontext():
+            await _collect_of(store, key, now)
 
 
-def _current(db: Snapshot, *, key: Key) -> Job | None:
+async def _collect_of(store: Store, key: Key, now: int) -> None:
+    parent = store.read(partial(_current, key=key))
+    while parent is not None and (found := store.read(partial(_too_many, parent=parent, now=now))):
+        if not await _forget_all(store, found):
+            break
+
+
+def _current(db: ReadSnapshot, *, key: Key) -> Job | None:
     return jobs.current(db, *key)
 
 
-def _too_many(db: Snapshot, *, parent: Job, now: int) -> list[Key]:
-    """Return some of the children that a parent keeps no longer."""
+def _too_many(db: ReadSnapshot, *, parent: Job, now: int) -> list[Key]:
+    """Return some child jobs beyond a parent's limit."""
     key = (parent.namespace, parent.id)
     kept, kept_for = CHILDREN_KEPT.of(parent.meta), CHILDREN_KEPT_FOR.of(parent.meta)
     gone: list[str] = []
     if kept is not None:
         gone = children.ended_beyond(db, *key, kept, STEP)
     if kept_for is not None and not gone:
-        gone = children.ended_before(db, *key, moments.index_at(db, now - kept_for), STEP)
+        gone = children.ended_before(db, *key, index_times.index_at(db, now - kept_for), STEP)
     return [(parent.namespace, child_id) for child_id in gone]
 
 
-async def collect_now(store: Store, now: int, kept: Retention) -> None:
-    """Remove everything that is over, however short a time it has been."""
-    await store.write(partial(moments.note, time=now))
-    await collect(store, now, msgspec.structs.replace(kept, jobs_for=0, allocations_for=0))
+async def force_collection(store: Store, now: int, kept: RetentionLimits) -> None:
+    """Delete all terminal objects, regardless of their age."""
+    await store.write(partial(index_times.record_time, time=now))
+    await collect_once(store, now, msgspec.structs.replace(kept, jobs_for=0, allocations_for=0))
 
 
-async def settle_all(store: Store) -> None:
-    """Bring the status and the counts of every job up to date, a few jobs a write."""
-    every = await store.read_long(lambda db: job_listings.by_change(db, "*", children=True))
-    names = [(one.namespace, one.id) for one in every]
+async def refresh_all_summaries(store: Store) -> None:
+    """Refresh the status and the summary of every job, a few jobs per write."""
+
+    def all_names(db: ReadSnapshot) -> list[tuple[str, str]]:
+        every = job_listings.by_change(db, PageRequest(namespace="*"), children=True)
+        return [(one.namespace, one.id) for one in every]
+
+    names = await store.read_long(all_names)
+    garbage.keep(names)
 
     def step(tx: Transaction, some: list[tuple[str, str]]) -> None:
         for namespace, job_id in some:
-            job_status.settle(tx, namespace, job_id)
+            job_status.refresh_summary(tx, namespace, job_id)
 
     for first in range(0, len(names), STEP):
-        await store.write(partial(step, some=names[first : first + STEP]))
+        await store.write(partial(step, some=names[first : first + STEP]), is_long=True)

@@ -1,4 +1,4 @@
-"""Removes evaluations for an operator who has paused the scheduler."""
+"""Delete evaluations while the scheduler is paused."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -6,15 +6,15 @@ from itertools import islice
 
 import msgspec
 
-from daemon.evals.configuration import configuration
+from daemon.evals.scheduler_config import configuration
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import evaluations, job_status
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.store import Store
 from storage.writer import Transaction
 
-_AT_ONCE = 500  # evaluations of one write: more would keep other writers waiting
-_MOST = 5000  # of one request
+_AT_ONCE = 500  # evaluations per write; more would block other writers
+_MOST = 5000  # per request
 
 Matches = Callable[[object], bool]
 
@@ -22,10 +22,11 @@ Matches = Callable[[object], bool]
 async def remove_evaluations(
     store: Store, ids: Sequence[str], matches: Matches | None
 ) -> tuple[int, int]:
-    """Remove the evaluations of `ids`, or up to 5,000 that match; return their number and the index.
+    """Delete the evaluations in `ids`, or up to 5,000 matching ones.
 
-    An evaluation with allocations that still run stays: a filter passes over it.
-    Raises `Malformed`, `Refused` while the scheduler works, and `NotFound` for an unknown id.
+    Return their number and the index of the write. A filter skips evaluations with non-terminal
+    allocations. Raises `Malformed`, `Refused` while the scheduler is not paused, and `NotFound` for
+    an unknown ID.
     """
     if len(ids) > _MOST:
         raise Malformed(f"EvalIDs has {len(ids)} entries, and must have at most {_MOST}")
@@ -39,7 +40,7 @@ async def remove_evaluations(
     return removed, index
 
 
-def _chosen(db: Snapshot, *, ids: Sequence[str], matches: Matches | None) -> list[str]:
+def _chosen(db: ReadSnapshot, *, ids: Sequence[str], matches: Matches | None) -> list[str]:
     _check_paused(db)
     if matches is not None:
         wanted = (one.id for one in evaluations.removable(db) if matches(msgspec.to_builtins(one)))
@@ -51,13 +52,13 @@ def _chosen(db: Snapshot, *, ids: Sequence[str], matches: Matches | None) -> lis
     return list(dict.fromkeys(ids))
 
 
-def _explain(db: Snapshot, eval_id: str) -> None:
+def _explain(db: ReadSnapshot, eval_id: str) -> None:
     if evaluations.find(db, eval_id) is None:
         raise NotFound("eval not found", index=db.table_index("evaluations"))
     raise Refused(f"evaluation {eval_id} has allocations that still run: stop the job first")
 
 
-def _check_paused(db: Snapshot) -> None:
+def _check_paused(db: ReadSnapshot) -> None:
     if not configuration(db).pause_eval_broker:
         raise Refused("eval broker is enabled; eval broker must be paused to delete evals")
 
@@ -67,5 +68,5 @@ def _remove(tx: Transaction, *, ids: Iterable[str]) -> tuple[int, int]:
     gone = list(evaluations.removable(tx, list(ids)))
     evaluations.remove(tx, [one.id for one in gone])
     for namespace, job_id in {(one.namespace, one.job_id) for one in gone}:
-        job_status.settle(tx, namespace, job_id)
+        job_status.refresh_summary(tx, namespace, job_id)
     return len(gone), tx.index

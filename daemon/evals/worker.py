@@ -1,12 +1,12 @@
-"""The one worker: takes the most urgent evaluations, decides, stores the plans, and takes the next.
+"""The worker: takes evaluations by priority, runs the scheduler, and stores the plans.
 
-Evaluations are handed out by priority, then by age, of each job one at a time; so no job is looked
-at twice at once. What waits for its time or for room stays in the file and costs no memory.
+Evaluations are ordered by priority, then by age, with one per job at a time. No job is evaluated
+twice concurrently. Delayed and blocked evaluations stay in the store and use no memory.
 """
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -15,44 +15,53 @@ import trio
 
 from daemon.clock import Clock
 from daemon.evals import applier
-from daemon.evals.configuration import configuration
-from daemon.evals.decision import decide
-from daemon.evals.deployments import watch_deployments
-from daemon.evals.gc import Retention, collect_garbage
-from daemon.evals.nodes import evaluate_down, watch_drains
-from daemon.evals.openings import Openings
-from daemon.evals.state import (
-    load,
+from daemon.evals.cluster_state import (
+    add_listening_ports,
+    add_placed,
+    load_cluster_state,
     node_states,
     takes_dynamic_ports,
-    with_listening,
-    with_placed,
 )
-from daemon.fences import Fences
+from daemon.evals.deployment_watcher import watch_deployments
+from daemon.evals.gc import RetentionLimits, collect_garbage
+from daemon.evals.node_actions import evaluate_down, watch_drains
+from daemon.evals.schedule_with_preemption import decide
+from daemon.evals.scheduler_config import configuration, forget_workers, workers
+from daemon.evals.unblocker import Unblocker
+from daemon.fences import TOPIC, Fences
 from daemon.scheduler.state import ClusterState, NodeState, Plan
-from storage import origin
+from daemon.timers import TIMERS
+from storage import garbage, request_context
 from storage.queries import allocations, evaluations, jobs
-from storage.readers import LongRead, Snapshot
+from storage.read_pool import LongRead, ReadSnapshot
 from storage.records.base import SECOND
-from storage.records.evaluation import Evaluation
+from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.job import Job
-from storage.store import Store, unless_full
+from storage.store import Store, tolerate_disk_full
 
 log = logging.getLogger("steward.evals")
 
 Listening = Callable[[], frozenset[int]]
 
-# More would keep others from the loop for too long; of a burst they share a commit (bench: dispatch).
+# More would block the event loop for too long. Evaluations of a burst share a commit (bench:
+# dispatch).
 _AT_ONCE = 16
 
-# What a decision on the event loop may look at: more than 2 ms of it are for a thread.
+# Limits for decisions on the event loop: those that take more than 2 ms run in a thread.
 _LONG_DEFINITION = 64 * 1024  # characters
-_MANY = 100  # allocations: those that a job has, or is to have
+_MANY = 100  # allocations that a job has, or should have
 
-LONGEST = 20.0  # seconds of CPU time that a decision may take
+_SHARE = 0.0015  # seconds of CPU time after which the event loop starts no further decision
 
+LONGEST = 20.0  # seconds of CPU time for one decision
+
+# Timers with Nomad's names. Nomad's submit and apply are a single call here.
+_INVOKED = "nomad.nomad.worker.invoke_scheduler"
+_SUBMITTED, _APPLIED = "nomad.nomad.plan.submit", "nomad.nomad.plan.apply"
+
+_UNFINISHED = (EvalStatus.PENDING, EvalStatus.BLOCKED)
 _FENCED = "evaluation"
-_UNMARKED = "failed evaluation"  # the store does not say that it failed
+_UNMARKED = "failed evaluation"  # recorded if the store could not mark it as failed
 _BROKEN = "the scheduler failed: {}"
 
 
@@ -61,36 +70,60 @@ async def open_evals(
     store: Store,
     clock: Clock,
     ids: Iterator[str],
-    kept: Retention,
+    kept: RetentionLimits,
     fences: Fences,
     listening: Listening = frozenset,
+    *,
+    begins: trio.Event | None = None,
 ) -> AsyncIterator[None]:
-    """Run the worker, the watchers of deployments and drained nodes, and the garbage collection.
+    """Run the worker, the deployment and drain watchers, and garbage collection.
 
-    `listening` tells on which ports of the machine somebody listens.
+    `listening` returns the ports of this host on which processes listen. Everything starts when
+    `begins` is set.
     """
-    async with unless_full("work on nodes that are down"):
+    async with tolerate_disk_full("workers of the scheduler stay as they were set"):
+        await forget_workers(store)
+    async with tolerate_disk_full("work on nodes that are down"):
         await evaluate_down(store, ids, now=clock.now())
     async with trio.open_nursery() as nursery:
         for loop in (
             partial(_work, store, clock, ids, fences, listening),
             partial(watch_deployments, store, clock, ids, fences),
-            partial(watch_drains, store, clock, ids),
-            partial(collect_garbage, store, clock, kept),
+            partial(watch_drains, store, clock, ids, fences),
+            partial(collect_garbage, store, clock, kept, fences),
         ):
-            nursery.start_soon(fences.keep_running, loop.func.__name__.strip("_"), loop)
+            nursery.start_soon(
+                fences.keep_running, loop.func.__name__.strip("_"), partial(_from, begins, loop)
+            )
         yield
         nursery.cancel_scope.cancel()
+
+
+async def _from(begins: trio.Event | None, loop: Callable[[], Awaitable[None]]) -> None:
+    if begins is not None:
+        await begins.wait()
+    await loop()
 
 
 async def _work(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences, listening: Listening
 ) -> None:
+    async with tolerate_disk_full("evaluations that have failed are not given up"):
+        await give_up_closed(store, clock, fences)
     while True:
-        with store.watch("evaluations/", evaluations.ROOM, "nodes/") as change:
+        with store.watch("evaluations/", evaluations.ROOM, "nodes/", TOPIC) as change:
             now = clock.now()
-            chosen = store.read(partial(next_evaluations, now=now, held=fences.held(_FENCED)))
+            held, suspects = fences.held(_FENCED), {one.key for one in fences.of_kind(_FENCED)}
+            try:
+                # A restriction of the workers to some job types reads all pending evaluations.
+                chosen = await store.look(
+                    partial(next_evaluations, now=now, held=held, suspects=frozenset(suspects))
+                )
+            except evaluations.Unreadable as error:  # the others are decided without it
+                fences.note(_FENCED, error.eval_id, error)
+                continue
             if not chosen:
+                forget_ended(store, fences)
                 times = (
                     store.read(partial(evaluations.next_time, now=now)),
                     fences.next_time(_FENCED),
@@ -100,41 +133,92 @@ async def _work(
                 with trio.move_on_after(pause):
                     await change.wait()
                 continue
-        async with unless_full(f"{len(chosen)} evaluations wait"):
+        async with tolerate_disk_full(f"{len(chosen)} evaluations wait"):
             await process(store, chosen, clock, ids, fences, listening)
 
 
-def next_evaluations(
-    db: Snapshot, *, now: int, held: frozenset[str] = frozenset()
-) -> list[Evaluation]:
-    """Return what to look at next, at most one of each job: what is ready, else what may fit by now.
+async def give_up_closed(store: Store, clock: Clock, fences: Fences) -> None:
+    """Mark evaluations as failed that have used all attempts.
 
-    Evaluations in `held` pause after an error; all wait while an operator pauses the scheduler.
+    Attempts of earlier daemons count.
     """
-    if configuration(db).pause_eval_broker:
+    for one in forget_ended(store, fences):
+        await _give_up(store, one, fences, clock.now())
+
+
+def forget_ended(store: Store, fences: Fences) -> list[Evaluation]:
+    """Delete the faults of evaluations that have ended, and return the others.
+
+    An evaluation with an unreadable row keeps its fault, and is not marked as failed.
+    """
+    unfinished, unreadable = list[Evaluation](), list[str]()
+    for fault in fences.of_kind(_FENCED):
+        try:
+            one = store.read(partial(evaluations.find, eval_id=fault.key))
+        except evaluations.Unreadable:
+            unreadable.append(fault.key)
+            continue
+        if one is not None and one.status in _UNFINISHED:
+            unfinished.append(one)
+    fences.forget_others(_FENCED, [*unreadable, *(one.id for one in unfinished)])
+    return unfinished
+
+
+async def _give_up(store: Store, evaluation: Evaluation, fences: Fences, now: int) -> None:
+    """Mark an evaluation with a closed fence as failed."""
+    fault = fences.of(_FENCED, evaluation.id)
+    if fault is not None and fault.is_closed:
+        with fences.around(_UNMARKED, evaluation.id):
+            await applier.fail(store, evaluation, _BROKEN.format(fault.reason), now=now)
+            fences.forget(_FENCED, evaluation.id)
+
+
+def next_evaluations(
+    db: ReadSnapshot,
+    *,
+    now: int,
+    held: frozenset[str] = frozenset(),
+    suspects: frozenset[str] = frozenset(),
+) -> list[Evaluation]:
+    """Return the next evaluations, at most one per job: pending ones, or blocked ones that may fit.
+
+    Evaluations in `held` wait after an error. All wait while an operator pauses the scheduler. Each
+    of the `suspects` is processed alone: if it crashes the daemon, no other one is blamed.
+    """
+    offered = workers(db)
+    if configuration(db).pause_eval_broker or not offered.types:
         return []
+    types = None if offered.takes_all else offered.types
     ready: dict[tuple[str, str], Evaluation] = {}
-    for one in evaluations.ready(db, now, _AT_ONCE + len(held)):
-        if one.id not in held:
-            ready.setdefault((one.namespace, one.job_id), one)
+    for one in evaluations.runnable(db, now, _AT_ONCE + len(held), types, held):
+        ready.setdefault((one.namespace, one.job_id), one)
     if ready or not evaluations.any_blocked(db):
-        return list(ready.values())
-    blocked = evaluations.next_blocked(db, Openings(db, node_states(db)).fit)
-    return [blocked] if blocked and blocked.id not in held else []
+        alone = next((one for one in ready.values() if one.id in suspects), None)
+        return list(ready.values()) if alone is None else [alone]
+    blocked = evaluations.next_blocked(db, Unblocker(db, node_states(db)).fit, types, held)
+    return [blocked] if blocked else []
 
 
 class TookTooLong(Exception):
-    """A decision was given up, because it took too long."""
+    """A decision was cancelled because it exceeded its time limit."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found for one evaluation; without a plan, the error."""
+class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan for one evaluation, or the error."""
 
     evaluation: Evaluation
     state: ClusterState | None = None
     plan: Plan | None = None
     error: Exception | None = None
-    request_id: str = msgspec.field(default_factory=origin.current)
+    request_id: str = msgspec.field(default_factory=request_context.current)
+
+
+class Decisions(msgspec.Struct, frozen=True, kw_only=True):
+    """The decisions, the remaining evaluations, and the resulting node states."""
+
+    decisions: list[EvaluationResult]
+    left: tuple[Evaluation, ...] = ()
+    nodes: tuple[NodeState, ...]
 
 
 async def process(
@@ -145,51 +229,68 @@ async def process(
     fences: Fences,
     listening: Listening = frozenset,
 ) -> None:
-    """Decide about evaluations of different jobs at one moment, and store their plans.
+    """Decide about evaluations of different jobs, one after the other, and store their plans.
 
-    The plans are stored at the same time, for one commit: each sees what those before it place.
-    One that came too late is dropped: its evaluation is still there to be taken again. An error
-    while an evaluation is loaded, decided or applied costs only that evaluation an attempt; after
-    the last one it has failed.
+    Each decision sees the placements of the previous ones, and one commit stores all plans. A stale
+    plan is dropped, and its evaluation is processed again. An error in loading, deciding or
+    applying counts as one attempt of that evaluation only. After the last attempt it is marked as
+    failed.
     """
     now = clock.now()
-    decide = partial(_decide_all, chosen=chosen, now=now, ids=ids, listening=listening)
-    try:
-        decisions = store.read(partial(decide, is_on_loop=True))
-    except LongRead:  # a thread decides, from the start
-        decisions = await store.read_long(decide)
-    async with trio.open_nursery() as nursery:
-        for decision in decisions:
-            nursery.start_soon(_keep, store, decision, fences, now)
+    decide = partial(_decide_all, now=now, ids=ids, listening=listening)
+    with fences.at_work(_FENCED, [one.id for one in chosen]):
+        decisions, left = list[EvaluationResult](), tuple(chosen)
+        nodes: tuple[NodeState, ...] | None = None
+        while left:
+            one = partial(decide, chosen=left, nodes=nodes)
+            try:
+                made = store.read_short(partial(one, is_on_loop=True))
+            except LongRead:  # decide again from the start, in a thread
+                made = await store.read_long(one)
+                garbage.keep(made)
+            decisions += made.decisions
+            left, nodes = made.left, made.nodes
+            await trio.lowlevel.checkpoint()  # run other tasks of the event loop
+        async with trio.open_nursery() as nursery:
+            for decision in decisions:
+                nursery.start_soon(_keep, store, decision, fences, now)
 
 
 def _decide_all(
-    db: Snapshot,
+    db: ReadSnapshot,
     *,
     chosen: Sequence[Evaluation],
     now: int,
     ids: Iterator[str],
+    nodes: tuple[NodeState, ...] | None = None,
     listening: Listening = frozenset,
     is_on_loop: bool = False,
-) -> list[Decision]:
-    """Decide about evaluations. Raises `LongRead` when that is too much for the event loop."""
-    decisions, nodes = [], node_states(db)
-    for evaluation in chosen:
-        with origin.serving(evaluations.request_id(db, evaluation.id)):
+) -> Decisions:
+    """Decide about evaluations; on the event loop, only within its time share.
+
+    `nodes` are the node states after previous decisions. Raises `LongRead` when a decision is too
+    long for the event loop.
+    """
+    decisions, until = list[EvaluationResult](), time.thread_time() + _SHARE
+    nodes = node_states(db) if nodes is None else nodes
+    for number, evaluation in enumerate(chosen):
+        if is_on_loop and decisions and time.thread_time() > until:
+            return Decisions(decisions=decisions, left=tuple(chosen[number:]), nodes=nodes)
+        with request_context.request_scope(evaluations.request_id(db, evaluation.id)):
             within = _within(ids, LONGEST)
             decision = _decide(db, evaluation, nodes, now, within, listening, is_on_loop=is_on_loop)
         decisions.append(decision)
         if decision.plan is None:
             continue
-        nodes = with_placed(nodes, decision.plan.place)
-        # Whom this leaves, and what it gets of who is ending, the next one sees only in the store.
+        nodes = add_placed(nodes, decision.plan.place)
+        # A later decision sees preemption and waiting allocations only through the store.
         if decision.plan.evict or any(one.desired.waits_for for one in decision.plan.place):
             break
-    return decisions
+    return Decisions(decisions=decisions, nodes=nodes)
 
 
-def _is_long(db: Snapshot, evaluation: Evaluation) -> bool:
-    """Tell whether a job has so much that loading it takes longer than the event loop may be held."""
+def _is_long(db: ReadSnapshot, evaluation: Evaluation) -> bool:
+    """Return whether loading a job would block the event loop for too long."""
     key = (evaluation.namespace, evaluation.job_id)
     if allocations.has_more(db, *key, _MANY):
         return True
@@ -197,14 +298,14 @@ def _is_long(db: Snapshot, evaluation: Evaluation) -> bool:
 
 
 def _wanted(job: Job | None) -> int:
-    """Return how many allocations a job is to have."""
+    """Return the desired number of allocations of a job."""
     return sum(group.count for group in (job and job.task_groups) or ())
 
 
 def _within(ids: Iterator[str], seconds: float) -> Iterator[str]:
-    """Yield ids for as long as a decision may take. Raises `TookTooLong`.
+    """Yield IDs within the time limit of a decision. Raises `TookTooLong`.
 
-    A decision asks for one with all that it places, so that it ends soon after its time.
+    A decision needs an ID for each placement, so it ends soon after the limit.
     """
     until = time.thread_time() + seconds
     for one in ids:
@@ -214,7 +315,7 @@ def _within(ids: Iterator[str], seconds: float) -> Iterator[str]:
 
 
 def _decide(
-    db: Snapshot,
+    db: ReadSnapshot,
     evaluation: Evaluation,
     nodes: tuple[NodeState, ...],
     now: int,
@@ -222,45 +323,46 @@ def _decide(
     listening: Listening,
     *,
     is_on_loop: bool,
-) -> Decision:
-    """Decide about one evaluation; an error is part of the answer. Raises `LongRead`."""
+) -> EvaluationResult:
+    """Decide about one evaluation; an error is part of the result. Raises `LongRead`."""
     try:
         if is_on_loop and _is_long(db, evaluation):
-            raise LongRead  # noqa: TRY301  # what tells whether it is long may fail as well
-        state = load(db, evaluation, nodes)
+            raise LongRead  # noqa: TRY301  # the check for long decisions may fail as well
+        state = load_cluster_state(db, evaluation, nodes)
         if is_on_loop and _wanted(state.job) > _MANY:
             raise LongRead  # noqa: TRY301
         if state.job is not None and takes_dynamic_ports(state.job):
-            state = msgspec.structs.replace(state, nodes=with_listening(state.nodes, listening()))
-        plan = decide(db, state, evaluation, now=now, ids=ids)
+            state = msgspec.structs.replace(
+                state, nodes=add_listening_ports(state.nodes, listening())
+            )
+        with TIMERS.measured(f"{_INVOKED}.{evaluation.type}"):
+            plan = decide(db, state, evaluation, now=now, ids=ids)
     except LongRead:
         raise
-    except Exception as error:  # one bad job must not end the daemon
-        return Decision(evaluation=evaluation, error=error)
-    return Decision(evaluation=evaluation, state=state, plan=plan)
+    except Exception as error:  # one invalid job must not stop the daemon
+        return EvaluationResult(evaluation=evaluation, error=error)
+    return EvaluationResult(evaluation=evaluation, state=state, plan=plan)
 
 
-async def _keep(store: Store, decision: Decision, fences: Fences, now: int) -> None:
+async def _keep(store: Store, decision: EvaluationResult, fences: Fences, now: int) -> None:
     evaluation = decision.evaluation
-    with origin.serving(decision.request_id):
+    with request_context.request_scope(decision.request_id):
         with fences.around(_FENCED, evaluation.id):
             await _apply(store, decision, now)
-        fault = fences.of(_FENCED, evaluation.id)
-        if fault is not None and fault.is_closed:
-            with fences.around(_UNMARKED, evaluation.id):
-                await applier.fail(store, evaluation, _BROKEN.format(fault.reason), now=now)
-                fences.forget(_FENCED, evaluation.id)
+        await _give_up(store, evaluation, fences, now)
 
 
-async def _apply(store: Store, decision: Decision, now: int) -> None:
+async def _apply(store: Store, decision: EvaluationResult, now: int) -> None:
     evaluation, state, plan = decision.evaluation, decision.state, decision.plan
     if decision.error is not None:
         raise decision.error
-    assert state is not None and plan is not None  # noqa: S101, PT018  # there is no error
-    if await applier.apply(store, evaluation, state, plan, now=now):
+    assert state is not None and plan is not None  # noqa: S101, PT018  # true without an error
+    with TIMERS.measured(_SUBMITTED), TIMERS.measured(_APPLIED):
+        is_kept = await applier.apply(store, evaluation, state, plan, now=now)
+    if is_kept:
         _tell(evaluation, plan)
     else:
-        log.info("evaluation %s is looked at again: the state moved on", evaluation.id)
+        log.info("evaluation %s is processed again: the state has changed", evaluation.id)
 
 
 def _tell(evaluation: Evaluation, plan: Plan) -> None:

@@ -1,16 +1,16 @@
-"""What a role asks of a login: rules on the token's claims, and on the resource it was issued for.
+"""Bindings of a role: rules on the token's claims, and on the resource it was issued for.
 
-Each rule becomes a verdict that says what was looked at, so that a person who may not log in can
-be told why. Only claims decide: what the request says must agree with them.
+Each rule yields a verdict that names what was checked, so that a rejected user gets the reason.
+Only claims decide; the request must agree with them.
 """
 
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from daemon.identity.jwt import Claims, moment
-from daemon.identity.request import LoginRequest
-from daemon.identity.resources import (
+from daemon.identity.jwt_verification import Claims, format_timestamp
+from daemon.identity.login_request import LoginRequest
+from daemon.identity.resource_id import (
     SCALE_SET,
     SCALE_SET_INSTANCE,
     VIRTUAL_MACHINE,
@@ -19,17 +19,17 @@ from daemon.identity.resources import (
     parse,
     same,
 )
-from daemon.jobspec.gotext import words
+from daemon.text.go_format import format_list
 from storage.records.base import SECOND
 from storage.records.identity import LoginRole
 
 ANYONE = ["*"]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one rule: `looked_at` is a claim or a fact, `seen` its value.
+class BindingCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one rule: `looked_at` is a claim or a fact, `seen` its value.
 
-    `refusal` is what the caller is told when the rule is broken; empty when it holds.
+    `refusal` is the error for the caller if the rule is broken; empty if it holds.
     """
 
     rule: str
@@ -41,22 +41,24 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 # ---- claims -------------------------------------------------------------------------------------
 
 
-def of_claims(role: LoginRole, claims: Claims, now: int, leeway: int) -> Iterator[Verdict]:
+def check_claims(role: LoginRole, claims: Claims, now: int, leeway: int) -> Iterator[BindingCheck]:
     """Yield the verdicts on the token's claims alone."""
     begins = claims.nbf
     early = begins is not None and (int(begins) - leeway) * SECOND > now
-    yield Verdict(
+    yield BindingCheck(
         rule="not before its time",
         looked_at="nbf",
-        seen=moment(begins),
-        refusal=f"token is not yet valid (Token Not Before: {moment(begins)})" if early else "",
+        seen=format_timestamp(begins),
+        refusal=f"token is not yet valid (Token Not Before: {format_timestamp(begins)})"
+        if early
+        else "",
     )
     principals, groups = role.bound_service_principal_ids, role.bound_group_ids
     means_all = not (principals or groups) or principals == groups == ANYONE
-    yield Verdict(
+    yield BindingCheck(
         rule="the role names principals or groups",
         looked_at="bound_service_principal_ids, bound_group_ids",
-        seen=f"{words(principals or [])} {words(groups or [])}",
+        seen=f"{format_list(principals or [])} {format_list(groups or [])}",
         refusal="expected specific bound_group_ids or bound_service_principal_ids; both cannot be "
         "empty or '*'"
         if means_all
@@ -65,7 +67,7 @@ def of_claims(role: LoginRole, claims: Claims, now: int, leeway: int) -> Iterato
     oid = claims.oid or ""
     if principals:
         fits = principals == ANYONE or contains(principals, oid)
-        yield Verdict(
+        yield BindingCheck(
             rule="bound_service_principal_ids",
             looked_at="oid",
             seen=oid,
@@ -75,32 +77,32 @@ def of_claims(role: LoginRole, claims: Claims, now: int, leeway: int) -> Iterato
         yield _of_groups(groups, claims)
 
 
-def _of_groups(bound: Sequence[str], claims: Claims) -> Verdict:
+def _of_groups(bound: Sequence[str], claims: Claims) -> BindingCheck:
     groups = [group or "" for group in claims.groups or ()]
     fits = bound == ANYONE or any(contains(bound, group) for group in groups)
     elsewhere = " (too many for the token: it says where to ask)"
-    return Verdict(
+    return BindingCheck(
         rule="bound_group_ids",
         looked_at="groups",
-        seen=words(groups) + (elsewhere if claims.names_groups_elsewhere else ""),
-        refusal="" if fits else f"groups not authorized: {words(groups)}",
+        seen=format_list(groups) + (elsewhere if claims.names_groups_elsewhere else ""),
+        refusal="" if fits else f"groups not authorized: {format_list(groups)}",
     )
 
 
-# ---- what the request says, against the claims ----------------------------------------------------
+# --- the request against the claims -------------------------------------------------------------
 
 
-def of_request(role: LoginRole, claims: Claims, request: LoginRequest) -> Iterator[Verdict]:
-    """Yield the verdicts on what the request says, before the cloud is asked."""
+def check_request(role: LoginRole, claims: Claims, request: LoginRequest) -> Iterator[BindingCheck]:
+    """Yield the verdicts on the request, before any request to the cloud."""
     named = request.subscription_id and request.resource_group_name
-    yield Verdict(
+    yield BindingCheck(
         rule="subscription and group are named",
         looked_at="subscription_id, resource_group_name",
         seen=f"{request.subscription_id} {request.resource_group_name}",
         refusal="" if named else "subscription_id and resource_group_name are required",
     )
     if not _names_machines(request):
-        # An identifier that only looks like the request's group is told from it by the bounds.
+        # These checks reject an identifier that only looks like the request's group.
         yield from _of_place(role, request)
     yield from _of_what_is_named(role, claims, request)
 
@@ -109,10 +111,10 @@ def _names_machines(request: LoginRequest) -> bool:
     return bool(request.vmss_name or request.vm_name)
 
 
-def _of_place(role: LoginRole, request: LoginRequest) -> Iterator[Verdict]:
+def _of_place(role: LoginRole, request: LoginRequest) -> Iterator[BindingCheck]:
     if role.bound_subscription_ids:
         fits = contains(role.bound_subscription_ids, request.subscription_id)
-        yield Verdict(
+        yield BindingCheck(
             rule="bound_subscription_ids",
             looked_at="subscription_id",
             seen=request.subscription_id,
@@ -120,7 +122,7 @@ def _of_place(role: LoginRole, request: LoginRequest) -> Iterator[Verdict]:
         )
     if role.bound_resource_groups:
         fits = contains(role.bound_resource_groups, request.resource_group_name)
-        yield Verdict(
+        yield BindingCheck(
             rule="bound_resource_groups",
             looked_at="resource_group_name",
             seen=request.resource_group_name,
@@ -128,12 +130,14 @@ def _of_place(role: LoginRole, request: LoginRequest) -> Iterator[Verdict]:
         )
 
 
-def _of_what_is_named(role: LoginRole, claims: Claims, request: LoginRequest) -> Iterator[Verdict]:
-    """Yield the verdicts on the one resource that counts: a scale set, a machine, or any other."""
+def _of_what_is_named(
+    role: LoginRole, claims: Claims, request: LoginRequest
+) -> Iterator[BindingCheck]:
+    """Yield the verdicts on the requested resource: a scale set, a machine, or any other type."""
     seen = f"xms_az_rid {claims.xms_az_rid or '-'}, xms_mirid {claims.xms_mirid or '-'}"
     agreement = "the token was issued for what the request names"
     if request.vmss_name:
-        yield Verdict(
+        yield BindingCheck(
             rule=agreement,
             looked_at="xms_az_rid, xms_mirid",
             seen=seen,
@@ -141,7 +145,7 @@ def _of_what_is_named(role: LoginRole, claims: Claims, request: LoginRequest) ->
         )
         yield from _of_scale_set(role, request.vmss_name)
     elif request.vm_name:
-        yield Verdict(
+        yield BindingCheck(
             rule=agreement,
             looked_at="xms_az_rid, xms_mirid",
             seen=seen,
@@ -152,7 +156,7 @@ def _of_what_is_named(role: LoginRole, claims: Claims, request: LoginRequest) ->
         )
     else:
         yield _without_sets(role, "resource_id", "scale set requires the vmss_name field to be set")
-        yield Verdict(
+        yield BindingCheck(
             rule="the resource is in the group that the request names",
             looked_at="resource_id",
             seen=request.resource_id,
@@ -160,10 +164,10 @@ def _of_what_is_named(role: LoginRole, claims: Claims, request: LoginRequest) ->
         )
 
 
-def _of_scale_set(role: LoginRole, name: str) -> Iterator[Verdict]:
+def _of_scale_set(role: LoginRole, name: str) -> Iterator[BindingCheck]:
     if role.bound_scale_sets:
         fits = contains(role.bound_scale_sets, name)
-        yield Verdict(
+        yield BindingCheck(
             rule="bound_scale_sets",
             looked_at="vmss_name",
             seen=name,
@@ -171,11 +175,11 @@ def _of_scale_set(role: LoginRole, name: str) -> Iterator[Verdict]:
         )
 
 
-def _without_sets(role: LoginRole, looked_at: str, refusal: str) -> Verdict:
-    return Verdict(
+def _without_sets(role: LoginRole, looked_at: str, refusal: str) -> BindingCheck:
+    return BindingCheck(
         rule="bound_scale_sets",
         looked_at=looked_at,
-        seen=words(role.bound_scale_sets or []),
+        seen=format_list(role.bound_scale_sets or []),
         refusal=refusal if role.bound_scale_sets else "",
     )
 
@@ -191,12 +195,12 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     is_instance: bool = False  # the claim names an instance of the set: `<set>_<something>`
 
     def has_name(self, text: str) -> bool:
-        """Return whether a claim names this, wherever that is."""
+        """Return whether a claim has this name, in any group."""
         found = parse(text)
         return found is not None and self._names(found)
 
     def mismatch(self, claim: str, text: str) -> str:
-        """Return how a claim differs from this; empty when it agrees."""
+        """Return how a claim differs from this resource; empty if it agrees."""
         found = parse(text)
         if found is None or not self._names(found):
             return f"{claim} token claim does not match {self.field} {self.value}"
@@ -224,7 +228,7 @@ def _machine_refusal(claims: Claims, request: LoginRequest) -> str:
 
 
 def _scale_set_refusal(claims: Claims, request: LoginRequest) -> str:
-    """Return why neither an instance of a flexible set nor a uniform set is meant, or nothing."""
+    """Return why the claims name no instance of the requested set; empty if they do."""
     uniform = _wanted(request, "vmss_name", SCALE_SET)
     flexible = msgspec.structs.replace(uniform, type=VIRTUAL_MACHINE, is_instance=True)
     refusals = [_disagreement(claims, wanted) for wanted in (flexible, uniform)]
@@ -232,7 +236,7 @@ def _scale_set_refusal(claims: Claims, request: LoginRequest) -> str:
         return ""
     for wanted, refusal in ((flexible, refusals[0]), (uniform, refusals[1])):
         if any(wanted.has_name(text) for text in (claims.xms_az_rid, claims.xms_mirid) if text):
-            return refusal  # the set is the right one, but it is elsewhere
+            return refusal  # the set matches, but in another location
     return (
         f"failed to verify flexible vmss claim: {refusals[0]}\n"
         f"failed to verify uniform vmss claim: {refusals[1]}"
@@ -250,7 +254,7 @@ def _wanted(request: LoginRequest, field: str, kind: str) -> _Wanted:
 
 
 def _disagreement(claims: Claims, wanted: _Wanted) -> str:
-    """Return how the token's claims differ from what is wanted; one that agrees is enough."""
+    """Return how the token's claims differ from the request; one that agrees is enough."""
     given = {"xms_az_rid": claims.xms_az_rid, "xms_mirid": claims.xms_mirid}
     present = {claim: text for claim, text in given.items() if text}
     if not present:
@@ -270,13 +274,15 @@ def _resource_refusal(claims: Claims, request: LoginRequest) -> str:
     return ""
 
 
-# ---- what the cloud says of the resource -----------------------------------------------------------
+# --- the resource in the cloud
+# ----------------------------------------------------------------------
 
 
 def speaks_of_another(claims: Claims, resource: ResourceID) -> bool:
-    """Return whether the token says that it was issued on another resource.
+    """Return whether the token was issued on another resource.
 
-    Only `xms_az_rid` says so. `xms_mirid` names the identity, which many resources can share.
+    Only `xms_az_rid` names that resource. `xms_mirid` names the identity, which many resources can
+    share.
     """
     if not claims.xms_az_rid:
         return False
@@ -284,18 +290,18 @@ def speaks_of_another(claims: Claims, resource: ResourceID) -> bool:
     return claimed is None or not (claimed.is_same(resource) or claimed.is_part_of(resource))
 
 
-def of_bounds(role: LoginRole, request: LoginRequest, location: str) -> Iterator[Verdict]:
-    """Yield the verdicts on where the resource is: by now it is what the request names."""
+def check_bounds(role: LoginRole, request: LoginRequest, location: str) -> Iterator[BindingCheck]:
+    """Yield the verdicts on the location of the resource, which matches the request by now."""
     if _names_machines(request):
         yield from _of_place(role, request)
     yield from _of_location(role, location)
 
 
-def _of_location(role: LoginRole, location: str) -> Iterator[Verdict]:
+def _of_location(role: LoginRole, location: str) -> Iterator[BindingCheck]:
     if not role.bound_locations:
         return
     refusal = "" if contains(role.bound_locations, location) else "location not authorized"
-    yield Verdict(
+    yield BindingCheck(
         rule="bound_locations",
         looked_at="location of the resource",
         seen=location,

@@ -1,9 +1,8 @@
-"""How the daemon itself is known to the cloud: access tokens, kept until shortly before they end.
+"""The daemon's own cloud credentials: access tokens, cached until shortly before they expire.
 
-A client secret, an identity token of our own (federation), a token that the platform writes to a
-file, or the managed identity of the machine, in this order. Tokens that are in use are
-renewed by a task before they end, with growing pauses while that fails; logins go on meanwhile
-with the one they have.
+The sources are, in order: a client secret, Steward's identity token (federation), a token file of
+the platform, or the managed identity of the machine. A background task renews used tokens before
+they expire, with growing pauses after errors. In the meantime, logins use the current token.
 """
 
 import logging
@@ -16,45 +15,53 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
-from daemon.identity.flight import Flights
-from daemon.identity.resources import path
-from daemon.identity.settings import Settings
-from daemon.identity.transport import Failed, Response, Retries, Transport, decoded
+from daemon.fences import Fences
+from daemon.identity.cloud_endpoints import CloudSettings
+from daemon.identity.cloud_http import (
+    CloudHttp,
+    CloudRequestFailed,
+    CloudResponse,
+    RetryPolicy,
+    decoded,
+)
+from daemon.identity.resource_id import path
+from daemon.identity.single_flight import SingleFlight
 from storage.errors import Refused
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.identity import Mount
 
 log = logging.getLogger("steward.identity.credentials")
+_FENCED = "cloud token"
 
-BEFORE_END = 5 * MINUTE  # a token that ends sooner is not used again
-_NEW = MINUTE  # a token younger than this is not exchanged for another when it is refused
-_UNUSED = 3 * HOUR  # a token that nobody asked for so long is let go
-_LONGEST_RENEWAL = 120.0  # seconds, all attempts together
-_ROUND = 30.0  # seconds between looks at what is about to end
+BEFORE_END = 5 * MINUTE  # a token that expires sooner is not used
+_NEW = MINUTE  # a token younger than this is not replaced after a rejection
+_UNUSED = 3 * HOUR  # a token that was not used for this time is dropped
+_LONGEST_RENEWAL = 120.0  # seconds for all attempts together
+_ROUND = 30.0  # seconds between checks for expiring tokens
 _LONGEST_BACKOFF = 5 * MINUTE
-_MOST = 256  # tokens kept; there are one or two for each mount
-_MAX_FILE = 64 * 1024  # bytes of a file with a token
+_MOST = 256  # cached tokens; each mount has one or two
+_MAX_FILE = 64 * 1024  # bytes of a token file
 
 _MACHINE_TOKEN = "/metadata/identity/oauth2/token"  # noqa: S105  # a path
 _BAD_REQUEST = 400
 _UNAUTHORIZED = 401
 _LONGEST_LIFE = 48 * 3600  # seconds
 _SECONDS = re.compile(r"[0-9]{1,18}")
-_TOKEN = re.compile(r"[!-~]+")  # what a header can hold
+_TOKEN = re.compile(r"[!-~]+")  # characters that a header can contain
 _JWT_BEARER = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _CAPABILITIES = '{"access_token":{"xms_cc":{"values":["CP1"]}}}'
 
 
-class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks: a mount, how it is set up, and the secret it has."""
+class CloudClient(msgspec.Struct, frozen=True, kw_only=True):
+    """The client of a request: a mount, its settings, and its secret."""
 
     mount: Mount
-    settings: Settings
+    settings: CloudSettings
     secret: str
 
 
-class Held(msgspec.Struct, kw_only=True):
-    """A token that is kept, and how to get the next one."""
+class CachedToken(msgspec.Struct, kw_only=True):
+    """A cached token, and how to get the next one."""
 
     token: str
     ends_at: int
@@ -62,11 +69,11 @@ class Held(msgspec.Struct, kw_only=True):
     used_at: int
     try_again_at: int = 0
     failures: int = 0
-    client: Client
+    client: CloudClient
     audience: str
 
 
-class Granted(msgspec.Struct, frozen=True):
+class TokenGrant(msgspec.Struct, frozen=True):
     """The answer of a token endpoint; the metadata service writes its numbers as text."""
 
     access_token: str
@@ -74,29 +81,36 @@ class Granted(msgspec.Struct, frozen=True):
 
     @property
     def life(self) -> int | None:
-        """Return for how many seconds the token is valid, at most; None when that is no number."""
+        """Return the TTL of the token in seconds, capped; None if it is not a number."""
         text = str(self.expires_in) if isinstance(self.expires_in, int) else self.expires_in
         if not _SECONDS.fullmatch(text):
             return None
         return min(int(text), _LONGEST_LIFE)
 
 
-Assertion = Callable[[Client], Awaitable[str]]
-OnFetched = Callable[[Client, str, Held], Awaitable[None]]  # the text is the audience
+Assertion = Callable[[CloudClient], Awaitable[str]]
+OnFetched = Callable[[CloudClient, str, CachedToken], Awaitable[None]]  # the text is the audience
 
 
-class Credentials:
+class AccessTokenCache:
     """The access tokens of all mounts."""
 
-    def __init__(self, transport: Transport, clock: Clock, assertion: Assertion) -> None:
+    def __init__(
+        self,
+        transport: CloudHttp,
+        clock: Clock,
+        assertion: Assertion,
+        fences: Fences | None = None,
+    ) -> None:
+        self._fences = fences or Fences(clock)
         self._transport = transport
         self._clock = clock
         self._assertion = assertion
-        self._held: dict[tuple[object, ...], Held] = {}
-        self._flights: Flights[Held] = Flights()
+        self._held: dict[tuple[object, ...], CachedToken] = {}
+        self._flights: SingleFlight[CachedToken] = SingleFlight()
         self.on_fetched: OnFetched | None = None
 
-    async def access_token(self, client: Client, audience: str) -> str:
+    async def access_token(self, client: CloudClient, audience: str) -> str:
         """Return a token for this audience. Raises `Refused`."""
         key = _key(client, audience)
         now = self._clock.now()
@@ -106,23 +120,23 @@ class Credentials:
         held.used_at = now
         return held.token
 
-    def held(self, client: Client, audience: str) -> Held | None:
-        """Return the token that is held for this audience and not about to end."""
+    def held(self, client: CloudClient, audience: str) -> CachedToken | None:
+        """Return the cached token for this audience, unless it expires soon."""
         held = self._held.get(_key(client, audience))
         return held if held and held.ends_at - _margin(held) > self._clock.now() else None
 
-    async def refresh(self, client: Client, audience: str) -> None:
-        """Fetch a token for this audience, whatever is held. Raises `Refused`."""
+    async def refresh(self, client: CloudClient, audience: str) -> None:
+        """Fetch a token for this audience, ignoring the cache. Raises `Refused`."""
         key = _key(client, audience)
         await self._flights.join(key, lambda: self._fetch(key, client, audience))
 
     async def ask(
-        self, client: Client, audience: str, method: str, url: str, document: object = None
-    ) -> Response:
-        """Return what an interface of the cloud answers to a client. Raises `Refused`.
+        self, client: CloudClient, audience: str, method: str, url: str, document: object = None
+    ) -> CloudResponse:
+        """Return the response of a cloud API to a client. Raises `Refused`.
 
-        A token that is refused before its end (keys were changed, a role was assigned anew) is
-        let go and the question asked once more, unless it is a new one: then the refusal is meant.
+        A token may be rejected before it expires, after a change of keys or roles. Then it is
+        dropped and the request is repeated once, unless the token is new.
         """
         token = await self.access_token(client, audience)
         answer = await self._send(client, token, method, url, document)
@@ -132,18 +146,18 @@ class Credentials:
         return answer
 
     async def _send(
-        self, client: Client, token: str, method: str, url: str, document: object
-    ) -> Response:
+        self, client: CloudClient, token: str, method: str, url: str, document: object
+    ) -> CloudResponse:
         return await self._transport.send(
             method,
             url,
             headers={"Authorization": f"Bearer {token}"},
             document=document,
-            retries=Retries.of(client.settings.config),
+            retries=RetryPolicy.of(client.settings.config),
         )
 
     def _let_go(self, key: tuple[object, ...], token: str) -> bool:
-        """Let go of a token that is refused; tell whether another may do better."""
+        """Drop a rejected token; return whether another may succeed."""
         held = self._held.get(key)
         if held is not None and held.token == token:
             if held.fetched_at + _NEW > self._clock.now():
@@ -152,7 +166,7 @@ class Credentials:
         return True
 
     def forget(self, accessor: str) -> None:
-        """Let go of the tokens of a mount."""
+        """Drop the tokens of a mount."""
         for key in [key for key in self._held if key[0] == accessor]:
             del self._held[key]
 
@@ -166,15 +180,15 @@ class Credentials:
         return ages
 
     async def renew(self) -> None:
-        """Renew what is in use before it ends, for ever."""
+        """Renew used tokens before they expire, indefinitely."""
         while True:
             await trio.sleep(_ROUND)
             await self.renew_due()
 
     async def renew_due(self) -> None:
-        """Renew the tokens that end soon; let go of those that nobody uses."""
+        """Renew tokens that expire soon; drop unused ones."""
         now = self._clock.now()
-        # One that is slow holds up no other, and not its own next attempt for ever.
+        # A slow renewal must delay neither other tokens nor its own next attempt.
         with trio.move_on_after(_LONGEST_RENEWAL):
             async with trio.open_nursery() as nursery:
                 for key, held in list(self._held.items()):
@@ -183,7 +197,12 @@ class Credentials:
                     elif _is_due(held, now):
                         nursery.start_soon(self._renew, key, held)
 
-    async def _renew(self, key: tuple[object, ...], held: Held) -> None:
+    async def _renew(self, key: tuple[object, ...], held: CachedToken) -> None:
+        with self._fences.unless_held(_FENCED, held.client.mount.path) as has_turn:
+            if has_turn:
+                await self._renewed(key, held)
+
+    async def _renewed(self, key: tuple[object, ...], held: CachedToken) -> None:
         try:
             fresh = await self._flights.join(
                 key, lambda: self._fetch(key, held.client, held.audience)
@@ -197,7 +216,9 @@ class Credentials:
                 "the access token of %s could not be renewed: %s", held.client.mount.path, error
             )
 
-    async def _fetch(self, key: tuple[object, ...], client: Client, audience: str) -> Held:
+    async def _fetch(
+        self, key: tuple[object, ...], client: CloudClient, audience: str
+    ) -> CachedToken:
         granted = await self.granted(client, audience)
         now = self._clock.now()
         held = self.hold(client, audience, granted, now, now + (granted.life or 0) * SECOND)
@@ -206,10 +227,10 @@ class Credentials:
         return held
 
     def hold(
-        self, client: Client, audience: str, granted: Granted, fetched_at: int, ends_at: int
-    ) -> Held:
-        """Hold a token until shortly before it ends."""
-        held = Held(
+        self, client: CloudClient, audience: str, granted: TokenGrant, fetched_at: int, ends_at: int
+    ) -> CachedToken:
+        """Cache a token until shortly before it expires."""
+        held = CachedToken(
             token=granted.access_token,
             ends_at=ends_at,
             fetched_at=fetched_at,
@@ -222,7 +243,7 @@ class Credentials:
         self._held[_key(client, audience)] = held
         return held
 
-    async def granted(self, client: Client, audience: str) -> Granted:
+    async def granted(self, client: CloudClient, audience: str) -> TokenGrant:
         """Return a fresh token for this audience. Raises `Refused`."""
         settings = client.settings
         secret = client.secret
@@ -245,8 +266,8 @@ class Credentials:
         return await self._from_machine(settings, audience)
 
     async def _from_directory(
-        self, settings: Settings, audience: str, form: dict[str, str], kind: str
-    ) -> Granted:
+        self, settings: CloudSettings, audience: str, form: dict[str, str], kind: str
+    ) -> TokenGrant:
         base = settings.endpoints.directory
         url = f"{base}{path(settings.tenant_id)}/oauth2/v2.0/token"
         common = {
@@ -257,14 +278,14 @@ class Credentials:
         }
         try:
             answer = await self._transport.send(
-                "POST", url, form={**common, **form}, retries=Retries.of(settings.config)
+                "POST", url, form={**common, **form}, retries=RetryPolicy.of(settings.config)
             )
-        except Failed as error:
-            raise Failed(f"{kind} authentication failed. \n{error}") from error
+        except CloudRequestFailed as error:
+            raise CloudRequestFailed(f"{kind} authentication failed. \n{error}") from error
         return _understood(answer, kind)
 
-    async def _from_machine(self, settings: Settings, audience: str) -> Granted:
-        """Return a token of the machine's identity: of the one that is named, else of its only one."""
+    async def _from_machine(self, settings: CloudSettings, audience: str) -> TokenGrant:
+        """Return a token of the machine's identity: the named one, or its only one."""
         kind = "ManagedIdentityCredential"
         query = {"api-version": "2018-02-01", "resource": audience}
         names = [{"client_id": settings.client_id}] if settings.client_id else []
@@ -275,19 +296,19 @@ class Credentials:
                     "GET",
                     url,
                     headers={"Metadata": "true"},
-                    retries=Retries.of(settings.config),
+                    retries=RetryPolicy.of(settings.config),
                     is_local=True,
                 )
-            except Failed as error:
-                raise Failed(f"{kind} authentication failed. \n{error}") from error
-            # The client may be an application, which no machine has for an identity.
+            except CloudRequestFailed as error:
+                raise CloudRequestFailed(f"{kind} authentication failed. \n{error}") from error
+            # The client may be an application, which is not an identity of a machine.
             if answer.status != _BAD_REQUEST:
                 break
         return _understood(answer, kind)
 
 
-def _key(client: Client, audience: str) -> tuple[object, ...]:
-    """Return what a token belongs to: another secret or setting asks for another token."""
+def _key(client: CloudClient, audience: str) -> tuple[object, ...]:
+    """Return the cache key of a token: another secret or setting needs another token."""
     settings = client.settings
     return (
         client.mount.accessor,
@@ -300,29 +321,31 @@ def _key(client: Client, audience: str) -> tuple[object, ...]:
     )
 
 
-def _margin(held: Held) -> int:
-    """Return how long before its end a token is not used any more."""
+def _margin(held: CachedToken) -> int:
+    """Return how long before its expiry a token is no longer used."""
     return min(BEFORE_END, (held.ends_at - held.fetched_at) // 2)
 
 
-def _is_due(held: Held, now: int) -> bool:
-    """Tell whether it is time to renew a token: some time before it is not used any more."""
+def _is_due(held: CachedToken, now: int) -> bool:
+    """Return whether it is time to renew a token, before it is no longer used."""
     life = held.ends_at - held.fetched_at
     return held.ends_at - min(2 * BEFORE_END, life * 3 // 4) <= now and held.try_again_at <= now
 
 
-def _understood(answer: Response, kind: str) -> Granted:
+def _understood(answer: CloudResponse, kind: str) -> TokenGrant:
     if not answer.is_good:
         text = answer.described(with_code=False)
-        raise Failed(f"{kind} authentication failed. \n{text}")
-    granted = decoded(answer.body, Granted)
+        raise CloudRequestFailed(f"{kind} authentication failed. \n{text}")
+    granted = decoded(answer.body, TokenGrant)
     if granted is None or not _TOKEN.fullmatch(granted.access_token) or granted.life is None:
-        raise Failed(f"{kind} authentication failed. \n{answer.url}: the answer holds no token")
+        raise CloudRequestFailed(
+            f"{kind} authentication failed. \n{answer.url}: the answer holds no token"
+        )
     return granted
 
 
 async def _read(file: str) -> str:
-    """Return what a file holds. Raises `Refused`."""
+    """Return the content of a file. Raises `Refused`."""
 
     def read() -> str:
         with Path(file).open() as handle:
@@ -331,4 +354,6 @@ async def _read(file: str) -> str:
     try:
         return await trio.to_thread.run_sync(read)
     except (OSError, UnicodeDecodeError) as error:
-        raise Failed(f"the federated token in {file} cannot be read: {error}") from error
+        raise CloudRequestFailed(
+            f"the federated token in {file} cannot be read: {error}"
+        ) from error

@@ -1,8 +1,8 @@
-"""A small cloud on loopback, for who wants to see a login without having a cloud.
+"""A fake cloud on loopback, for trying out logins without a cloud.
 
-It has one machine with an identity of its own, a directory that signs its tokens, the machine's
-metadata service, and a resource manager that knows the machine. Anybody who reaches it may have
-the machine's token: it is for development only.
+It has one machine with an identity, a directory that signs its tokens, a metadata service, and a
+resource manager that knows the machine. Every client that reaches it can get the machine's token,
+so it is for development only.
 """
 
 import logging
@@ -18,7 +18,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 
 from daemon.clock import Clock
-from daemon.config import Config
+from daemon.config.settings import Settings
 from storage.errors import Refused
 from storage.records.base import SECOND
 
@@ -40,7 +40,7 @@ _TTL = 86_400  # seconds, as in the real one
 _MAX_REQUEST = 64 * 1024
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RecordedRequest(msgspec.Struct, frozen=True):
     """A request to the cloud."""
 
     path: str
@@ -52,13 +52,13 @@ Said = tuple[int, Mapping[str, object]]
 
 
 class DevCloud:
-    """What the cloud says."""
+    """The responses of the fake cloud."""
 
     def __init__(self, url: str, clock: Clock, key: RSAPrivateKey) -> None:
         self.url = url
         self._clock = clock
         self._key = key
-        # Another name at each start: who has kept an older key looks for this one.
+        # A new key ID at each start, so that a client with an older key fetches this one.
         self._kid = f"{key.public_key().public_numbers().n:x}"[:16]
 
     @property
@@ -66,7 +66,7 @@ class DevCloud:
         """Return the name of the directory."""
         return f"{self.url}/{TENANT}/"
 
-    def as_cloud_of(self, config: Config) -> Config:
+    def as_cloud_of(self, config: Settings) -> Settings:
         """Return settings of a daemon with this as its cloud."""
         return msgspec.structs.replace(
             config,
@@ -77,7 +77,7 @@ class DevCloud:
             dev_cloud_port=int(self.url.rpartition(":")[2]),  # which may have been picked
         )
 
-    def answer(self, asked: Asked) -> Said:
+    def answer(self, asked: RecordedRequest) -> Said:
         """Return status and document of an answer."""
         pages: dict[str, Callable[[], Said]] = {
             f"/{TENANT}/.well-known/openid-configuration": self._discovery,
@@ -97,7 +97,7 @@ class DevCloud:
         public = jwt.algorithms.RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
         return 200, {"keys": [{"kid": self._kid, "use": "sig", **public}]}
 
-    def _token(self, asked: Asked) -> Said:
+    def _token(self, asked: RecordedRequest) -> Said:
         if asked.headers.get("metadata", "").lower() != "true":
             return 400, {"error": "invalid_request", "error_description": _NO_HEADER}
         now = self._clock.now() // SECOND
@@ -123,7 +123,7 @@ class DevCloud:
             "token_type": "Bearer",
         }
 
-    def _instance(self, asked: Asked) -> Said:
+    def _instance(self, asked: RecordedRequest) -> Said:
         if asked.headers.get("metadata", "").lower() != "true":
             return 400, {"error": f"Bad request. {_NO_HEADER}"}
         compute = {
@@ -135,7 +135,7 @@ class DevCloud:
         }
         return 200, {"compute": compute}
 
-    def _machine(self, asked: Asked) -> Said:
+    def _machine(self, asked: RecordedRequest) -> Said:
         scheme, _, token = asked.headers.get("authorization", "").partition(" ")
         try:
             jwt.decode(
@@ -199,7 +199,7 @@ async def _converse(cloud: DevCloud, stream: trio.SocketStream) -> None:
 
 
 async def _exchange(cloud: DevCloud, connection: h11.Connection, stream: trio.SocketStream) -> bool:
-    """Answer one request; tell whether there may be another."""
+    """Answer one request; return whether the connection may carry another one."""
     asked = None
     while not isinstance(event := connection.next_event(), h11.EndOfMessage):
         if event is h11.NEED_DATA:
@@ -220,7 +220,7 @@ async def _exchange(cloud: DevCloud, connection: h11.Connection, stream: trio.So
     return connection.our_state is h11.DONE and connection.their_state is h11.DONE
 
 
-def _asked(request: h11.Request) -> Asked:
+def _asked(request: h11.Request) -> RecordedRequest:
     target = urlsplit(request.target.decode("latin-1"))
     headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
-    return Asked(target.path, dict(parse_qsl(target.query)), headers)
+    return RecordedRequest(target.path, dict(parse_qsl(target.query)), headers)

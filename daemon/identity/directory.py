@@ -1,8 +1,8 @@
-"""What directories say about themselves: their name, and the keys with which they sign.
+"""Identity directories: their issuer name, and the keys with which they sign (JWKS).
 
-Kept in the file, so that logins work while a directory does not answer; renewed by a task before
-it is old. A token with an unknown key makes it be fetched again, once for any number of logins,
-and after a fetch that brought nothing not again for a while: forged tokens cause no storm.
+They are stored, so that logins work while a directory is down. A background task renews them. An
+unknown key causes one fetch for all waiting logins. After a fetch without a new key, further
+fetches are delayed, so that forged tokens cannot flood the directory.
 """
 
 import logging
@@ -12,19 +12,21 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
-from daemon.config import Config
-from daemon.identity.flight import Flights
-from daemon.identity.jwt import Token, UnknownKey, candidates, verify_signature
-from daemon.identity.resources import path
-from daemon.identity.settings import Settings
-from daemon.identity.transport import Failed, Response, Transport, decoded
+from daemon.config.settings import Settings
+from daemon.fences import Fences
+from daemon.identity.cloud_endpoints import CloudSettings
+from daemon.identity.cloud_http import CloudHttp, CloudRequestFailed, CloudResponse, decoded
+from daemon.identity.jwt_verification import ParsedJwt, UnknownKey, matching_keys, verify_signature
+from daemon.identity.resource_id import path
+from daemon.identity.single_flight import SingleFlight
 from storage.errors import Refused
-from storage.queries import directories
+from storage.queries import directory_cache
 from storage.records.base import SECOND
 from storage.records.identity import Directory, DirectoryKey, Mount
 from storage.store import Store
 
 log = logging.getLogger("steward.identity.directory")
+_FENCED = "keys of a directory"
 
 MOST_KEYS = 100
 _ROUND = 60.0  # seconds between looks at what is old
@@ -49,20 +51,28 @@ class _KeySet(msgspec.Struct, frozen=True):
     keys: list[_Key]
 
 
-class Directories:
+class DirectoryKeyCache:
     """The directories of all mounts."""
 
-    def __init__(self, store: Store, transport: Transport, clock: Clock, config: Config) -> None:
+    def __init__(
+        self,
+        store: Store,
+        transport: CloudHttp,
+        clock: Clock,
+        config: Settings,
+        fences: Fences | None = None,
+    ) -> None:
+        self._fences = fences or Fences(clock)
         self._store = store
         self._transport = transport
         self._clock = clock
         self._config = config
-        self._flights: Flights[Directory] = Flights()
+        self._flights: SingleFlight[Directory] = SingleFlight()
         self._in_vain: dict[str, int] = {}  # accessor -> when a fetch brought nothing
-        self._used: dict[str, tuple[Mount, Settings]] = {}
+        self._used: dict[str, tuple[Mount, CloudSettings]] = {}
         self._failures: dict[str, tuple[int, int]] = {}  # accessor -> how many, when the last
 
-    async def verify(self, mount: Mount, settings: Settings, token: Token) -> Directory:
+    async def verify(self, mount: Mount, settings: CloudSettings, token: ParsedJwt) -> Directory:
         """Return the directory that signed a token. Raises `Refused`."""
         directory = await self._known(mount, settings)
         if not self._has_key(directory, token) and self._may_fetch(mount):
@@ -72,7 +82,7 @@ class Directories:
         return directory
 
     async def _with_new_keys(
-        self, mount: Mount, settings: Settings, token: Token, known: Directory
+        self, mount: Mount, settings: CloudSettings, token: ParsedJwt, known: Directory
     ) -> Directory:
         """Return a directory fetched for a key that is unknown. Raises `Refused`."""
         found = False
@@ -80,21 +90,21 @@ class Directories:
             directory = await self._fetched(mount, settings, after=known)
             found = self._has_key(directory, token)
         finally:
-            # Also when the directory is away: forged tokens must not knock at it all the time.
+            # This applies also while the directory is down: forged tokens must not cause requests.
             if not found:
                 self._in_vain[mount.accessor] = self._clock.now()
         return directory
 
     def _trusted(self, directory: Directory) -> list[DirectoryKey]:
-        """Return the keys that count: those that are published, and those gone not long ago."""
+        """Return the trusted keys: the published ones, and those that were removed recently."""
         since = self._clock.now() - self._config.cloud_old_keys_seconds * SECOND
         return [key for key in directory.keys if key.gone_at is None or key.gone_at > since]
 
-    def _has_key(self, directory: Directory, token: Token) -> bool:
-        """Tell whether the key that a token names is known; without a name, whether one fits."""
+    def _has_key(self, directory: Directory, token: ParsedJwt) -> bool:
+        """Return whether the token's key is known; without a key ID, whether one may fit."""
         trusted = self._trusted(directory)
         if token.kid:
-            return bool(candidates(token, trusted))
+            return bool(matching_keys(token, trusted))
         try:
             verify_signature(token, trusted)
         except UnknownKey:
@@ -106,56 +116,58 @@ class Directories:
         pause = self._config.cloud_keys_pause_seconds * SECOND
         return last is None or self._clock.now() - last >= pause
 
-    async def _known(self, mount: Mount, settings: Settings) -> Directory:
-        """Return what is known of a directory, unless it is too old to be believed."""
-        known = self._store.read(lambda db: directories.find(db, mount.accessor))
+    async def _known(self, mount: Mount, settings: CloudSettings) -> Directory:
+        """Return the stored directory, unless it is too old."""
+        known = self._store.read(lambda db: directory_cache.find(db, mount.accessor))
         longest = self._config.cloud_keys_max_age_seconds * SECOND
         if known and self._clock.now() - known.fetched_at < longest:
             return known
         return await self._fetched(mount, settings, after=known)
 
     async def _fetched(
-        self, mount: Mount, settings: Settings, *, after: Directory | None
+        self, mount: Mount, settings: CloudSettings, *, after: Directory | None
     ) -> Directory:
         async def fetch() -> Directory:
-            # Somebody else's fetch may have ended between our look and now.
-            now = self._store.read(lambda db: directories.find(db, mount.accessor))
+            # Another task's fetch may have ended since the last read.
+            now = self._store.read(lambda db: directory_cache.find(db, mount.accessor))
             if now and after and now.fetched_at > after.fetched_at:
                 return now
             return await self._fetch(mount, settings, now)
 
         return await self._flights.join((mount.accessor, settings.tenant_id), fetch)
 
-    async def _fetch(self, mount: Mount, settings: Settings, before: Directory | None) -> Directory:
+    async def _fetch(
+        self, mount: Mount, settings: CloudSettings, before: Directory | None
+    ) -> Directory:
         base = settings.endpoints.directory
         url = f"{base}{path(settings.tenant_id)}/.well-known/openid-configuration"
         answer = await self._transport.send("GET", url)
         if not answer.is_good:
-            raise Failed(f"{answer.status} {answer.reason}: {answer.text}")
+            raise CloudRequestFailed(f"{answer.status} {answer.reason}: {answer.text}")
         discovery = decoded(answer.body, _Discovery)
         if discovery is None:
-            raise Failed(f"unable to unmarshal discovery url: {_unreadable(answer)}")
+            raise CloudRequestFailed(f"unable to unmarshal discovery url: {_unreadable(answer)}")
         keys = await self._keys(discovery.jwks_uri)
         same = before if before and before.issuer == discovery.issuer else None
-        if same and not keys:  # no directory has none: those that are known stay
-            raise Failed(f"{_NO_KEYS}: there is none in {discovery.jwks_uri}")
+        if same and not keys:  # a directory always has keys, so the known ones stay
+            raise CloudRequestFailed(f"{_NO_KEYS}: there is none in {discovery.jwks_uri}")
         now = self._clock.now()
         directory = Directory(
             issuer=discovery.issuer, keys=_merged(keys, same, now), fetched_at=now
         )
-        await self._store.write(lambda tx: directories.put(tx, mount.accessor, directory))
+        await self._store.write(lambda tx: directory_cache.put(tx, mount.accessor, directory))
         return directory
 
     async def _keys(self, url: str) -> list[_Key]:
         try:
             answer = await self._transport.send("GET", url)
         except Refused as error:
-            raise Failed(f"{_NO_KEYS}: {error}") from error
+            raise CloudRequestFailed(f"{_NO_KEYS}: {error}") from error
         if not answer.is_good:
-            raise Failed(f"{_NO_KEYS}: {answer.status} {answer.reason} {answer.text}")
+            raise CloudRequestFailed(f"{_NO_KEYS}: {answer.status} {answer.reason} {answer.text}")
         found = decoded(answer.body, _KeySet)
         if found is None:
-            raise Failed(f"{_NO_KEYS}: {_unreadable(answer)}")
+            raise CloudRequestFailed(f"{_NO_KEYS}: {_unreadable(answer)}")
         return [
             key
             for key in found.keys[:MOST_KEYS]
@@ -165,22 +177,16 @@ class Directories:
     # ---- renewal
 
     async def renew(self) -> None:
-        """Fetch anew what is in use before it is old, for ever."""
+        """Refresh used directories before they are old, indefinitely."""
         while True:
             await trio.sleep(_ROUND)
             await self.renew_due()
 
     async def renew_due(self) -> None:
-        """Fetch anew what was fetched too long ago."""
-        async with trio.open_nursery() as nursery:  # a slow directory holds up no other
+        """Refresh directories whose last fetch is too old."""
+        async with trio.open_nursery() as nursery:  # a slow directory must not delay others
             for accessor, (mount, settings) in list(self._used.items()):
-                known = self._store.read(partial(directories.find, mount=accessor))
-                if known is None:
-                    del self._used[accessor]  # a new configuration: the next login fetches
-                    self._failures.pop(accessor, None)
-                    self._in_vain.pop(accessor, None)
-                elif self._is_due(accessor, known):
-                    nursery.start_soon(self._renew, mount, settings, known)
+                nursery.start_soon(self._renew, accessor, mount, settings)
 
     def _is_due(self, accessor: str, known: Directory) -> bool:
         now = self._clock.now()
@@ -189,7 +195,19 @@ class Directories:
         times, last = self._failures.get(accessor, (0, 0))
         return now - last >= min(_LONGEST_BACKOFF, 30 * SECOND * 2**times if times else 0)
 
-    async def _renew(self, mount: Mount, settings: Settings, known: Directory) -> None:
+    async def _renew(self, accessor: str, mount: Mount, settings: CloudSettings) -> None:
+        with self._fences.unless_held(_FENCED, mount.path) as has_turn:
+            if not has_turn:
+                return
+            known = self._store.read(partial(directory_cache.find, mount=accessor))
+            if known is None:
+                self._used.pop(accessor, None)  # a new configuration: the next login fetches
+                self._failures.pop(accessor, None)
+                self._in_vain.pop(accessor, None)
+            elif self._is_due(accessor, known):
+                await self._renewed(mount, settings, known)
+
+    async def _renewed(self, mount: Mount, settings: CloudSettings, known: Directory) -> None:
         try:
             await self._fetched(mount, settings, after=known)
             self._failures.pop(mount.accessor, None)
@@ -202,7 +220,7 @@ class Directories:
 
 
 def _merged(keys: list[_Key], before: Directory | None, now: int) -> list[DirectoryKey]:
-    """Return the keys that are published now, and those that were before, marked as gone."""
+    """Return the published keys, and earlier ones, marked as removed."""
     published = {key.n for key in keys}
     gone = [
         msgspec.structs.replace(key, gone_at=key.gone_at or now)
@@ -212,5 +230,5 @@ def _merged(keys: list[_Key], before: Directory | None, now: int) -> list[Direct
     return [*(DirectoryKey(kid=key.kid, n=key.n, e=key.e) for key in keys), *gone][:MOST_KEYS]
 
 
-def _unreadable(answer: Response) -> str:
+def _unreadable(answer: CloudResponse) -> str:
     return f"the answer is not what it should be: {answer.text[:200]}"

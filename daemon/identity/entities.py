@@ -1,15 +1,15 @@
-"""Entities: the same principal is the same entity, whichever role it logs in with."""
+"""Entities: a principal has one entity, independent of the role of its login."""
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from daemon.fields import Fields
 from daemon.identity import groups as groups_of
-from daemon.jobspec.gotext import quote
+from daemon.text.go_format import quote
+from daemon.text.request_fields import RequestFields
 from storage.errors import Denied, Invalid, Malformed
 from storage.queries import entities, mounts
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import DEFAULT
 from storage.records.identity import Alias, Entity
 from storage.writer import Transaction
@@ -20,11 +20,11 @@ def note_login(
     alias: Alias,
     groups: Sequence[str],
 ) -> Entity:
-    """Return the entity of a principal, made at its first login, and note the latest one.
+    """Return the entity of a principal, created at its first login, and record this login.
 
-    `alias` brings identifiers that count if it is new. Raises `Denied` for a disabled entity.
+    `alias` has the identifiers of a new alias. Raises `Denied` for a disabled entity.
     """
-    before, entity = known(tx, alias.mount, alias.name)
+    before, entity = find_entity(tx, alias.mount, alias.name)
     if entity is None:
         entity = _new(alias, groups)
         entities.put(tx, entity)
@@ -37,8 +37,8 @@ def note_login(
     return entity
 
 
-def known(db: Snapshot, mount: str, principal: str) -> tuple[Alias | None, Entity | None]:
-    """Return what is known of a principal. Raises `Denied` for a disabled entity."""
+def find_entity(db: ReadSnapshot, mount: str, principal: str) -> tuple[Alias | None, Entity | None]:
+    """Return the alias and entity of a principal. Raises `Denied` for a disabled entity."""
     alias = entities.alias(db, mount, principal)
     entity = entities.find(db, alias.entity_id) if alias else None
     if entity and entity.is_disabled:
@@ -57,7 +57,7 @@ def _new(alias: Alias, groups: Sequence[str]) -> Entity:
 
 
 def _renewed(before: Alias, alias: Alias) -> Alias:
-    """Return an alias with what the latest login says of it."""
+    """Return an alias with the metadata of the latest login."""
     return msgspec.structs.replace(
         before,
         metadata=alias.metadata,
@@ -82,9 +82,9 @@ def alias_of(
 
 
 def write(
-    tx: Transaction, before: Entity | None, fields: Fields, *, new_id: str, now: int
+    tx: Transaction, before: Entity | None, fields: RequestFields, *, new_id: str, now: int
 ) -> Entity:
-    """Create an entity, or change what a request names of one. Raises an error of ours."""
+    """Create or change an entity. Raises a Steward error for invalid fields."""
     name = fields.text("name") or (before.name if before else f"entity_{new_id[:8]}.root")
     changes: dict[str, object] = {"name": name, "updated_at": now}
     if "policies" in fields:
@@ -103,7 +103,7 @@ def write(
 
 
 def write_alias(
-    tx: Transaction, before: Alias | None, fields: Fields, *, new_id: str, now: int
+    tx: Transaction, before: Alias | None, fields: RequestFields, *, new_id: str, now: int
 ) -> Alias:
     """Create an alias, or change one. Raises `Invalid`."""
     name = fields.text("name") or (before.name if before else "")

@@ -1,8 +1,8 @@
-"""Federation: the daemon vouches for its login methods, and a directory believes it.
+"""Federation: the daemon signs identity tokens for its login methods.
 
-A directory that trusts this issuer exchanges an identity token of ours for an access token of its
-own, so no secret is kept. It must be able to read the two public documents, and the token's
-subject must be the one that it was told: that of one mount, for ever.
+A directory that trusts this issuer exchanges such a token for an access token, so no secret is
+stored. The directory must be able to read the two public documents. The token's subject must be the
+configured one, which is permanent for a mount.
 """
 
 import re
@@ -10,13 +10,13 @@ import re
 import msgspec
 
 from daemon.clock import Clock
-from daemon.config import Config
-from daemon.identity.credentials import Client
+from daemon.config.settings import Settings
+from daemon.identity.credentials import CloudClient
 from daemon.identity.issuer import LONGEST_TTL, Issuer
 from daemon.version import VERSION
 from storage.errors import Invalid
 from storage.queries import settings
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import SECOND
 from storage.records.identity import Mount
 from storage.store import Store
@@ -30,8 +30,8 @@ _ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "EdDSA")  #
 _BASE = re.compile(r"https?://[^/?#\s@]+(:[0-9]+)?")
 
 
-class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """What whoever checks our tokens reads first."""
+class DiscoveryDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The discovery document, which verifiers of the tokens read first."""
 
     issuer: str
     jwks_uri: str
@@ -40,8 +40,8 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     id_token_signing_alg_values_supported: tuple[str, ...] = _ALGORITHMS
 
 
-def base(db: Snapshot, config: Config) -> str:
-    """Return the address under which others reach the public documents."""
+def issuer_url(db: ReadSnapshot, config: Settings) -> str:
+    """Return the address of the public documents."""
     return settings.find(db, settings.OIDC_ISSUER) or config.issuer
 
 
@@ -54,32 +54,32 @@ def check_base(text: str) -> None:
         )
 
 
-def described(db: Snapshot, config: Config, path: str) -> Described:
+def described(db: ReadSnapshot, config: Settings, path: str) -> DiscoveryDocument:
     """Return the description of the issuer at a path."""
-    issuer = f"{base(db, config)}{path}"
-    return Described(issuer=issuer, jwks_uri=f"{issuer}{KEYS}")
+    issuer = f"{issuer_url(db, config)}{path}"
+    return DiscoveryDocument(issuer=issuer, jwks_uri=f"{issuer}{KEYS}")
 
 
-def subject(mount: Mount) -> str:
+def assertion_subject(mount: Mount) -> str:
     """Return who a mount is for those that trust us."""
     return f"plugin-identity:root:auth:{mount.accessor}"
 
 
-class Vouching:
-    """Signs identity tokens for login methods."""
+class ClientAssertions:
+    """A signer of identity tokens for login methods."""
 
-    def __init__(self, store: Store, clock: Clock, issuer: Issuer, config: Config) -> None:
+    def __init__(self, store: Store, clock: Clock, issuer: Issuer, config: Settings) -> None:
         self._store, self._clock, self._issuer, self._config = store, clock, issuer, config
 
-    async def assertion(self, client: Client) -> str:
+    async def assertion(self, client: CloudClient) -> str:
         """Return a token that says which mount it is for."""
         mount, config = client.mount, client.settings.config
         now = self._clock.now() // SECOND
         ttl = min(config.identity_token_ttl or _TTL, LONGEST_TTL // SECOND)
-        address = self._store.read(lambda db: base(db, self._config))
+        address = self._store.read(lambda db: issuer_url(db, self._config))
         claims = {
             "iss": f"{address}{PLUGINS}",
-            "sub": subject(mount),
+            "sub": assertion_subject(mount),
             "aud": [config.identity_token_audience],
             "iat": now,
             "nbf": now,

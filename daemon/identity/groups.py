@@ -1,19 +1,19 @@
-"""Groups of entities: what may be written, and who becomes a member by logging in.
+"""Groups of entities: validation, and membership by login.
 
-An internal group lists its members. Of an external group, the `groups` claim decides: a login whose
-claim holds the name of the group's alias makes the entity a member, the next login without it ends
-that.
+An internal group lists its members. For an external group, the `groups` claim decides. A login
+whose claim has the name of the group's alias makes the entity a member. The next login without it
+removes the entity from the group.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-from daemon.fields import Fields
-from daemon.jobspec.gotext import quote
+from daemon.text.go_format import quote
+from daemon.text.request_fields import RequestFields
 from storage.errors import Invalid, Malformed, Refused
 from storage.queries import entities, groups, mounts
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import ROOT
 from storage.records.identity import Group, GroupAlias
 from storage.writer import Transaction
@@ -22,7 +22,7 @@ MOST_MEMBERS = 10_000  # of one group that a request can name
 _TYPES = ("internal", "external")
 
 
-def policies_of(fields: Fields) -> list[str]:
+def policies_of(fields: RequestFields) -> list[str]:
     """Return the policies that a request gives an entity or a group. Raises `Malformed`."""
     names = sorted({name.lower() for name in fields.texts("policies") if name})
     if ROOT in names:
@@ -30,8 +30,10 @@ def policies_of(fields: Fields) -> list[str]:
     return names
 
 
-def write(tx: Transaction, before: Group | None, fields: Fields, *, new_id: str, now: int) -> Group:
-    """Create a group, or change what a request names of one. Raises an error of ours."""
+def write(
+    tx: Transaction, before: Group | None, fields: RequestFields, *, new_id: str, now: int
+) -> Group:
+    """Create or change a group. Raises a Steward error for invalid fields."""
     kind = fields.text("type") or (before.type if before else _TYPES[0])
     if kind not in _TYPES:
         raise Invalid(f"invalid group type {quote(kind)}")
@@ -60,7 +62,7 @@ def write(tx: Transaction, before: Group | None, fields: Fields, *, new_id: str,
     return group
 
 
-def _set_entities(tx: Transaction, group: Group, fields: Fields) -> None:
+def _set_entities(tx: Transaction, group: Group, fields: RequestFields) -> None:
     if "member_entity_ids" not in fields:
         return
     wanted = _bounded(fields, "member_entity_ids")
@@ -72,7 +74,7 @@ def _set_entities(tx: Transaction, group: Group, fields: Fields) -> None:
     groups.set_members(tx, group.id, wanted, are_groups=False)
 
 
-def _set_groups(tx: Transaction, group: Group, fields: Fields) -> None:
+def _set_groups(tx: Transaction, group: Group, fields: RequestFields) -> None:
     if "member_group_ids" not in fields:
         return
     wanted = _bounded(fields, "member_group_ids")
@@ -92,7 +94,7 @@ def _set_groups(tx: Transaction, group: Group, fields: Fields) -> None:
     groups.set_members(tx, group.id, wanted, are_groups=True)
 
 
-def _bounded(fields: Fields, name: str) -> list[str]:
+def _bounded(fields: RequestFields, name: str) -> list[str]:
     found = [one for one in fields.texts(name) if one]
     if len(found) > MOST_MEMBERS:
         raise Invalid(f"{name} has {len(found)} entries: at most {MOST_MEMBERS} are allowed")
@@ -100,7 +102,7 @@ def _bounded(fields: Fields, name: str) -> list[str]:
 
 
 def write_alias(
-    tx: Transaction, before: GroupAlias | None, fields: Fields, *, new_id: str, now: int
+    tx: Transaction, before: GroupAlias | None, fields: RequestFields, *, new_id: str, now: int
 ) -> GroupAlias:
     """Create the alias of an external group, or change it. Raises `Invalid`."""
     name, mount = fields.text("name"), fields.text("mount_accessor")
@@ -150,7 +152,7 @@ def note_login(tx: Transaction, mount: str, entity_id: str, claimed: Sequence[st
             groups.put(tx, msgspec.structs.replace(group, has_had_entities=True, version=version))
 
 
-def identity_policies(db: Snapshot, entity_id: str) -> list[str]:
+def identity_policies(db: ReadSnapshot, entity_id: str) -> list[str]:
     """Return the policies that an entity gives its tokens: its own and those of its groups."""
     entity = entities.find(db, entity_id) if entity_id else None
     return sorted({*entity.policies, *groups.policies(db, entity.id)}) if entity else []

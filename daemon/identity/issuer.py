@@ -1,9 +1,8 @@
-"""Our own signatures: keys, their rotation, and the tokens that say who a task is.
+"""The workload identity issuer: signing keys, their rotation, and tokens of tasks.
 
-A new key is published a day before it signs, so that whoever keeps a copy of the published keys
-knows it in time; an old one stays published until nothing that it has signed is in use: no token
-of it can be valid any more, and nothing that was placed with it runs. The private halves are in
-the store, sealed.
+A new key is published a day before it signs, so that cached copies of the JWKS contain it in time.
+An old key stays published while a token signed with it may be valid, or an allocation placed with
+it runs. Private keys are stored encrypted.
 """
 
 import logging
@@ -16,36 +15,42 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from daemon.acl.seal import Seal
+from daemon.acl.seal import EnvelopeCipher
 from daemon.clock import Clock
+from daemon.fences import Fences
 from storage.errors import Refused, UnknownToken, Unsealable
 from storage.queries import signing
 from storage.records.base import HOUR, SECOND
 from storage.records.signing import PublicKey, SigningKey
 from storage.records.workload import AUDIENCE, Workload
-from storage.store import Store, unless_full
+from storage.store import Store, tolerate_disk_full
 
 if TYPE_CHECKING:
+    from daemon.identity.jwt_signing import Claims
     from daemon.identity.keypair import KeyPair
-    from daemon.identity.signatures import Claims
 
 log = logging.getLogger("steward.identity")
 
 _DAY = 24 * HOUR
 ROTATION = 30 * _DAY
 PUBLISHED_BEFORE = _DAY
-LONGEST_TTL = 30 * _DAY  # of a token; so long a key stays published when it has signed last
-_LOOK_AGAIN = HOUR  # the wall clock may be set meanwhile
+# limit of a token's TTL, and time for which a key stays published after its last signature
+LONGEST_TTL = 30 * _DAY
+_LOOK_AGAIN = HOUR  # limit, because the system clock may be set
 
 
 class Issuer:
-    """Signs claims with the keys of the store, and checks what they have signed. By `open_issuer`."""
+    """Signs claims with the keys of the store, and verifies them. `open_issuer` opens it."""
 
-    def __init__(self, store: Store, seal: Seal, clock: Clock, ids: Iterator[str]) -> None:
+    def __init__(
+        self, store: Store, seal: EnvelopeCipher, clock: Clock, ids: Iterator[str]
+    ) -> None:
         self._store, self._seal, self._clock, self._ids = store, seal, clock, ids
-        self._keys = store.read(signing.every)  # nobody else changes them
+        self._keys = store.read(signing.every)  # no other part changes them
         self._private: dict[str, KeyPair] = {}
         self._has_key = trio.Event()
+        if self._keys:
+            self._has_key.set()
 
     @property
     def keys(self) -> list[SigningKey]:
@@ -63,28 +68,28 @@ class Issuer:
 
     def sign(self, claims: "Claims", key_id: str = "") -> str:
         """Return claims as a signed token, with the key that signs now unless another is named."""
-        from daemon.identity import signatures
+        from daemon.identity import jwt_signing
 
         key_id = key_id or self.active.id
-        return signatures.sign(claims, key_id, self._private_key(key_id))
+        return jwt_signing.sign(claims, key_id, self._private_key(key_id))
 
     def verify(self, token: str, audience: str) -> dict[str, object]:
-        """Return the claims of a token that we have signed for an audience. Raises `BadToken`."""
-        from daemon.identity import signatures
+        """Return the claims of a token that we have signed for an audience. Raises `InvalidToken`."""
+        from daemon.identity import jwt_signing
 
-        key_id = signatures.key_of(token)
+        key_id = jwt_signing.key_of(token)
         key = next((one for one in self._keys if one.id == key_id), None)
         if key is None:
-            raise signatures.BadToken("it is not signed with a key of this daemon")
-        return signatures.read(token, key.public, audience, self._clock.now() // SECOND)
+            raise jwt_signing.InvalidToken("it is not signed with a key of this daemon")
+        return jwt_signing.read(token, key.public, audience, self._clock.now() // SECOND)
 
     def workload(self, token: str) -> Workload:
         """Return the task whose identity token for our API this is. Raises `UnknownToken`."""
-        from daemon.identity.signatures import BadToken
+        from daemon.identity.jwt_signing import InvalidToken
 
         try:
             workload = msgspec.convert(self.verify(token, AUDIENCE), Workload)
-        except (BadToken, msgspec.ValidationError) as error:
+        except (InvalidToken, msgspec.ValidationError) as error:
             raise UnknownToken(f"failed to parse signed token: {error}") from error
         if not workload.nomad_task:
             raise UnknownToken("failed to parse signed token: it is a service's, not a task's")
@@ -95,7 +100,7 @@ class Issuer:
         await self._has_key.wait()
 
     async def rotate(self, *, at_once: bool) -> SigningKey:
-        """Make a new key, which signs at once or when others have had time to learn of it."""
+        """Create a new key, which signs immediately or after it has been published for a day."""
         from daemon.identity import keypair
 
         now = self._clock.now()
@@ -106,14 +111,14 @@ class Issuer:
             created_at=now,
             signs_from=now if at_once else now + PUBLISHED_BEFORE,
         )
-        sealed = self._seal.seal(keypair.dump(private), signing.place(key_id))
+        sealed = self._seal.seal(keypair.dump(private), signing.key_path(key_id))
         await self._store.write(lambda tx: signing.add(tx, key, sealed))
         self._private[key_id] = private
         self._keys = self._store.read(signing.every)
         return key
 
     async def remove(self, key_id: str, *, force: bool) -> None:
-        """Forget a key. Raises `Refused` for the one that signs, and unless forced for one in use."""
+        """Delete a key. Raises `Refused` for the active key, and without `force` for one in use."""
         if key_id not in {key.id for key in self._keys}:
             raise Refused("root key not found")
         if key_id == self.active.id:
@@ -121,7 +126,7 @@ class Issuer:
         now = self._clock.now()
         idle = [
             key.id
-            for key in outdated(self._keys, now, self._store.read(signing.of_live_allocations))
+            for key in expired_keys(self._keys, now, self._store.read(signing.of_live_allocations))
         ]
         idle += [key.id for key in self._keys if key.signs_from > now]
         if key_id not in idle and not force:
@@ -129,14 +134,14 @@ class Issuer:
         await self._forget(key_id)
 
     async def tend(self) -> None:
-        """Make a new key when it is time, and forget those that are of no use any more."""
+        """Create a new key when it is due, and delete keys that are no longer needed."""
         now = self._clock.now()
-        if is_due(self._keys, now):
+        if rotation_due(self._keys, now):
             await self.rotate(at_once=not self._keys)
             log.info("a new signing key was made")
         self._has_key.set()
         in_use = self._store.read(signing.of_live_allocations)
-        for key in outdated(self._keys, now, in_use):
+        for key in expired_keys(self._keys, now, in_use):
             await self._forget(key.id)
 
     async def _forget(self, key_id: str) -> None:
@@ -149,8 +154,8 @@ class Issuer:
         from daemon.identity import keypair
 
         if key_id not in self._private:
-            place = signing.place(key_id)
-            sealed = self._store.read(lambda db: signing.private(db, key_id))
+            place = signing.key_path(key_id)
+            sealed = self._store.read(lambda db: signing.private_key(db, key_id))
             if sealed is None:
                 raise Unsealable(f"there is no signing key {key_id}")
             self._private[key_id] = keypair.load(self._seal.unseal(sealed, place))
@@ -159,31 +164,40 @@ class Issuer:
 
 @asynccontextmanager
 async def open_issuer(
-    store: Store, seal: Seal, clock: Clock, ids: Iterator[str]
+    store: Store,
+    seal: EnvelopeCipher,
+    clock: Clock,
+    ids: Iterator[str],
+    fences: Fences | None = None,
 ) -> AsyncIterator[Issuer]:
     """Give an issuer whose keys are looked after; see `Issuer.has_key`."""
     issuer = Issuer(store, seal, clock, ids)
     async with trio.open_nursery() as nursery:
-        await nursery.start(_tend_for_ever, issuer)
+        nursery.start_soon(_tend, issuer, fences or Fences(clock))
         yield issuer
         nursery.cancel_scope.cancel()
 
 
-async def _tend_for_ever(
-    issuer: Issuer, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    task_status.started()
+async def _tend(issuer: Issuer, fences: Fences) -> None:
+    """Rotate the keys. An error with the first key aborts the start of the daemon."""
+    if not issuer.keys:
+        async with tolerate_disk_full("there is no signing key yet"):
+            await issuer.tend()
+    await fences.keep_running("signing keys", partial(_tend_for_ever, issuer))
+
+
+async def _tend_for_ever(issuer: Issuer) -> None:
     while True:
-        async with unless_full("signing keys stay as they are"):
+        async with tolerate_disk_full("signing keys stay as they are"):
             await issuer.tend()
         await trio.sleep(_LOOK_AGAIN / SECOND)
 
 
-# ---- which key when: pure ------------------------------------------------------------------------
+# --- choice of keys, without I/O ---
 
 
 def signer(keys: Sequence[SigningKey], now: int) -> SigningKey:
-    """Return the key that signs now: the newest whose time has come."""
+    """Return the key that signs now: the newest with a start time in the past."""
     return max(
         (key for key in keys if key.signs_from <= now),
         key=lambda key: (key.signs_from, key.created_at),
@@ -191,13 +205,13 @@ def signer(keys: Sequence[SigningKey], now: int) -> SigningKey:
     )
 
 
-def is_due(keys: Sequence[SigningKey], now: int) -> bool:
-    """Tell whether it is time for a new key."""
+def rotation_due(keys: Sequence[SigningKey], now: int) -> bool:
+    """Return whether a new key is due."""
     return not keys or now >= keys[-1].signs_from + ROTATION - PUBLISHED_BEFORE
 
 
-def outdated(keys: Sequence[SigningKey], now: int, in_use: set[str]) -> list[SigningKey]:
-    """Return the keys that nobody needs any more; they come in the order in which they sign."""
+def expired_keys(keys: Sequence[SigningKey], now: int, in_use: set[str]) -> list[SigningKey]:
+    """Return the keys that no token or allocation needs. `keys` is sorted by `signs_from`."""
     return [
         key
         for key, successor in pairwise(keys)

@@ -1,7 +1,7 @@
-"""The private half of a signing key: made, written and read. Needed when one is made, or signs.
+"""Private keys for signing: generate, encode and decode. Loaded only when a key is used.
 
-It is written as a JSON Web Key (RFC 7518, section 6.3), as the public half is. The library's own
-forms would do as well, but with them come those for SSH and for passwords: a MiB of memory.
+Like the public key, a private key is encoded as a JSON Web Key (RFC 7518, section 6.3). The
+library's formats would also load those for SSH and for passwords, which takes a MiB of memory.
 """
 
 import base64
@@ -30,7 +30,7 @@ class _PrivateKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def generate() -> KeyPair:
-    """Return a new key: a tenth of a second's work, during which other threads go on."""
+    """Return a new key; it takes a tenth of a second, and other threads continue."""
     return rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
 
 
@@ -65,7 +65,7 @@ def dump(private: KeyPair) -> bytes:
 
 
 def public(key_id: str, private: KeyPair) -> PublicKey:
-    """Return the half of a key that everybody may know."""
+    """Return the public half of a key."""
     numbers = private.public_key().public_numbers()
     return PublicKey(kid=key_id, n=_text(numbers.n), e=_text(numbers.e))
 

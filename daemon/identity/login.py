@@ -1,7 +1,7 @@
-"""A login, top to bottom: request, token, claims, resource, and then a token of ours.
+"""A login: request, token, claims, resource, and the issued token.
 
-The order of checks and their texts are the peer's, because clients tell by them what is wrong;
-which rule was broken is in the log, in the audit, and in what `explain` shows.
+The order of checks and the texts are Vault's, because clients derive the error from them. The log,
+the audit log and `explain` name the broken rule.
 """
 
 import logging
@@ -10,22 +10,22 @@ from collections.abc import Mapping
 
 import msgspec
 
-from daemon.acl.seal import Seal
+from daemon.acl.seal import EnvelopeCipher
 from daemon.clock import Clock
-from daemon.config import Config
-from daemon.fields import Fields
-from daemon.identity import jwt, method
-from daemon.identity.bindings import of_claims
-from daemon.identity.cloud import ResourceManager
-from daemon.identity.credentials import Client
-from daemon.identity.directory import Directories
-from daemon.identity.examination import Examination
-from daemon.identity.graph import Graph
-from daemon.identity.inspection import inspect
-from daemon.identity.jwt import Claims
-from daemon.identity.request import FIELDS, LoginRequest
-from daemon.identity.settings import Settings, complete
-from daemon.jobspec.gotext import quote
+from daemon.config.settings import Settings
+from daemon.identity import jwt_verification, method_config
+from daemon.identity.bindings import check_claims
+from daemon.identity.cloud_endpoints import CloudSettings, complete
+from daemon.identity.credentials import CloudClient
+from daemon.identity.directory import DirectoryKeyCache
+from daemon.identity.directory_graph import DirectoryGraph
+from daemon.identity.jwt_verification import Claims
+from daemon.identity.login_request import FIELDS, LoginRequest
+from daemon.identity.login_trace import LoginTrace
+from daemon.identity.resource_check import inspect
+from daemon.identity.resource_manager import ResourceManager
+from daemon.text.go_format import quote
+from daemon.text.request_fields import RequestFields
 from storage.errors import Invalid, Malformed, Refused
 from storage.queries import identity
 from storage.records.identity import LoginRole, MethodConfig, Mount
@@ -44,8 +44,8 @@ _SYNTAX = (
 )
 
 
-class Proven(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has logged in: by which mount and role, as which principal, and what is noted of it."""
+class LoginPrincipal(msgspec.Struct, frozen=True, kw_only=True):
+    """A verified login: its mount, role and principal, and metadata."""
 
     mount: Mount
     role: LoginRole
@@ -56,30 +56,30 @@ class Proven(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def display_name(self) -> str:
-        """Return how people call the holder of the token."""
+        """Return the display name of the token."""
         return f"{self.mount.path.strip('/').replace('/', '-')}-{self.principal}"
 
 
-def request_of(fields: Fields) -> LoginRequest:
-    """Return what somebody who logs in says. Raises `Malformed` with the peer's text."""
+def request_of(fields: RequestFields) -> LoginRequest:
+    """Return the fields of a login. Raises `Malformed` with Vault's error text."""
     try:
         return LoginRequest(**{name: fields.text(name) for name in FIELDS})
     except Malformed as error:
         raise Malformed(f"Field validation failed: {error}") from error
 
 
-class Login:
-    """Finds out who somebody is."""
+class LoginFlow:
+    """Verification of logins."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        seal: Seal,
-        directories: Directories,
+        seal: EnvelopeCipher,
+        directories: DirectoryKeyCache,
         cloud: ResourceManager,
-        graph: Graph,
-        surroundings: tuple[Config, Mapping[str, str]],
+        graph: DirectoryGraph,
+        surroundings: tuple[Settings, Mapping[str, str]],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -104,47 +104,47 @@ class Login:
         return role
 
     async def prove(
-        self, mount: Mount, role: LoginRole, request: LoginRequest, examination: Examination
-    ) -> Proven:
+        self, mount: Mount, role: LoginRole, request: LoginRequest, examination: LoginTrace
+    ) -> LoginPrincipal:
         """Return who a request is from. Raises `Invalid` or `Refused`."""
         _check_syntax(request)
         now = self._clock.now()
         with examination.rule("the method is configured", "config"):
             settings = self.settings(mount)
         with examination.rule("the token can be read", "jwt"):
-            token = jwt.take_apart(request.jwt)
+            token = jwt_verification.parse_jwt(request.jwt)
         with examination.rule("the directory signed it", "kid", token.kid):
             directory = await self._directories.verify(mount, settings, token)
         with examination.rule("issuer, audience, time", "iss, aud, exp, nbf", settings.resource):
-            jwt.check_standard(
+            jwt_verification.check_standard(
                 token,
                 issuer=directory.issuer,
                 audience=settings.resource,
                 now=now,
                 leeway=settings.config.clock_leeway,
             )
-            claims = jwt.claims_of(token)
+            claims = jwt_verification.read_claims(token)
         if _wants_groups(role, claims, settings.config):
             claims = await self._with_groups(self.client(mount), claims, examination)
-        examination.require(of_claims(role, claims, now, settings.config.clock_leeway))
+        examination.require(check_claims(role, claims, now, settings.config.clock_leeway))
         if role.asks_resources:
             client = self.client(mount)
             await inspect(self.cloud, client, role, claims, request, examination)
         with examination.rule("the token names its holder", "oid", claims.oid or ""):
             return _proven(mount, role, claims, request)
 
-    def settings(self, mount: Mount) -> Settings:
-        """Return how a mount is set up, with what it leaves open. Raises `Refused`."""
+    def settings(self, mount: Mount) -> CloudSettings:
+        """Return the settings of a mount, with defaults. Raises `Refused`."""
         config = self._store.read(lambda db: identity.config(db, mount.accessor))
         return complete(config, *self._surroundings)
 
-    def client(self, mount: Mount) -> Client:
-        """Return as whom the daemon asks the cloud for a mount. Raises `Refused`."""
-        secret = self._store.read(lambda db: method.client_secret(db, self._seal, mount))
-        return Client(mount=mount, settings=self.settings(mount), secret=secret)
+    def client(self, mount: Mount) -> CloudClient:
+        """Return the daemon's cloud client for a mount. Raises `Refused`."""
+        secret = self._store.read(lambda db: method_config.client_secret(db, self._seal, mount))
+        return CloudClient(mount=mount, settings=self.settings(mount), secret=secret)
 
     async def _with_groups(
-        self, client: Client, claims: Claims, examination: Examination
+        self, client: CloudClient, claims: Claims, examination: LoginTrace
     ) -> Claims:
         """Return claims with the groups that did not fit into the token."""
         oid = claims.oid or ""
@@ -154,7 +154,7 @@ class Login:
 
 
 def _wants_groups(role: LoginRole, claims: Claims, config: MethodConfig) -> bool:
-    """Tell whether the directory is to be asked for the groups of a principal."""
+    """Return whether the login must query the directory for the groups of a principal."""
     is_asked = bool(role.bound_group_ids) and config.look_up_groups
     return is_asked and claims.names_groups_elsewhere and bool(claims.oid)
 
@@ -166,7 +166,7 @@ def _check_syntax(request: LoginRequest) -> None:
             raise Invalid(f"invalid {name} {quote(text)}")
 
 
-def _proven(mount: Mount, role: LoginRole, claims: Claims, request: LoginRequest) -> Proven:
+def _proven(mount: Mount, role: LoginRole, claims: Claims, request: LoginRequest) -> LoginPrincipal:
     if not claims.oid:
         raise Refused("missing name in alias")
     always = {
@@ -180,7 +180,7 @@ def _proven(mount: Mount, role: LoginRole, claims: Claims, request: LoginRequest
         "app_id": claims.appid or "",
     }
     metadata = {**always, **{name: value for name, value in maybe.items() if value}}
-    return Proven(
+    return LoginPrincipal(
         mount=mount,
         role=role,
         principal=claims.oid,

@@ -1,4 +1,4 @@
-"""All login methods of a daemon, opened: what can be asked of them, and the tasks behind them."""
+"""All opened login methods of a daemon, with their background tasks."""
 
 import logging
 import os
@@ -10,25 +10,26 @@ import msgspec
 import trio
 
 from daemon.acl.keyring import new_accessor, new_secret
-from daemon.acl.seal import Seal
-from daemon.acl.tokens import Tokens, is_within
+from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.tokens import TokenStore, is_within
 from daemon.clock import Clock
-from daemon.config import Config
-from daemon.fields import Fields
-from daemon.identity import entities, groups, issue, method, mounts
-from daemon.identity.cloud import ResourceManager
-from daemon.identity.credentials import Credentials
-from daemon.identity.directory import Directories
-from daemon.identity.examination import Examination
-from daemon.identity.federation import Vouching
-from daemon.identity.graph import Graph
+from daemon.config.settings import Settings
+from daemon.fences import Fences
+from daemon.identity import entities, groups, method_config, mounts, token_issue
+from daemon.identity.client_secret_rotation import ClientSecretRotator
+from daemon.identity.cloud_http import CloudHttp
+from daemon.identity.credentials import AccessTokenCache
+from daemon.identity.directory import DirectoryKeyCache
+from daemon.identity.directory_graph import DirectoryGraph
+from daemon.identity.federation import ClientAssertions
+from daemon.identity.federation_refresh import FederationTokenRefresher
 from daemon.identity.issuer import Issuer
-from daemon.identity.jwt import UnknownKey
-from daemon.identity.login import Login, Proven
-from daemon.identity.request import LoginRequest
-from daemon.identity.rotation import Rotations
-from daemon.identity.transport import Transport
-from daemon.identity.warm import Warm
+from daemon.identity.jwt_verification import UnknownKey
+from daemon.identity.login import LoginFlow, LoginPrincipal
+from daemon.identity.login_request import LoginRequest
+from daemon.identity.login_trace import LoginTrace
+from daemon.identity.resource_manager import ResourceManager
+from daemon.text.request_fields import RequestFields
 from storage.errors import Denied, Invalid, LoginRefused, Refused, UnknownToken
 from storage.queries import mounts as stored_mounts
 from storage.records.acl import Token, TokenKind
@@ -41,7 +42,7 @@ log = logging.getLogger("steward.identity")
 _VERBOSE = "CLOUD_SDK_LOG_LEVEL"
 
 
-class LoggedIn(msgspec.Struct, frozen=True):
+class LoginResult(msgspec.Struct, frozen=True):
     """The token of a login with its secret, whose it is, and what the caller should know."""
 
     secret: str
@@ -51,22 +52,22 @@ class LoggedIn(msgspec.Struct, frozen=True):
     warnings: Sequence[str]
 
 
-class Methods:
+class LoginMethods:
     """The login methods. Made by `open_methods`."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        seal: Seal,
-        tokens: Tokens,
+        seal: EnvelopeCipher,
+        tokens: TokenStore,
         ids: Iterator[str],
-        login: Login,
-        credentials: Credentials,
-        directories: Directories,
-        rotations: Rotations,
-        warm: Warm,
-        surroundings: tuple[Config, Mapping[str, str]],
+        login: LoginFlow,
+        credentials: AccessTokenCache,
+        directories: DirectoryKeyCache,
+        rotations: ClientSecretRotator,
+        warm: FederationTokenRefresher,
+        surroundings: tuple[Settings, Mapping[str, str]],
     ) -> None:
         self.credentials = credentials
         self.directories = directories
@@ -80,29 +81,34 @@ class Methods:
         self._login = login
         self._surroundings = surroundings
 
-    async def configure(self, mount: Mount, fields: Fields) -> list[str]:
-        """Create or change the configuration of a mount; return what the caller should know."""
-        warnings = await method.write(self._store, self._seal, mount, fields, self._surroundings)
+    async def configure(self, mount: Mount, fields: RequestFields) -> list[str]:
+        """Create or change the configuration of a mount; return warnings for the caller."""
+        warnings = await method_config.write(
+            self._store, self._seal, mount, fields, self._surroundings
+        )
         self.forget(mount)
         return warnings
 
     async def unconfigure(self, mount: Mount) -> None:
         """Remove the configuration of a mount."""
-        await method.remove(self._store, mount)
+        await method_config.remove(self._store, mount)
         self.forget(mount)
 
     def forget(self, mount: Mount) -> None:
-        """Let go of what the cloud gave a mount: it is set up otherwise now, or gone."""
+        """Drop the cloud data of a mount that was changed or deleted."""
         self.credentials.forget(mount.accessor)
         self._login.cloud.forget(mount.accessor)
 
-    async def login(self, mount: Mount, request: LoginRequest, address: str) -> LoggedIn:
-        """Return a token for whoever asks, if they are who the role asks for.
+    async def login(
+        self, mount: Mount, request: LoginRequest, address: str, party: str = ""
+    ) -> LoginResult:
+        """Verify a login and return its token.
 
+        `party` is whose failure a forged token is: a user of this host, or by default the address.
         Raises `Invalid`, `Refused`, `UnknownToken` or `TooOften`.
         """
         role = self._role(mount, request, address)
-        examination = Examination()
+        examination = LoginTrace()
         try:
             with trio.fail_after(self._surroundings[0].cloud_login_seconds):
                 proven = await self._login.prove(mount, role, request, examination)
@@ -113,7 +119,9 @@ class Methods:
             told = (mount.path, request.role, str(error), reason)
             log.warning("a login at %s as %r was refused: %r; %r", *told)
             if isinstance(error, UnknownKey):  # a claim that a role does not bind is no forgery
-                self._tokens.note_failure(address, f"{mount.accessor}/{request.role.lower()}")
+                self._tokens.note_failure(
+                    party or address, f"{mount.accessor}/{request.role.lower()}"
+                )
             raise LoginRefused(str(error), f"role {request.role}: {reason}") from error
         return await self._issue(proven)
 
@@ -123,13 +131,13 @@ class Methods:
             raise UnknownToken
         return role
 
-    async def explain(self, mount: Mount, request: LoginRequest, address: str) -> Examination:
-        """Return what a login would look at, without letting anybody in.
+    async def explain(self, mount: Mount, request: LoginRequest, address: str) -> LoginTrace:
+        """Return the checks of a login, without issuing a token.
 
-        Raises `Invalid` where the request itself is incomplete.
+        Raises `Invalid` for an incomplete request.
         """
         role = self._login.role(mount, request)
-        examination = Examination()
+        examination = LoginTrace()
         try:
             with examination.rule("token_bound_cidrs", "address", address):
                 self._role(mount, request, address)
@@ -144,19 +152,19 @@ class Methods:
                 raise Refused("the cloud did not answer in time") from None
         return examination
 
-    def _would_issue(self, proven: Proven, examination: Examination) -> None:
+    def _would_issue(self, proven: LoginPrincipal, examination: LoginTrace) -> None:
         """Examine what a login meets when it is proven. Raises `Invalid` or `Denied`."""
         names = " ".join(proven.role.token_policies)
         with examination.rule("the token may have its policies", "token_policies", names):
-            issue.policies_of(proven.role)
+            token_issue.token_policies(proven.role)
         mount, principal = proven.mount.accessor, proven.principal
         with examination.rule("the entity is not disabled", "oid", principal):
-            self._store.read(lambda db: entities.known(db, mount, principal))
+            self._store.read(lambda db: entities.find_entity(db, mount, principal))
 
-    async def _issue(self, proven: Proven) -> LoggedIn:
+    async def _issue(self, proven: LoginPrincipal) -> LoginResult:
         now = self._clock.now()
-        span = issue.lease_of(proven.role, proven.mount)
-        token = issue.token_of(proven, span, accessor=new_accessor(), now=now)
+        span = token_issue.token_ttl(proven.role, proven.mount)
+        token = token_issue.build_token(proven, span, accessor=new_accessor(), now=now)
         alias = entities.alias_of(
             proven.mount.accessor,
             proven.principal,
@@ -166,7 +174,7 @@ class Methods:
         )
         secret = new_secret()
 
-        def write(tx: Transaction) -> LoggedIn:
+        def write(tx: Transaction) -> LoginResult:
             # The mount may have been disabled while the cloud was asked.
             if stored_mounts.by_accessor(tx, proven.mount.accessor) is None:
                 raise UnknownToken
@@ -175,7 +183,7 @@ class Methods:
             if whole.kind is TokenKind.SERVICE:
                 whole = self._tokens.add(tx, whole, secret)
             given = groups.identity_policies(tx, entity.id)
-            return LoggedIn(secret, whole, entity, given, span.warnings)
+            return LoginResult(secret, whole, entity, given, span.warnings)
 
         done = await self._store.write(write)
         if done.token.kind is TokenKind.SERVICE:
@@ -188,33 +196,42 @@ class Methods:
 async def open_methods(
     store: Store,
     clock: Clock,
-    seal: Seal,
-    tokens: Tokens,
+    seal: EnvelopeCipher,
+    tokens: TokenStore,
     issuer: Issuer,
     ids: Iterator[str],
-    config: Config,
-) -> AsyncIterator[Methods]:
-    """Open the login methods; what they know of clouds is kept fresh while the block runs."""
+    config: Settings,
+    fences: Fences | None = None,
+) -> AsyncIterator[LoginMethods]:
+    """Open the login methods, and refresh their keys and credentials while the block runs."""
+    fences = fences or Fences(clock)
     environment = dict(os.environ)
     verbose = environment.get(_VERBOSE, "").upper() == "DEBUG"
-    transport = Transport(SystemRandom().random, verbose=verbose)
-    credentials = Credentials(transport, clock, Vouching(store, clock, issuer, config).assertion)
-    directories = Directories(store, transport, clock, config)
+    transport = CloudHttp(SystemRandom().random, verbose=verbose)
+    credentials = AccessTokenCache(
+        transport, clock, ClientAssertions(store, clock, issuer, config).assertion, fences
+    )
+    directories = DirectoryKeyCache(store, transport, clock, config, fences)
     surroundings = (config, environment)
     cloud = ResourceManager(credentials, clock, config.cloud_lookup_seconds)
-    graph = Graph(credentials)
-    login = Login(store, clock, seal, directories, cloud, graph, surroundings)
-    rotations = Rotations(store, clock, seal, ids, credentials, graph, login.client)
-    warm = Warm(store, clock, seal, credentials, login.client)
+    graph = DirectoryGraph(credentials)
+    login = LoginFlow(store, clock, seal, directories, cloud, graph, surroundings)
+    rotations = ClientSecretRotator(
+        store, clock, seal, ids, credentials, graph, login.client, fences
+    )
+    warm = FederationTokenRefresher(store, clock, seal, credentials, login.client, fences)
     warm.restore()
     await mounts.finish_disabling(store, tokens)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(credentials.renew)
-            nursery.start_soon(directories.renew)
-            nursery.start_soon(rotations.tend)
-            nursery.start_soon(warm.tend)
-            yield Methods(
+            for name, loop in (
+                ("cloud tokens", credentials.renew),
+                ("keys of directories", directories.renew),
+                ("rotation of client secrets", rotations.tend),
+                ("warm cloud tokens", warm.tend),
+            ):
+                nursery.start_soon(fences.keep_running, name, loop)
+            yield LoginMethods(
                 *(store, clock, seal, tokens, ids, login),
                 *(credentials, directories, rotations, warm, surroundings),
             )

@@ -1,7 +1,7 @@
-"""Mounts: at which paths login methods are, and what each says about its tokens.
+"""Mounts of login methods: their paths, and their token settings.
 
-No mount lies above or below another. An accessor names one mount for ever: what was issued by a
-mount that is gone never belongs to a later one at the same path.
+No mount is above or below another. An accessor names one mount permanently: tokens of a deleted
+mount never belong to a later one at the same path.
 """
 
 import hashlib
@@ -10,15 +10,15 @@ from functools import partial
 
 import msgspec
 
-from daemon.acl.children import Terms
-from daemon.acl.tokens import Tokens
-from daemon.fields import Fields, is_duration
+from daemon.acl.token_requests import RenewalLimits
+from daemon.acl.tokens import TokenStore
 from daemon.identity.roles import METHODS
-from daemon.jobspec.gotext import quote
+from daemon.text.go_format import quote
+from daemon.text.request_fields import RequestFields, is_duration
 from storage.errors import Invalid, Refused
 from storage.queries import identity, mounts, secrets
 from storage.queries import tokens as stored_tokens
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import Token
 from storage.records.identity import SYSTEM_TTL, Mount, MountConfig
 from storage.store import Store
@@ -55,7 +55,7 @@ def token_mount(cluster_id: str) -> Mount:
     )
 
 
-def new_mount(path: str, fields: Fields, uuid: str) -> Mount:
+def new_mount(path: str, fields: RequestFields, uuid: str) -> Mount:
     """Return the mount that a request describes. Raises `Malformed` or `Invalid`."""
     kind = fields.text("type")
     if not kind:
@@ -82,7 +82,7 @@ def new_mount(path: str, fields: Fields, uuid: str) -> Mount:
     )
 
 
-def _options(fields: Fields, present: dict[str, str] | None) -> dict[str, str] | None:
+def _options(fields: RequestFields, present: dict[str, str] | None) -> dict[str, str] | None:
     """Return the options of a mount; the Go client sends null where it has none."""
     if "options" not in fields:
         return present
@@ -96,7 +96,7 @@ def _check_version(kind: str, version: str) -> None:
         raise Invalid(f"plugin not found in the catalog: {kind}, version=v{'.'.join(numbers)}")
 
 
-def _new_config(fields: Fields) -> MountConfig:
+def _new_config(fields: RequestFields) -> MountConfig:
     default = _lease(fields, "default_lease_ttl", "unable to parse default TTL of {value}: ")
     longest = _lease(fields, "max_lease_ttl", "unable to parse max TTL of {value}: ")
     if default > longest > 0:
@@ -107,7 +107,7 @@ def _new_config(fields: Fields) -> MountConfig:
     return _with_choices(config, fields)
 
 
-def _lease(fields: Fields, name: str, prefix: str = "") -> int:
+def _lease(fields: RequestFields, name: str, prefix: str = "") -> int:
     """Return the seconds of a lease; `system` means what the system has."""
     value = fields.text(name)
     if value in ("", "system"):
@@ -117,7 +117,7 @@ def _lease(fields: Fields, name: str, prefix: str = "") -> int:
     return fields.seconds(name)
 
 
-def _with_choices(config: MountConfig, fields: Fields) -> MountConfig:
+def _with_choices(config: MountConfig, fields: RequestFields) -> MountConfig:
     """Return a configuration with everything but its leases as the fields say."""
     changes: dict[str, object] = {
         name: fields.texts(name) or None for name in _LISTS if name in fields
@@ -146,20 +146,24 @@ async def enable(store: Store, mount: Mount) -> None:
     await store.write(write)
 
 
-def paths(db: Snapshot) -> list[str]:
+def paths(db: ReadSnapshot) -> list[str]:
     """Return the paths of all mounts that people have made."""
-    return [mount.path for mount in mounts.every(db)]
+    return [mount.path for mount in mounts.names(db)]
 
 
 def _in_the_way(path: str, taken: Sequence[str]) -> str | None:
     return next((one for one in taken if one.startswith(path) or path.startswith(one)), None)
 
 
-async def tune(store: Store, path: str, fields: Fields) -> None:
+async def tune(store: Store, path: str, fields: RequestFields) -> None:
     """Change what a mount says about its tokens. Raises `Malformed` or `Invalid`."""
 
     def write(tx: Transaction) -> None:
         mount = mounts.find(tx, path)
+        if mount is None and path == _TOKEN_PATH:
+            raise Invalid(
+                "auth/token cannot be tuned: set the TTL of a token when it is made, or in its role"
+            )
         if mount is None:
             raise Invalid(f'tune of path "auth/{path}" failed: no mount entry found')
         _check_version(mount.type, fields.text("plugin_version"))
@@ -174,7 +178,7 @@ async def tune(store: Store, path: str, fields: Fields) -> None:
     await store.write(write)
 
 
-def _tuned(config: MountConfig, fields: Fields) -> MountConfig:
+def _tuned(config: MountConfig, fields: RequestFields) -> MountConfig:
     default, longest = config.default_lease_ttl, config.max_lease_ttl
     if "default_lease_ttl" in fields:
         default = _lease(fields, "default_lease_ttl")
@@ -194,10 +198,10 @@ def _tuned(config: MountConfig, fields: Fields) -> MountConfig:
     return _with_choices(changed, fields)
 
 
-async def disable(store: Store, tokens: Tokens, path: str) -> Mount | None:
-    """Remove a mount, what was set up for it, and then every token that it issued.
+async def disable(store: Store, tokens: TokenStore, path: str) -> Mount | None:
+    """Delete a mount, its configuration, and then all its tokens.
 
-    Returns what was mounted there. Raises `Invalid` for the one that cannot be removed.
+    Returns the deleted mount. Raises `Invalid` for the built-in one.
     """
     if path == _TOKEN_PATH:
         raise Invalid("token credential backend cannot be disabled")
@@ -215,7 +219,7 @@ async def disable(store: Store, tokens: Tokens, path: str) -> Mount | None:
     return mount
 
 
-async def move(store: Store, tokens: Tokens, source: str, target: str, move_id: str) -> Mount:
+async def move(store: Store, tokens: TokenStore, source: str, target: str, move_id: str) -> Mount:
     """Move a mount to another path, and revoke the tokens that it issued at the old one.
 
     Raises `Invalid`.
@@ -247,26 +251,26 @@ async def move(store: Store, tokens: Tokens, source: str, target: str, move_id: 
     return moved
 
 
-def moved_by(db: Snapshot, move_id: str) -> Mount | None:
+def moved_by(db: ReadSnapshot, move_id: str) -> Mount | None:
     """Return the mount whose latest move has this identifier."""
-    return next((mount for mount in mounts.every(db) if mount.move_id == move_id), None)
+    return next((mount for mount in mounts.list_all(db) if mount.move_id == move_id), None)
 
 
-async def finish_disabling(store: Store, tokens: Tokens) -> None:
-    """End the tokens of mounts that are gone: the daemon may have ended before it had done that."""
+async def finish_disabling(store: Store, tokens: TokenStore) -> None:
+    """Revoke the tokens of deleted mounts, which a restart may have interrupted."""
     for accessor in store.read(stored_tokens.issuers):
-        if store.read(partial(mounts.by_accessor, accessor=accessor)) is None:
+        if not store.read(partial(mounts.has_accessor, accessor=accessor)):
             await tokens.revoke_mount(accessor)
 
 
-def terms(db: Snapshot, token: Token) -> Terms:
+def renewal_limits(db: ReadSnapshot, token: Token) -> RenewalLimits:
     """Return for how long a token of a login may be renewed. Raises `Refused`."""
     mount = mounts.by_accessor(db, token.mount)
     name = (token.meta or {}).get("role", "").lower()
     role = identity.role(db, token.mount, name)
     if mount is None or role is None:
         raise Refused(f"failed to renew entry: role {name} does not exist during renewal")
-    return Terms(
+    return RenewalLimits(
         ttl=role.token_ttl or mount.default_ttl,
         max_ttl=role.token_max_ttl,
         period=role.token_period,

@@ -1,7 +1,8 @@
-"""Roles of a login method: what may be written, and how it reads.
+"""Roles of a login method: validation, storage and display.
 
-A write keeps what it does not name, except for the metadata of aliases. The order of checks and
-the texts are the peer's (golden: role-validation); a refused write changes nothing.
+A write keeps the fields that it does not name, except for the metadata of aliases. The order of
+checks and the texts are Vault's (recorded from Vault: role-validation). A rejected write changes
+nothing.
 """
 
 from collections.abc import Sequence
@@ -9,11 +10,11 @@ from ipaddress import ip_network
 
 import msgspec
 
-from daemon.fields import Fields
-from daemon.jobspec.gotext import duration, quote
+from daemon.text.go_format import duration, quote
+from daemon.text.request_fields import RequestFields
 from storage.errors import Invalid, NotFound
 from storage.queries import identity, mounts
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import SECOND
 from storage.records.identity import LoginRole, Mount
 from storage.store import Store
@@ -40,21 +41,21 @@ _MAX_TTL_WARNING = (
 )
 
 
-def read(db: Snapshot, mount: Mount, name: str) -> LoginRole:
-    """Return a role by its name in any case. Raises `NotFound`."""
+def read(db: ReadSnapshot, mount: Mount, name: str) -> LoginRole:
+    """Return the role with a name, ignoring case. Raises `NotFound`."""
     role = identity.role(db, mount.accessor, name.lower())
     if role is None:
         raise NotFound("")
     return role
 
 
-def shown(role: LoginRole) -> dict[str, object]:
+def role_response(role: LoginRole) -> dict[str, object]:
     """Return a role as the API shows it: older names only where they were used."""
     document = msgspec.structs.asdict(role)
     return {name: value for name, value in document.items() if value or name not in _OLDER}
 
 
-async def write(store: Store, mount: Mount, name: str, fields: Fields) -> list[str]:
+async def write(store: Store, mount: Mount, name: str, fields: RequestFields) -> list[str]:
     """Create or change a role; return what the caller should know. Raises `Malformed` or `Invalid`."""
     changes = _changes(fields)
     older = {one: _older_value(fields, one) for one in _OLDER if one in fields}
@@ -79,7 +80,7 @@ async def remove(store: Store, mount: Mount, name: str) -> None:
     await store.write(lambda tx: identity.remove_role(tx, mount.accessor, name.lower()))
 
 
-def _changes(fields: Fields) -> dict[str, object]:
+def _changes(fields: RequestFields) -> dict[str, object]:
     """Return what a write says, by the newer names. Raises `Malformed`."""
     changes: dict[str, object] = {name: fields.texts(name) for name in BOUNDS if name in fields}
     changes |= {name: fields.seconds(name) for name in _TOKEN_SPANS if name in fields}
@@ -120,14 +121,14 @@ def _token_type(text: str) -> str:
     return text or "default"
 
 
-def _older_value(fields: Fields, name: str) -> object:
+def _older_value(fields: RequestFields, name: str) -> object:
     if name == "policies":
         return sorted({policy.lower() for policy in fields.texts(name) if policy})
     return fields.number(name) if name == "num_uses" else fields.seconds(name)
 
 
 def _with_older_names(
-    fields: Fields, older: dict[str, object], changes: dict[str, object]
+    fields: RequestFields, older: dict[str, object], changes: dict[str, object]
 ) -> dict[str, object]:
     """Return what older names add: they set the newer ones, which win where both are given."""
     more: dict[str, object] = {}
@@ -140,7 +141,7 @@ def _with_older_names(
 
 
 def _check_token(role: LoginRole) -> None:
-    """Raise `Invalid` unless what is said of the token by the newer names fits together."""
+    """Raise `Invalid` unless the `token_*` fields are valid and consistent."""
     if role.token_type == "batch" and role.token_period:  # noqa: S105  # a kind
         raise Invalid(
             "'token_type' cannot be 'batch' or 'default_batch' when set to generate periodic tokens"

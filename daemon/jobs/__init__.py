@@ -1,1 +1,1 @@
-"""What changes a job: each is one write that also makes the evaluation that follows from it."""
+"""Operations on jobs: each is one write that also creates the resulting evaluation."""

@@ -1,7 +1,7 @@
-"""Dispatching: a parameterized job becomes the parent of a job that runs once, with its own data.
+"""Dispatch: create a child job of a parameterized job, with the payload and meta of the request.
 
-A dispatch is checked and its child derived by pure functions; storing it is one write. With an
-idempotency token, the same dispatch sent again answers with the first child.
+Pure functions validate the dispatch and derive the child; one write stores it. A repeated dispatch
+with the same idempotency token returns the first child.
 """
 
 import base64
@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from daemon.jobs.children import admit, have_evaluated
+from daemon.jobs.child_limits import evaluate_child, may_start_child
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.rules.job import total_count
 from storage.errors import Invalid, Malformed, Refused
 from storage.queries import job_status, jobs
 from storage.records.base import SECOND, Record
-from storage.records.gobase64 import decode_base64
+from storage.records.go_base64 import decode_base64
 from storage.records.job import Job, JobStatus
 from storage.store import Store
 from storage.writer import Transaction
@@ -34,8 +34,8 @@ class JobDispatchRequest(Record, frozen=True, kw_only=True):
     idempotency_token: str = ""
 
 
-class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dispatch brings along, decoded."""
+class DispatchRequestData(msgspec.Struct, frozen=True, kw_only=True):
+    """The decoded arguments of a dispatch."""
 
     payload: bytes
     meta: Mapping[str, str]
@@ -44,8 +44,8 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
 
 
-class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
-    """The child of a dispatch; without evaluation when it waits, or an earlier dispatch made it."""
+class DispatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The child of a dispatch; without an evaluation if it is queued, or existed already."""
 
     job_id: str
     create_index: int
@@ -54,12 +54,12 @@ class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
     eval_create_index: int = 0
 
 
-def read_request(request: JobDispatchRequest, job_id: str, token: str) -> Dispatch:
-    """Return what a request brings along. Raises `Malformed`."""
+def read_request(request: JobDispatchRequest, job_id: str, token: str) -> DispatchRequestData:
+    """Decode a request. Raises `Malformed`."""
     payload = decode_base64(request.payload)
     if request.job_id and request.job_id != job_id:
         raise Malformed("Job ID does not match")
-    return Dispatch(
+    return DispatchRequestData(
         payload=payload,
         meta=request.meta or {},
         priority=request.priority,
@@ -72,39 +72,42 @@ async def dispatch_job(
     store: Store,
     namespace: str,
     parent_id: str,
-    request: Dispatch,
+    request: DispatchRequestData,
     *,
     budgets: Budgets = DEFAULTS,
     now: int,
     ids: Iterator[str],
     suffix: str,
-) -> Dispatched:
-    """Store a child of a parameterized job and have it evaluated.
+) -> DispatchOutcome:
+    """Store a child of a parameterized job with its evaluation.
 
-    `suffix` makes the child's id unique. Where as many children are at work as may be, it waits and
-    has no evaluation, or is dropped (`TooOften`). Raises `Refused` or `Invalid` with the peer's texts.
+    `suffix` makes the child's ID unique. At the limit of active children, the child is queued
+    without an evaluation, or dropped (`TooOften`). Raises `Refused` or `Invalid` with Nomad's
+    texts.
     """
 
-    def write(tx: Transaction) -> Dispatched:
+    def write(tx: Transaction) -> DispatchOutcome:
         parent = jobs.current(tx, namespace, parent_id)
         if parent is None:
             raise Refused("parameterized job not found")
         check(parent, request)
         if request.token:
-            earlier = jobs.dispatched_with(tx, namespace, parent_id, request.token)
+            earlier = jobs.find_by_idempotency_token(tx, namespace, parent_id, request.token)
             if earlier:
                 child_id, create_index = earlier
-                return Dispatched(job_id=child_id, create_index=create_index, index=create_index)
-        derived = derive(parent, request, child_id_of(parent, request), now)
-        _check_size(derived, budgets)
-        begins = admit(tx, parent, now=now, ids=ids)
+                return DispatchOutcome(
+                    job_id=child_id, create_index=create_index, index=create_index
+                )
+        derived = derive_child(parent, request, child_id_of(parent, request), now)
+        check_child(derived, budgets)
+        begins = may_start_child(tx, parent, now=now, ids=ids)
         child = jobs.append_version(tx, derived, held=not begins)
         if not begins:
-            job_status.settle(tx, namespace, child.id)
-            return Dispatched(job_id=child.id, create_index=tx.index, index=tx.index)
+            job_status.refresh_summary(tx, namespace, child.id)
+            return DispatchOutcome(job_id=child.id, create_index=tx.index, index=tx.index)
         eval_id = next(ids)
-        have_evaluated(tx, child, now=now, eval_id=eval_id)
-        return Dispatched(
+        evaluate_child(tx, child, now=now, eval_id=eval_id)
+        return DispatchOutcome(
             job_id=child.id,
             create_index=tx.index,
             index=tx.index,
@@ -112,15 +115,15 @@ async def dispatch_job(
             eval_create_index=tx.index,
         )
 
-    def child_id_of(parent: Job, request: Dispatch) -> str:
+    def child_id_of(parent: Job, request: DispatchRequestData) -> str:
         prefix = f"{request.id_prefix}-" if request.id_prefix else ""
         return f"{parent.id}/dispatch-{prefix}{now // SECOND}-{suffix}"
 
     return await store.write(write)
 
 
-def check(parent: Job, request: Dispatch) -> None:
-    """Raise `Refused` or `Invalid` unless the dispatch fits the parent (golden: dispatch)."""
+def check(parent: Job, request: DispatchRequestData) -> None:
+    """Raise `Refused` or `Invalid` for an invalid dispatch (recorded from Nomad: dispatch)."""
     block = parent.parameterized_job
     if block is None:
         raise Refused(f'Specified job "{parent.id}" is not a parameterized job')
@@ -141,15 +144,15 @@ def check(parent: Job, request: Dispatch) -> None:
         raise Invalid(f"Dispatch did not provide required meta keys: [{' '.join(missing)}]")
 
 
-def _check_size(child: Job, budgets: Budgets) -> None:
+def check_child(child: Job, budgets: Budgets) -> None:
     """Raise `OverBudget` or `Refused` unless a child is within all limits."""
     budgets.check_stored(child)
     for problem in total_count(child, budgets.job_max_count):
         raise Refused(problem)
 
 
-def derive(parent: Job, request: Dispatch, child_id: str, now: int) -> Job:
-    """Return the child of a dispatch: the parent's definition with its own id, meta and payload."""
+def derive_child(parent: Job, request: DispatchRequestData, child_id: str, now: int) -> Job:
+    """Return the child: the parent's definition with a new ID, the payload, and the merged meta."""
     payload = base64.b64encode(request.payload).decode() if request.payload else None
     return msgspec.structs.replace(
         parent,

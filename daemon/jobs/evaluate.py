@@ -1,4 +1,4 @@
-"""Evaluations made on request: the scheduler looks at a job again, if need be by force."""
+"""Evaluations on request, optionally forced."""
 
 import msgspec
 import trio
@@ -22,7 +22,7 @@ def new_evaluation(
     job_modify_index: int = 0,
     kind: str = "",
 ) -> Evaluation:
-    """Return a pending evaluation of a job; its priority and type are the job's unless given."""
+    """Return a pending evaluation of a job; priority and type default to the job's."""
     return Evaluation(
         id=eval_id,
         namespace=job.namespace,
@@ -40,7 +40,7 @@ def new_evaluation(
 
 
 class EvalOptions(Record, frozen=True, kw_only=True):
-    """How a forced evaluation differs from an ordinary one."""
+    """Options of a forced evaluation."""
 
     force_reschedule: bool = False
 
@@ -52,8 +52,8 @@ class JobEvaluateRequest(Record, frozen=True, kw_only=True):
     eval_options: EvalOptions = EvalOptions()
 
 
-class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
-    """The evaluation that was made."""
+class EvaluateResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The created evaluation."""
 
     eval_id: str
     index: int
@@ -68,13 +68,13 @@ async def evaluate_job(
     *,
     now: int,
     eval_id: str,
-) -> Evaluated:
-    """Have the scheduler look at a job, and replace failed allocations at once if that is forced.
+) -> EvaluateResult:
+    """Create an evaluation of a job; with force, failed allocations are rescheduled immediately.
 
-    Raises `Refused` when there is no such job, or when it only launches children.
+    Raises `Refused` when the job does not exist, or is periodic or parameterized.
     """
 
-    def write(tx: Transaction) -> Evaluated:
+    def write(tx: Transaction) -> EvaluateResult:
         job = jobs.current(tx, namespace, job_id)
         if job is None:
             raise Refused("job not found")
@@ -82,22 +82,22 @@ async def evaluate_job(
             raise Refused("can't evaluate periodic job")
         if job.launches_children:
             raise Refused("can't evaluate parameterized job")
-        if children.is_held(tx, namespace, job_id):
-            raise Refused(f'job "{job_id}" waits until fewer children of its parent are at work')
+        if children.is_queued(tx, namespace, job_id):
+            raise Refused(f'job "{job_id}" is queued until fewer children of its parent are active')
         if options.force_reschedule:
             _force_reschedule(tx, job, now)
         evaluation = new_evaluation(
             job, eval_id, Trigger.JOB_REGISTER, job_modify_index=job.modify_index
         )
         evaluations.put(tx, evaluation, now)
-        job_status.settle(tx, namespace, job_id)
-        return Evaluated(eval_id=eval_id, index=tx.index, job_modify_index=job.modify_index)
+        job_status.refresh_summary(tx, namespace, job_id)
+        return EvaluateResult(eval_id=eval_id, index=tx.index, job_modify_index=job.modify_index)
 
     return await store.write(write)
 
 
 def _force_reschedule(tx: Transaction, job: Job, now: int) -> None:
-    for allocation in allocations.considered(tx, job.namespace, job.id):
+    for allocation in allocations.for_scheduler(tx, job.namespace, job.id):
         if (
             allocation.client_status != ClientStatus.FAILED
             or allocation.desired_status != DesiredStatus.RUN
@@ -109,17 +109,17 @@ def _force_reschedule(tx: Transaction, job: Job, now: int) -> None:
 
 
 def check_ids(body_id: str, path_id: str) -> None:
-    """Raise `Malformed` unless the body of a forced evaluation names the job of the path."""
+    """Raise `Malformed` unless the body names the job of the path."""
     if not body_id:
         raise Malformed("Job ID must be specified")
     if body_id != path_id:
         raise Malformed("JobID not same as job name")
 
 
-async def until_looked_at(store: Store, eval_id: str, *, at_most: float) -> None:
-    """Return when an evaluation is not pending any more, or after `at_most` seconds.
+async def wait_for_evaluation(store: Store, eval_id: str, *, at_most: float) -> None:
+    """Return when an evaluation is no longer pending, or after `at_most` seconds.
 
-    So whoever has made it reads next what came of it, and not sometimes what was before.
+    A client that has created it then reads its result, not an earlier state.
     """
     with trio.move_on_after(at_most):
         while True:

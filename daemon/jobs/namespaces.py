@@ -1,6 +1,6 @@
-"""Namespaces: create, change, remove, and what jobs may use in them.
+"""Namespaces: create, update, delete, and check the restrictions on jobs.
 
-Texts and the order of checks are the peer's (golden: namespaces).
+Texts and the order of checks are Nomad's (recorded from Nomad: namespaces).
 """
 
 import base64
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from daemon.jobspec.gotext import multi_error, quote, words
+from daemon.text.go_format import format_list, multi_error, quote
 from storage.errors import Invalid, Refused
 from storage.queries import namespaces
 from storage.records.driver import is_listed
@@ -26,10 +26,10 @@ _NO_LIMITS = NamespaceCapabilities()
 
 
 async def apply(store: Store, namespace: Namespace) -> int:
-    """Create a namespace, or change it; return the index of the write. Raises `Invalid`."""
+    """Create or update a namespace; return the index of the write. Raises `Invalid`."""
     if faults := list(_faults(namespace)):
         raise Invalid(f"Invalid namespace {quote(namespace.name)}: {multi_error(faults)}")
-    complete = msgspec.structs.replace(namespace, hash=hash_of(namespace))
+    complete = msgspec.structs.replace(namespace, hash=namespace_hash(namespace))
 
     def write(tx: Transaction) -> int:
         namespaces.put(tx, complete)
@@ -46,10 +46,7 @@ def _faults(namespace: Namespace) -> Iterator[str]:
 
 
 async def remove(store: Store, name: str, region: str) -> int:
-    """Remove a namespace in which nothing lives; return the index of the write.
-
-    Raises `Refused`.
-    """
+    """Delete an empty namespace; return the index of the write. Raises `Refused`."""
 
     def write(tx: Transaction) -> int:
         if name == DEFAULT:
@@ -68,8 +65,8 @@ async def remove(store: Store, name: str, region: str) -> int:
     return await store.write(write)
 
 
-def hash_of(namespace: Namespace) -> str:
-    """Return the hash that the peer's clients know: it changes with everything that a user sets."""
+def namespace_hash(namespace: Namespace) -> str:
+    """Return the hash that Nomad's clients expect; it changes with every user setting."""
     limits = namespace.capabilities or _NO_LIMITS
     pieces = [namespace.name, namespace.description, namespace.quota]
     for listed in msgspec.structs.astuple(limits):
@@ -80,8 +77,8 @@ def hash_of(namespace: Namespace) -> str:
     return base64.b64encode(digest).decode()
 
 
-def forbidden(job: Job, namespace: Namespace) -> list[str]:
-    """Return what a job uses that its namespace does not allow."""
+def forbidden_drivers(job: Job, namespace: Namespace) -> list[str]:
+    """Return the features of a job that its namespace forbids."""
     limits = namespace.capabilities or _NO_LIMITS
     groups = job.task_groups or ()
     drivers = [task.driver for group in groups for task in group.tasks or ()]
@@ -104,5 +101,5 @@ def _is_out(name: str, enabled: list[str] | None, disabled: list[str] | None) ->
 def _refusal(what: str, wrong: list[str], namespace: str) -> str:
     if len(wrong) == 1:
         return f"used {what} {quote(wrong[0])} is not allowed in namespace {quote(namespace)}"
-    listed = words(map(quote, wrong))
+    listed = format_list(map(quote, wrong))
     return f"used {what}s {listed} are not allowed in namespace {quote(namespace)}"

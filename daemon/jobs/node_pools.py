@@ -1,4 +1,4 @@
-"""Pools of nodes that somebody makes: jobs may ask for them, and wait until a node is in one."""
+"""User-defined node pools; jobs in a pool are blocked until a node joins it."""
 
 import base64
 import hashlib
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from daemon.jobspec.gotext import multi_error, quote
+from daemon.text.go_format import multi_error, quote
 from storage.errors import Invalid, NotFound, Refused
 from storage.queries import node_pools, nodes
 from storage.records.base import HOUR
@@ -21,7 +21,7 @@ _IDENTITY_TTL = 24 * HOUR
 
 
 async def apply(store: Store, pool: NodePool) -> int:
-    """Create a pool, or change it; return the index of the write. Raises `Invalid`."""
+    """Create or update a pool; return the index of the write. Raises `Invalid`."""
     if faults := list(_faults(pool)):
         raise Invalid(f"invalid node pool {quote(pool.name)}: {multi_error(faults)}")
     if pool.name in BUILT_IN:
@@ -50,7 +50,7 @@ def _faults(pool: NodePool) -> Iterator[str]:
 
 
 async def remove(store: Store, name: str, region: str) -> int:
-    """Remove a pool without nodes and jobs; return the index of the write.
+    """Delete a pool without nodes and jobs; return the index of the write.
 
     Raises `Refused` or `NotFound`.
     """
@@ -72,7 +72,7 @@ async def remove(store: Store, name: str, region: str) -> int:
 
 
 def _hash_of(pool: NodePool) -> str:
-    """Return a hash that changes with everything that a user sets."""
+    """Return a hash that changes with every user setting."""
     pieces = [pool.name, pool.description, str(pool.node_identity_ttl)]
     for name, value in sorted((pool.meta or {}).items()):
         pieces += name, value

@@ -1,16 +1,16 @@
-"""Periodic jobs: each slot of their clock launches a child, or the ledger says why not.
+"""Periodic jobs: each slot of the schedule launches a child job, or records why not.
 
-A slot is decided in one write: whether a child is at work, the launch, the ledger and which slot
-comes next. So nothing is launched twice, and a crash loses nothing: what is due stands in the
-file, and the loop that looks at it remembers nothing.
+One write decides a slot: the overlap check, the launch, the record, and the next slot. No slot
+launches twice, and a crash loses none, because due slots are in the store and the loop has no
+state.
 
-Slots that passed while nobody looked (the daemon was down, the machine asleep) are caught up by
-one launch, as the peer does (golden: periodic, periodic-tick), unless the job's meta asks for
-none, or for all of them (docs/extensions.md).
+Slots may be missed while the daemon is down or the host is suspended. One launch catches them up,
+as in Nomad (recorded from Nomad: periodic, periodic-tick). The job's meta can select no launch, or one
+for each slot (docs/extensions.md).
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import tzinfo
 from functools import partial
@@ -22,77 +22,108 @@ import msgspec
 import trio
 
 from daemon.clock import Clock, wait_until
-from daemon.fences import Fences
+from daemon.fences import TOPIC, Fences
+from daemon.jobs.dispatch import check_child
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec import cron
-from daemon.jobspec.extensions import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUp
+from daemon.jobspec.budgets import DEFAULTS, Budgets
+from daemon.jobspec.steward_meta import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUpPolicy
 from storage.errors import Invalid, Malformed, NotFound, Refused
-from storage.queries import evaluations, job_status, jobs, notifications, periodic
-from storage.readers import Snapshot
+from storage.queries import evaluations, faults, job_status, jobs, notifications, periodic
+from storage.read_pool import ReadSnapshot
 from storage.records.base import MINUTE, SECOND
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, JobStatus, Periodic
 from storage.records.notification import NotifyEvent, wishes
 from storage.records.periodic import Slot, SlotOutcome
 from storage.records.times import rfc3339 as moment
-from storage.store import Store, unless_full
+from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
 log = logging.getLogger("steward.periodic")
 
 _AT_ONCE = 32  # decisions that share a commit
-_LATE = MINUTE  # a slot that is older was missed
-_MOST_COUNTED = 1000  # slots that one line of the ledger counts
+_LATE = MINUTE  # an older slot counts as missed
+_MOST_COUNTED = 1000  # slots counted in one record
+# Evaluations of cron expressions (40 µs each) per decision; a job that needs more is skipped.
+_MOST_LOOKS = 4000
+_LOOKS_AT_EACH = 4  # expressions, if a setting allows more of them
 
-_SHOWN = 10  # launches that people see in advance
+_SHOWN = 10  # upcoming launches shown to users
 
 _PAUSED = "the job is paused"
 _BUSY = "a child is still at work and overlap is prohibited"
 _TAKEN = "a child was launched by hand in the same second"
-_FENCED = "periodic job"
-_AT_INDEX = " at index "
+_FENCED = faults.CLOCK
 
-_ON_PURPOSE = (_PAUSED, _TAKEN)  # nobody misses these
+_ON_PURPOSE = (_PAUSED, _TAKEN)  # deliberate outcomes, which do not count as missed
 
 
-class Forced(msgspec.Struct, frozen=True, kw_only=True):
-    """The evaluation of a child that was launched by hand."""
+class ForcedLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """The evaluation of a child launched on request."""
 
     eval_id: str
     index: int
 
 
-# ---- the clock of a job -------------------------------------------------------------------------
+# --- schedules ---
 
 
 def next_slot(block: Periodic, after: int) -> int | None:
-    """Return the first slot after a time; None when there is none any more."""
+    """Return the first slot after a time, or None if there is no further slot."""
     return next(each_slot(block, after), None)
 
 
-def launches(job: Job, after: int) -> list[int]:
-    """Return when the next ten children of a job are launched; nanoseconds, none if by no clock."""
+def next_launches(job: Job, after: int) -> list[int]:
+    """Return the next ten launches of a job in nanoseconds; empty without a schedule."""
     if job.periodic is None or not periodic.is_followed(job):
         return []
-    late = offset(job)
+    late = launch_jitter(job)
     return [slot + late for slot in islice(each_slot(job.periodic, after - late), _SHOWN)]
 
 
 def zone_of(job: Job) -> tzinfo:
-    """Return the time zone in which people read when a job launches children."""
+    """Return the time zone for displaying a job's launches."""
     return cron.zone(job.periodic.time_zone if job.periodic else "")
 
 
-def each_slot(block: Periodic, after: int) -> Iterator[int]:
-    """Yield the slots after a time; each costs one look at the expressions that it fulfills."""
+class TooManyExpressions(Exception):
+    """The schedule of a job needs more evaluations of cron expressions than permitted."""
+
+
+class CronEvaluationLimit:
+    """Counts evaluations of cron expressions up to `most`; None means no limit."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most, self.number = most, 0
+
+    def next_after(self, spec: str, after: int, zone: tzinfo) -> int | None:
+        """Return the next time of an expression. Raises `TooManyExpressions`."""
+        self.number += 1
+        if self.most is not None and self.number > self.most:
+            raise TooManyExpressions(
+                f"its schedule needs more than {self.most} evaluations of cron expressions: "
+                "give it fewer Specs"
+            )
+        return cron.next_after(spec, after, zone)
+
+
+def each_slot(
+    block: Periodic, after: int, looks: CronEvaluationLimit | None = None
+) -> Iterator[int]:
+    """Yield the slots after a time; each costs one evaluation per expression that fires.
+
+    Raises `TooManyExpressions` if evaluations are limited.
+    """
+    looks = looks or CronEvaluationLimit()
     try:
         zone = cron.zone(block.time_zone)
         coming = [
             (slot, spec)
             for spec in set(block.specs or [block.spec])
-            if (slot := cron.next_after(spec, after, zone)) is not None
+            if (slot := looks.next_after(spec, after, zone)) is not None
         ]
-    except Invalid as error:  # stored before a rule was sharpened
+    except Invalid as error:  # stored before a validation rule became stricter
         log.warning("no more launches: %s", error)
         return
     heapify(coming)
@@ -101,7 +132,7 @@ def each_slot(block: Periodic, after: int) -> Iterator[int]:
         yield slot
         while coming and coming[0][0] == slot:
             spec = coming[0][1]
-            following = cron.next_after(spec, slot, zone)
+            following = looks.next_after(spec, slot, zone)
             if following is None:
                 heappop(coming)
             else:
@@ -109,49 +140,62 @@ def each_slot(block: Periodic, after: int) -> Iterator[int]:
 
 
 class Slots:
-    """The slots of a clock, from a time to which it has been followed.
+    """The undecided slots of a schedule.
 
-    Working them out may take seconds, for many expressions or slots that were missed. A thread does it
-    (`foresee`), and the write that decides finds what it asks for.
+    With many expressions or missed slots, computing them may take long. A thread computes them
+    (`foresee`), and the deciding write uses the results. `first` holds the next slot if a thread has
+    already computed it.
     """
 
-    def __init__(self, block: Periodic, followed_to: int) -> None:
+    def __init__(self, block: Periodic, followed_to: int, first: Sequence[int | None] = ()) -> None:
         self.block, self.followed_to = block, followed_to
-        self._after: dict[int, int | None] = {}
+        self._after: dict[int, int | None] = dict(zip([followed_to], first, strict=False))
 
-    def after(self, time: int) -> int | None:
-        """Return the first slot after a time; None when there is none any more."""
+    def after(self, time: int, looks: CronEvaluationLimit | None = None) -> int | None:
+        """Return the first slot after a time, or None if there is no further slot."""
         if time not in self._after:
-            self._after[time] = next(each_slot(self.block, time), None)
+            self._after[time] = next(each_slot(self.block, time, looks), None)
         return self._after[time]
 
-    def foresee(self, until: int) -> None:
-        """Work out all slots that may be decided now, and the one from which the clock goes on."""
-        last = self.followed_to
-        for slot in islice(each_slot(self.block, last), _MOST_COUNTED + 1):
+    def missed(self, first: int, now: int) -> int:
+        """Return the number of computed slots from `first` to now."""
+        count, slot = 0, first
+        while slot <= now and count < _MOST_COUNTED:
+            count += 1
+            following = self._after.get(slot)
+            if following is None:
+                break
+            slot = following
+        return count
+
+    def foresee(self, until: int, most: int | None = None) -> int:
+        """Compute the slots to decide now, and the next slot.
+
+        Return the number of evaluations of cron expressions. Raises `TooManyExpressions` if that
+        exceeds `most`. With many expressions, fewer missed slots are counted.
+        """
+        looks = CronEvaluationLimit(most)
+        last = self.after(self.followed_to, looks)
+        if last is None or last > until:
+            return looks.number
+        each = len(set(self.block.specs or [self.block.spec]))
+        enough = None if most is None else most - 2 * each
+        for slot in islice(each_slot(self.block, last, looks), _MOST_COUNTED):
             self._after[last] = slot
             last = slot
             if slot > until:
+                self._after[until] = slot
+                break
+            if enough is not None and looks.number > enough:
                 break
         else:
-            self.after(last)
-        self.after(until)
+            self.after(last, looks)
+        self.after(until, looks)
+        return looks.number
 
 
-def _missed(slots: Slots, first: int, now: int) -> int:
-    """Count the slots from `first` to now, as far as that matters."""
-    count, slot = 0, first
-    while slot <= now and count < _MOST_COUNTED:
-        count += 1
-        following = slots.after(slot)
-        if following is None:
-            break
-        slot = following
-    return count
-
-
-def offset(job: Job) -> int:
-    """Return by how much a job's launches come after their slots: always the same for this job."""
+def launch_jitter(job: Job) -> int:
+    """Return the delay of a job's launches after their slots, constant per job."""
     longest = JITTER.of(job.meta)
     if not longest:
         return 0
@@ -159,22 +203,35 @@ def offset(job: Job) -> int:
     return int.from_bytes(drawn) % (longest // SECOND + 1) * SECOND
 
 
-# ---- deciding a slot ----------------------------------------------------------------------------
+# --- decisions ---
 
 
-def foresee(db: Snapshot, due: Iterable[periodic.Due], now: int) -> dict[tuple[str, str], Slots]:
-    """Return the slots of jobs, as far as their decisions need them now. May take seconds."""
+def foresee(
+    db: ReadSnapshot, due: Iterable[periodic.DueLaunch], now: int, most: int | None = None
+) -> dict[tuple[str, str], Slots]:
+    """Return the slots that the decisions about these jobs need. May take long.
+
+    Raises `TooManyExpressions`.
+    """
     found = {}
     for one in due:
         job = jobs.current(db, one.namespace, one.job_id)
         if job is not None and job.periodic is not None:
-            slots = Slots(job.periodic, one.followed_to)
-            slots.foresee(now - offset(job))
+            late = launch_jitter(job)
+            slots = Slots(job.periodic, one.followed_to, _known(one, late))
+            slots.foresee(now - late, most)
             found[one.namespace, one.job_id] = slots
     return found
 
 
-def decide(
+def _known(due: periodic.DueLaunch, late: int) -> Sequence[int | None]:
+    """Return the next slot of a job, if the previous decision has computed it."""
+    if due.next_slot is None:
+        return ()
+    return [None if due.next_slot == periodic.NEVER else due.next_slot - late]
+
+
+def decide_slot(
     tx: Transaction,
     namespace: str,
     job_id: str,
@@ -184,21 +241,21 @@ def decide(
     now: int,
     eval_id: str,
 ) -> None:
-    """Decide the next slot of a job, if it has come; or work out when it comes.
+    """Decide the next slot of a job if it is due, or compute when it is.
 
-    `started` is when somebody began to look: earlier slots were missed. Does nothing when the clock is
-    not the one any more of which the slots are: then they have to be worked out again.
+    Slots before `started`, when the loop started, were missed. If the schedule has changed since
+    the slots were computed, do nothing: they must be computed again.
     """
     due, job = periodic.of_job(tx, namespace, job_id), jobs.current(tx, namespace, job_id)
     if due is None or job is None or job.periodic is None:
         return
     if job.periodic != slots.block or due.followed_to != slots.followed_to:
         return
-    slot, late = slots.after(due.followed_to), offset(job)
+    slot, late = slots.after(due.followed_to), launch_jitter(job)
     if slot is None or slot + late > now:
         _advance(tx, job, slots, due.followed_to)
     elif due.paused:
-        missed = _missed(slots, slot, now - late)
+        missed = slots.missed(slot, now - late)
         _skip(tx, job, slot, now, _PAUSED, missed)
         _advance(tx, job, slots, now - late)
     elif slot + late < max(started, now - _LATE):
@@ -209,37 +266,37 @@ def decide(
 
 
 def _catch_up(tx: Transaction, job: Job, slots: Slots, slot: int, now: int, eval_id: str) -> None:
-    """Decide about slots that were missed, the first of which is `slot`; perhaps not yet all."""
-    until = now - offset(job)
-    missed = _missed(slots, slot, until)
+    """Decide missed slots, beginning with `slot`; possibly not all of them in one write."""
+    until = now - launch_jitter(job)
+    missed = slots.missed(slot, until)
     most = CATCH_UP_MOST.of(job.meta)
     match CATCH_UP.of(job.meta):
-        case CatchUp.LAST:
+        case CatchUpPolicy.LAST:
             _launch_or_skip(tx, job, slot, now, eval_id, missed=missed)
             _advance(tx, job, slots, until)
-        case CatchUp.NONE:
+        case CatchUpPolicy.NONE:
             _skip(tx, job, slot, now, "it was missed, and this job does not catch up", missed)
             _advance(tx, job, slots, until)
-        case CatchUp.ALL if missed > most:
+        case CatchUpPolicy.ALL if missed > most:
             reason = f"it was missed, and this job catches up the newest {most} only"
             _skip(tx, job, slot, now, reason, missed - most)
             _advance(tx, job, slots, _nth(slots, slot, missed - most))
-        case CatchUp.ALL:
+        case CatchUpPolicy.ALL:
             _launch_or_skip(tx, job, slot, now, eval_id, outcome=SlotOutcome.CAUGHT_UP)
             _advance(tx, job, slots, slot)
 
 
 def _nth(slots: Slots, slot: int, number: int) -> int:
-    """Return the `number`th of the slots that begin with `slot`."""
+    """Return the `number`th slot, counted from `slot`."""
     for _ in range(number - 1):
         slot = slots.after(slot) or slot
     return slot
 
 
 def _advance(tx: Transaction, job: Job, slots: Slots, followed_to: int) -> None:
-    """Note that all slots up to a time have been decided, and when to look again."""
+    """Record the time until which all slots are decided, and the time of the next launch."""
     slot = slots.after(followed_to)
-    due = None if slot is None else slot + offset(job)
+    due = None if slot is None else slot + launch_jitter(job)
     periodic.advance(tx, job.namespace, job.id, followed_to=followed_to, next_slot=due)
 
 
@@ -249,7 +306,7 @@ def _skip(tx: Transaction, job: Job, slot: int, now: int, reason: str, slots: in
 
 
 def _write_down(tx: Transaction, job: Job, done: Slot) -> None:
-    """Keep what became of a slot, and tell of one that was missed or comes late."""
+    """Store the outcome of a slot, and notify about a missed or late one."""
     periodic.add_slot(tx, job.namespace, job.id, done)
     wanted = wishes(job.meta)
     if wanted is None or done.outcome == SlotOutcome.LAUNCHED or done.reason in _ON_PURPOSE:
@@ -276,7 +333,7 @@ def _launch_or_skip(
     missed: int = 0,
     outcome: SlotOutcome = SlotOutcome.LAUNCHED,
 ) -> None:
-    """Launch a child for a slot, or one for those that were missed, or write down why not."""
+    """Launch a child for a slot or for missed slots, or record why not."""
     child_id, reason = child_id_of(job, now if missed else slot), ""
     if missed:
         outcome = SlotOutcome.CAUGHT_UP
@@ -298,12 +355,12 @@ def _launch_or_skip(
 
 
 def child_id_of(parent: Job, time: int) -> str:
-    """Return the id of the child that is launched for this time."""
+    """Return the ID of the child that is launched for this time."""
     return f"{parent.id}/periodic-{time // SECOND}"
 
 
-def derive(parent: Job, child_id: str, now: int) -> Job:
-    """Return the child of a launch: the parent's definition with its own id, without the clock."""
+def derive_periodic_child(parent: Job, child_id: str, now: int) -> Job:
+    """Return the child: the parent's definition with a new ID and without the schedule."""
     return msgspec.structs.replace(
         parent,
         id=child_id,
@@ -318,20 +375,28 @@ def derive(parent: Job, child_id: str, now: int) -> Job:
 
 
 def _launch(tx: Transaction, parent: Job, child_id: str, now: int, eval_id: str) -> None:
-    child = jobs.append_version(tx, derive(parent, child_id, now))
+    child = jobs.append_version(tx, derive_periodic_child(parent, child_id, now))
     if not child.launches_children:
         evaluation = new_evaluation(child, eval_id, Trigger.PERIODIC_JOB, job_modify_index=tx.index)
         evaluations.put(tx, evaluation, now)
-    job_status.settle(tx, child.namespace, child.id)
+    job_status.refresh_summary(tx, child.namespace, child.id)
 
 
-async def force(store: Store, namespace: str, job_id: str, *, now: int, eval_id: str) -> Forced:
-    """Launch a child now, whether others are at work or not. Raises `Refused`.
+async def force(
+    store: Store,
+    namespace: str,
+    job_id: str,
+    *,
+    budgets: Budgets = DEFAULTS,
+    now: int,
+    eval_id: str,
+) -> ForcedLaunch:
+    """Launch a child now, regardless of overlaps. Raises `Refused` or `OverBudget`.
 
-    Twice in a second means the same child, which is only evaluated again.
+    A second request within the same second re-evaluates the same child.
     """
 
-    def write(tx: Transaction) -> Forced:
+    def write(tx: Transaction) -> ForcedLaunch:
         job = jobs.current(tx, namespace, job_id)
         if job is None:
             raise Refused("job not found")
@@ -345,27 +410,27 @@ async def force(store: Store, namespace: str, job_id: str, *, now: int, eval_id:
         child_id = child_id_of(job, now)
         child = jobs.current(tx, namespace, child_id)
         if child is None:
+            check_child(derive_periodic_child(job, child_id, now), budgets)
             _launch(tx, job, child_id, now, eval_id)
         else:
             again = new_evaluation(child, eval_id, Trigger.PERIODIC_JOB)
             evaluations.put(tx, again, now)
-            job_status.settle(tx, namespace, child_id)
-        return Forced(eval_id=eval_id, index=tx.index)
+            job_status.refresh_summary(tx, namespace, child_id)
+        return ForcedLaunch(eval_id=eval_id, index=tx.index)
 
     return await store.write(write)
 
 
 async def pause(store: Store, namespace: str, job_id: str, *, paused: bool) -> int:
-    """Skip the slots of a job from now on, or launch its children again; return the index.
+    """Pause or resume the schedule of a job; return the index of the write.
 
-    Newer versions of the job change nothing about it; a stop ends it. Raises `NotFound` or
-    `Malformed`.
+    New versions of the job stay paused. A stop resumes the schedule. Raises `NotFound` or `Malformed`.
     """
 
     def write(tx: Transaction) -> int:
-        job, clock = clocked(tx, namespace, job_id)
+        job, clock = load_periodic_job(tx, namespace, job_id)
         if clock is None:
-            raise Malformed(f'job "{job.id}" has no clock that runs: it is stopped, or not enabled')
+            raise Malformed(f'job "{job.id}" has no active schedule: it is stopped or not enabled')
         if clock.paused != paused:
             periodic.set_paused(tx, namespace, job_id, paused=paused)
         return tx.index
@@ -373,8 +438,10 @@ async def pause(store: Store, namespace: str, job_id: str, *, paused: bool) -> i
     return await store.write(write)
 
 
-def clocked(db: Snapshot, namespace: str, job_id: str) -> tuple[Job, periodic.Due | None]:
-    """Return a periodic job, and its clock if it runs. Raises `NotFound` or `Malformed`."""
+def load_periodic_job(
+    db: ReadSnapshot, namespace: str, job_id: str
+) -> tuple[Job, periodic.DueLaunch | None]:
+    """Return a periodic job, and its schedule if it is active. Raises `NotFound` or `Malformed`."""
     job = jobs.current(db, namespace, job_id)
     if job is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
@@ -383,29 +450,51 @@ def clocked(db: Snapshot, namespace: str, job_id: str) -> tuple[Job, periodic.Du
     return job, periodic.of_job(db, namespace, job_id)
 
 
-# ---- the loop -----------------------------------------------------------------------------------
+# --- loop ---
 
 
 @asynccontextmanager
 async def open_periodic(
-    store: Store, clock: Clock, ids: Iterator[str], fences: Fences
+    store: Store,
+    clock: Clock,
+    ids: Iterator[str],
+    fences: Fences,
+    *,
+    most_specs: int = DEFAULTS.job_max_specs,
+    begins: trio.Event | None = None,
 ) -> AsyncIterator[None]:
-    """Launch the children of periodic jobs while the block runs."""
+    """Launch the children of periodic jobs while the block runs, once `begins` is set.
+
+    `most_specs` is the limit on expressions per schedule, 0 for no limit.
+    """
+    most = max(_MOST_LOOKS, _LOOKS_AT_EACH * most_specs) if most_specs else None
     async with trio.open_nursery() as nursery:
-        loop = partial(_follow, store, clock, ids, fences)
+        loop = partial(_follow, store, clock, ids, fences, most, begins)
         nursery.start_soon(fences.keep_running, "periodic jobs", loop)
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _follow(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
-    """Decide every slot when it has come.
+async def _follow(
+    store: Store,
+    clock: Clock,
+    ids: Iterator[str],
+    fences: Fences,
+    most: int | None,
+    begins: trio.Event | None,
+) -> None:
+    """Decide every slot when it is due.
 
-    A job whose slot cannot be decided is left out after some attempts, until it changes.
+    A job whose slot cannot be decided is skipped after several attempts, until it changes or is
+    released.
     """
     started = clock.now()
+    if begins is not None:
+        await begins.wait()
+    # Only one long read for schedules at a time, so that they delay no other reads.
+    one_by_one = trio.CapacityLimiter(1)
     while True:
-        with store.watch(periodic.TOPIC) as change:
+        with store.watch(periodic.TOPIC, TOPIC) as change:
             now = clock.now()
             for unit in store.read(partial(_changed, units=fences.held(_FENCED))):
                 fences.forget(_FENCED, unit)
@@ -419,48 +508,60 @@ async def _follow(store: Store, clock: Clock, ids: Iterator[str], fences: Fences
                 at = min((time for time in times if time is not None), default=None)
                 await wait_until(at, clock, change)
                 continue
-        async with unless_full("launches wait"), trio.open_nursery() as nursery:
+        async with tolerate_disk_full("launches wait"), trio.open_nursery() as nursery:
             for unit, one in due.items():
-                work = partial(_decide_foreseen, store, one, started, now, next(ids))
+                read = partial(_foreseen, store, one, now, most, one_by_one)
+                work = partial(_decide_foreseen, store, read, started, now, next(ids))
                 nursery.start_soon(_fenced, fences, unit, work)
 
 
-def _due(db: Snapshot, *, now: int, held: frozenset[str]) -> dict[str, periodic.Due]:
-    """Return the jobs whose slot has come, by the name of the unit: a changed job is another unit."""
+def _due(db: ReadSnapshot, *, now: int, held: frozenset[str]) -> dict[str, periodic.DueLaunch]:
+    """Return the jobs with a due slot by unit name; a changed job is a new unit."""
     found = {}
     for one in periodic.due(db, now, _AT_ONCE + len(held)):
-        unit = _unit(db, one.namespace, one.job_id)
+        unit = faults.clock(db, one.namespace, one.job_id)
         if unit not in held:
             found[unit] = one
     return found
 
 
-def _unit(db: Snapshot, namespace: str, job_id: str) -> str:
-    index = jobs.definition_index(db, namespace, job_id)
-    return f"{namespace}/{job_id}{_AT_INDEX}{index}"
-
-
-def _changed(db: Snapshot, *, units: frozenset[str]) -> list[str]:
-    """Return the units whose job has changed or was removed."""
-    places = {unit: unit.rpartition(_AT_INDEX)[0].partition("/") for unit in units}
-    return [unit for unit, (ns, _, job_id) in places.items() if _unit(db, ns, job_id) != unit]
+def _changed(db: ReadSnapshot, *, units: frozenset[str]) -> list[str]:
+    """Return the units whose job was changed or removed."""
+    return [one for one in units if faults.clock(db, *faults.job_of_clock(one)) != one]
 
 
 async def _fenced(fences: Fences, unit: str, work: Callable[[], Awaitable[None]]) -> None:
-    with fences.around(_FENCED, unit):
-        await work()
+    overrun = ""
+    with fences.around(_FENCED, unit), fences.at_work(_FENCED, [unit]):
+        try:
+            await work()
+        except TooManyExpressions as error:
+            overrun = str(error)
+    if overrun:
+        fences.close(_FENCED, unit, overrun)
+
+
+async def _foreseen(
+    store: Store, due: periodic.DueLaunch, now: int, most: int | None, limiter: trio.CapacityLimiter
+) -> dict[tuple[str, str], Slots]:
+    """Compute the slots of one job in a thread."""
+    async with limiter:
+        return await store.read_long(partial(foresee, due=[due], now=now, most=most))
 
 
 async def _decide_foreseen(
-    store: Store, due: periodic.Due, started: int, now: int, eval_id: str
+    store: Store,
+    read: Callable[[], Awaitable[dict[tuple[str, str], Slots]]],
+    started: int,
+    now: int,
+    eval_id: str,
 ) -> None:
-    """Work out the slots of one job in a thread, and decide the one that has come."""
-    foreseen = await store.read_long(partial(foresee, due=[due], now=now))
-    for key, slots in foreseen.items():
+    """Decide the due slot of one job."""
+    for key, slots in (await read()).items():
         await store.write(partial(_decide, key, slots, started, now, eval_id))
 
 
 def _decide(
     key: tuple[str, str], slots: Slots, started: int, now: int, eval_id: str, tx: Transaction
 ) -> None:
-    decide(tx, *key, slots, started=started, now=now, eval_id=eval_id)
+    decide_slot(tx, *key, slots, started=started, now=now, eval_id=eval_id)

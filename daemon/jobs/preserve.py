@@ -1,4 +1,4 @@
-"""What of the present version an update keeps on request: the counts of groups, the resources of tasks."""
+"""Keep values of the current version in an update: group counts and task resources."""
 
 from msgspec.structs import replace
 
@@ -8,10 +8,10 @@ from storage.records.task import Task
 
 
 def preserve(job: Job, before: Job | None, *, counts: bool, resources: bool) -> Job:
-    """Return the job with the counts or resources of `before`, for groups and tasks in both.
+    """Return the job with counts or resources of `before`, for groups and tasks in both versions.
 
-    A group that either version lacks, and a task likewise, stays as the job has it
-    (golden: preserve-counts, preserve-resources).
+    Groups and tasks that only one version has are unchanged (recorded from Nomad: preserve-counts,
+    preserve-resources).
     """
     if before is None or not (counts or resources):
         return job

@@ -1,42 +1,41 @@
-"""Registering: a submitted job becomes a new version, or is found unchanged, in one write.
+"""Registration: store a submitted job as a new version unless it is unchanged, in one write.
 
-The order of checks is the peer's, because clients tell by it what they did wrong (golden:
-register-request-errors, register-validation, enforce-index, update-job): the body, the job
-itself, the index that the caller enforces, what may not change.
+The order of checks is Nomad's, because clients show the first error (recorded from Nomad:
+register-request-errors, register-validation, enforce-index, update-job). It is the body, the job
+itself, the enforced index, and immutable fields.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 
 import msgspec
-import trio
 
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobs.namespaces import forbidden
+from daemon.jobs.namespaces import forbidden_drivers
 from daemon.jobs.preserve import preserve
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_definition
-from daemon.jobspec.extensions import NOTIFY_COMMAND
-from daemon.jobspec.policies import Policies
+from daemon.jobspec.policies import JobPolicySet
 from daemon.jobspec.rules.job import tag, total_count
-from daemon.jobspec.validate import Findings, scaling_refusal, transition_error, validate
-from daemon.jobspec.walls import openings
-from daemon.matching.clusters import unfit, unoffered
+from daemon.jobspec.sandbox_exemptions import weakened_settings
+from daemon.jobspec.steward_meta import NOTIFY_COMMAND, NOTIFY_TO
+from daemon.jobspec.validate import ValidationResult, scaling_refusal, transition_error, validate
+from daemon.matching.cluster_support import unavailable_features, unsupported_on_cluster
+from storage import garbage
 from storage.errors import Conflict, Invalid, Malformed, Refused
 from storage.queries import evaluations, job_status, jobs, namespaces, submissions
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import Record, Uint64
-from storage.records.codec import Document, JobDocument, encode
+from storage.records.codec import Document, JobDocument
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, Submission
-from storage.records.task import SecretsConfig
+from storage.records.task import SecretsConfig, Task
 from storage.store import Store
 from storage.writer import Transaction
 
 PRIORITIES = range(1, 101)
 MAY_OPEN = "exec-unfiltered"  # capability in a namespace
-_LARGE = 4 * 1024  # bytes of a job as JSON: completing more takes longer than 3 ms
-MAX_SOURCE = 1_000_000  # bytes; a longer source is not kept (golden: submissions)
+_LARGE = 4 * 1024  # bytes of a request; completing a larger one takes more than 3 ms
+MAX_SOURCE = 1_000_000  # bytes; a longer source is not stored (recorded from Nomad: submissions)
 
 
 class JobRegisterRequest(Record, frozen=True, kw_only=True):
@@ -54,13 +53,13 @@ class JobRegisterRequest(Record, frozen=True, kw_only=True):
 
 
 class JobValidateRequest(Record, frozen=True, kw_only=True):
-    """The body of a request to look at a job and do nothing."""
+    """The body of a validation request."""
 
     job: JobDocument | None = None
 
 
-class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """What a registration did: `index` of the write, and the evaluation if there was one to make."""
+class RegistrationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a registration: the index of the write, and the evaluation if any."""
 
     index: int
     job_modify_index: int
@@ -69,39 +68,48 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     warnings: str = ""
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job may name besides what is stored: the one region, the pools, and the secrets.
+class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The context of a registration, in addition to the store.
 
-    `policies` are what it must keep; `budgets` how large it may be; `secrets` tells why its tasks may not have a token, or nothing;
-    `may_mount` whether a volume of the machine may be mounted, if only for reading; `may_open`
-    whether jobs of a namespace may open the walls of `exec`; `commands` are
-    those by which somebody may be told of it; `clusters` the pools that are of a cluster, with their
-    drivers; `oversubscription` tells whether memory may exceed the reservation.
+    `policies` are rules for jobs; `budgets` limit their size. `secrets` returns why tasks cannot
+    get a Vault token, or an empty string. `may_mount` returns whether a host volume may be mounted,
+    possibly read-only. `may_open` returns whether jobs of a namespace may relax the sandbox of
+    `exec`. `commands` are the notification commands. `clusters` are the cluster pools with their
+    drivers. `oversubscription` permits memory beyond the reservation. `look` returns the errors of
+    a driver configuration.
     """
 
     region: str
     node_pools: Collection[str]
-    policies: Policies = Policies()
+    policies: JobPolicySet = JobPolicySet()
     budgets: Budgets = DEFAULTS
-    secrets: Callable[[Snapshot, SecretsConfig], str] = lambda _, block: "nobody vouches for it"
+    secrets: Callable[[ReadSnapshot, SecretsConfig], str] = lambda _, block: "nobody vouches for it"
     may_mount: Callable[[str, bool], bool] = lambda _, read_only: False
     may_open: Callable[[str], bool] = lambda _: False
     commands: Collection[str] = ()
+    receivers: Collection[str] = ()
     clusters: Mapping[str, Collection[str]] = {}
     oversubscription: bool = False
+    look: Callable[[Task], Sequence[str]] = lambda _: ()
 
-    def findings(self, job: Job) -> Findings:
-        """Return everything that is wrong or dubious with a complete job by itself."""
+    def unreadable(self, job: Job) -> Iterator[str]:
+        """Yield the errors in the driver configurations of a job's tasks."""
+        for group in job.task_groups or ():
+            for task in group.tasks or ():
+                for fault in self.look(task):
+                    yield f'Group "{group.name}", task "{task.name}": {fault}'
+
+    def findings(self, job: Job) -> ValidationResult:
+        """Return all errors and warnings of a complete job, regardless of the state."""
         return validate(job, self.budgets, oversubscription=self.oversubscription)
 
 
 def parse_job(
-    request: JobRegisterRequest, namespace: str | None, surroundings: Surroundings
-) -> tuple[Job, Findings]:
-    """Return the complete job of a request, and what is to be said of it.
+    request: JobRegisterRequest, namespace: str | None, surroundings: RegistrationContext
+) -> tuple[Job, ValidationResult]:
+    """Return the complete job of a request, with errors and warnings.
 
-    `namespace` is what the query names, and wins over the job's own. Raises `Malformed` or
-    `OverBudget`.
+    `namespace` is that of the query, which overrides the job's. Raises `Malformed` or `OverBudget`.
     """
     if request.job is None:
         raise Malformed("Job must be specified")
@@ -114,25 +122,29 @@ def parse_job(
     return complete(request.job, namespace, surroundings)
 
 
-def look_at(
-    db: Snapshot, request: JobValidateRequest, namespace: str | None, surroundings: Surroundings
-) -> tuple[Job, Findings]:
-    """Return a job, and all that a registration would say of it, errors too.
+def validate_submission(
+    db: ReadSnapshot,
+    request: JobValidateRequest,
+    namespace: str | None,
+    surroundings: RegistrationContext,
+) -> tuple[Job, ValidationResult]:
+    """Return a job with all errors and warnings of a registration.
 
     Raises `Malformed` or `OverBudget`.
     """
     if request.job is None:
         raise Malformed("Job must be specified")
     job, findings = complete(request.job, namespace, surroundings)
-    return job, findings.after(*misplaced(db, job, surroundings))
+    check_next_version(db, job, surroundings.budgets)
+    return job, findings.after(*reference_error(db, job, surroundings))
 
 
 def complete(
-    document: Document, namespace: str | None, surroundings: Surroundings
-) -> tuple[Job, Findings]:
-    """Return the complete job of a document, and what is to be said of it.
+    document: Document, namespace: str | None, surroundings: RegistrationContext
+) -> tuple[Job, ValidationResult]:
+    """Return the complete job of a document, with errors and warnings.
 
-    `namespace` is what the query names, and wins over the job's own. Raises `OverBudget`.
+    `namespace` is that of the query, which overrides the job's. Raises `OverBudget`.
     """
     surroundings.budgets.check(document)
     placed = {**document, "Namespace": namespace} if namespace else document
@@ -146,23 +158,30 @@ async def register_job(
     *,
     namespace: str | None,
     registrar: str = "",
-    surroundings: Surroundings,
+    surroundings: RegistrationContext,
     now: int,
     eval_id: str,
     scaling_ids: Iterator[str],
     remarks: Sequence[str] = (),
-) -> Registered:
-    """Store the job of a request as a new version unless it is unchanged, and have it evaluated.
+    size: int = 0,
+) -> RegistrationResult:
+    """Store the job of a request as a new version, unless it is unchanged, with its evaluation.
 
-    `remarks` are warnings about the request itself. `registrar` is the accessor of the caller's token, empty where nobody is asked for one.
-    Raises `Malformed`, `Invalid`, `Refused` or `Conflict`, with the peer's texts.
+    `remarks` are warnings about the request, and `size` is its length in bytes. `registrar` is the
+    accessor of the caller's token, empty without access control. Raises `Malformed`, `Invalid`,
+    `Refused` or `Conflict` with Nomad's texts.
     """
-    complete = partial(parse_job, request, namespace, surroundings)
-    is_large = len(encode(request.job)) > _LARGE
-    job, findings = await trio.to_thread.run_sync(complete) if is_large else complete()
+
+    def complete() -> tuple[Job, ValidationResult, list[str]]:
+        job, findings = parse_job(request, namespace, surroundings)
+        return job, findings, list(surroundings.unreadable(job))
+
+    # The next slots of a schedule may take long to compute, depending on its expressions.
+    is_large = size > _LARGE or "Periodic" in (request.job or {})
+    job, findings, unreadable = await garbage.in_thread(complete) if is_large else complete()
     if job.region != surroundings.region:
         raise Refused("No path to region")
-    findings = findings.with_warnings(*remarks)
+    findings = findings.with_warnings(*remarks, *unreadable)
     source = request.submission
     if source is not None and (size := _size(source)) > MAX_SOURCE:
         findings = findings.with_warnings(
@@ -173,7 +192,7 @@ async def register_job(
     job = msgspec.structs.replace(job, submit_time=now, service_token_id=registrar)
     new_ids = [next(scaling_ids) for _ in job.task_groups or ()]
 
-    def write(tx: Transaction) -> Registered:
+    def write(tx: Transaction) -> RegistrationResult:
         before = jobs.current(tx, job.namespace, job.id)
         check_place(tx, job, findings, surroundings)
         if request.enforce_index:
@@ -184,9 +203,9 @@ async def register_job(
             job, before, counts=request.preserve_counts, resources=request.preserve_resources
         )
         for problem in total_count(after, surroundings.budgets.job_max_count):
-            raise Refused(problem)  # with the counts of before there may be too many
+            raise Refused(problem)  # preserved counts may exceed the limit
         told = surroundings.policies.check(after, override=request.policy_override)
-        done = enter(
+        done = store_version(
             tx,
             after,
             before,
@@ -196,50 +215,64 @@ async def register_job(
             eval_id=eval_id,
             eval_priority=request.eval_priority,
             submitted=job,
+            budgets=surroundings.budgets,
         )
         return msgspec.structs.replace(done, warnings=findings.with_warnings(*told).warnings)
 
-    return await store.write(write)
+    return await store.write(write, is_long=is_large)
 
 
 def _size(source: Submission) -> int:
-    """Return the bytes of a source with the variables that belong to it."""
+    """Return the size of a source and its variables in bytes."""
     flags = source.variable_flags or {}
     texts = [source.source, source.variables, *flags, *flags.values()]
     return sum(len(text.encode()) for text in texts)
 
 
-def check_place(db: Snapshot, job: Job, findings: Findings, surroundings: Surroundings) -> None:
-    """Raise `Invalid` if there is anything wrong with a job, or with where it is to be."""
-    if error := findings.after(*misplaced(db, job, surroundings)).error:
+def _unknown_receivers(job: Job, surroundings: RegistrationContext) -> Iterator[str]:
+    """Yield the notification receivers that are not configured."""
+    command = NOTIFY_COMMAND.of(job.meta)
+    asked = [(NOTIFY_COMMAND.name, command, "notify_commands", surroundings.commands)]
+    asked += [
+        (NOTIFY_TO.name, name, "notify_receivers", surroundings.receivers)
+        for name in NOTIFY_TO.of(job.meta)
+    ]
+    for key, name, setting, known in asked:
+        if name and name not in known:
+            shown = ", ".join(sorted(known)) or "none is there"
+            yield (
+                f'Meta of job: "{key}" is "{name}", must be one of {setting} in the daemon\'s '
+                f"configuration: {shown}"
+            )
+
+
+def check_place(
+    db: ReadSnapshot, job: Job, findings: ValidationResult, surroundings: RegistrationContext
+) -> None:
+    """Raise `Invalid` if a job, its namespace or its pool is invalid."""
+    if error := findings.after(*reference_error(db, job, surroundings)).error:
         raise Invalid(error)
 
 
-def misplaced(db: Snapshot, job: Job, surroundings: Surroundings) -> list[str]:
-    """Return what the job names that does not exist, or that its namespace does not allow."""
+def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContext) -> list[str]:
+    """Return references to missing objects, and features that the namespace forbids."""
     errors = []
     namespace = namespaces.find(db, job.namespace)
     if namespace is None:
         errors.append(f'job "{job.id}" is in nonexistent namespace "{job.namespace}"')
     else:
-        errors += forbidden(job, namespace)
+        errors += forbidden_drivers(job, namespace)
     if job.node_pool not in surroundings.node_pools:
         errors.append(f'job "{job.id}" is in nonexistent node pool "{job.node_pool}"')
     errors += _unfit(job, surroundings.clusters)
-    command = NOTIFY_COMMAND.of(job.meta)
-    if command and command not in surroundings.commands:
-        known = ", ".join(sorted(surroundings.commands)) or "none is there"
-        errors.append(
-            f'Meta of job: "{NOTIFY_COMMAND.name}" is "{command}", must be one of notify_commands '
-            f"in the daemon's configuration: {known}"
-        )
+    errors += _unknown_receivers(job, surroundings)
     for task in (task for group in job.task_groups or () for task in group.tasks or ()):
         if task.secrets_config and (refusal := surroundings.secrets(db, task.secrets_config)):
             errors.append(f'task "{task.name}" cannot have a token: {refusal}')
         errors += [
             f'task "{task.name}": {name} in its config needs the capability "{MAY_OPEN}" in namespace '
             f'"{job.namespace}": leave it out, or ask for that capability'
-            for name in openings(task)
+            for name in weakened_settings(task)
             if not surroundings.may_open(job.namespace)
         ]
     for volume in (
@@ -253,7 +286,7 @@ def misplaced(db: Snapshot, job: Job, surroundings: Surroundings) -> list[str]:
 
 
 def _unfit(job: Job, clusters: Mapping[str, Collection[str]]) -> list[str]:
-    """Return what of a job cannot be in the pool that it names, because that is of a cluster."""
+    """Return the features of a job that its cluster pool does not support."""
     if job.node_pool not in clusters:
         return []
     drivers = clusters[job.node_pool]
@@ -261,12 +294,15 @@ def _unfit(job: Job, clusters: Mapping[str, Collection[str]]) -> list[str]:
         f'group "{group.name}": {what} cannot be in node pool "{job.node_pool}", which is a '
         f"cluster: {fix}, or choose another node_pool"
         for group in job.task_groups or ()
-        for what, fix in (*unfit(job, group), *unoffered(group, drivers))
+        for what, fix in (
+            *unsupported_on_cluster(job, group),
+            *unavailable_features(group, drivers),
+        )
     ]
 
 
 def check_index(before: Job | None, enforced: int) -> None:
-    """Raise `Conflict` unless the job is as the caller believes; 0 means that there is none."""
+    """Raise `Conflict` unless the job has the enforced index; 0 means that it must not exist."""
     if before is None:
         if enforced:
             raise Conflict(f"Enforcing job modify index {enforced}: job does not exist")
@@ -280,8 +316,8 @@ def check_index(before: Job | None, enforced: int) -> None:
         )
 
 
-def keep_source(tx: Transaction, source: Submission, job: Job) -> None:
-    """Keep the text from which a version was made."""
+def store_submission(tx: Transaction, source: Submission, job: Job) -> None:
+    """Store the source of a version."""
     submissions.add(
         tx,
         msgspec.structs.replace(
@@ -294,7 +330,25 @@ def keep_source(tx: Transaction, source: Submission, job: Job) -> None:
     )
 
 
-def enter(
+def _is_same(db: ReadSnapshot, before: Job | None, wanted: Job) -> bool:
+    """Return whether a job equals its current version."""
+    if before is None or jobs.definition_index(db, wanted.namespace, wanted.id) is None:
+        return False
+    return same_definition(before, wanted)
+
+
+def check_versions(db: ReadSnapshot, job: Job, budgets: Budgets) -> None:
+    """Raise `OverBudget` unless a job may have another version."""
+    budgets.check_versions(*jobs.size_of_versions(db, job.namespace, job.id))
+
+
+def check_next_version(db: ReadSnapshot, job: Job, budgets: Budgets) -> None:
+    """Raise `OverBudget` if registering a job would exceed its number of versions."""
+    if not _is_same(db, jobs.current(db, job.namespace, job.id), job):
+        check_versions(db, job, budgets)
+
+
+def store_version(
     tx: Transaction,
     job: Job,
     before: Job | None,
@@ -305,22 +359,22 @@ def enter(
     eval_priority: int = 0,
     source: Submission | None = None,
     submitted: Job | None = None,
-) -> Registered:
-    """Append a job as the newest version if it wants something new, and have it evaluated.
+    budgets: Budgets,
+) -> RegistrationResult:
+    """Store a job as the newest version if it has changed, with its evaluation.
 
-    `submitted` is the job as it was sent, where it was changed since. The peer compares that one
-    with the present version (golden: preserve-resources).
+    `submitted` is the job as it was sent, if it was changed since. Nomad compares that one with the
+    current version (recorded from Nomad: preserve-resources). Raises `OverBudget`.
     """
-    whole = jobs.definition_index(tx, job.namespace, job.id) is not None
-    is_same = whole and before is not None and same_definition(before, submitted or job)
-    unchanged = before if is_same else None
+    unchanged = before if _is_same(tx, before, submitted or job) else None
     stored = unchanged or job
     if unchanged is None:
+        check_versions(tx, job, budgets)
         numbered = keep_scaling_ids(job, before, iter(scaling_ids), tx.index)
         stored = jobs.append_version(tx, numbered)
         if source is not None:
-            keep_source(tx, source, stored)
-    done = Registered(index=tx.index, job_modify_index=stored.modify_index)
+            store_submission(tx, source, stored)
+    done = RegistrationResult(index=tx.index, job_modify_index=stored.modify_index)
     if not stored.launches_children:
         evaluation = new_evaluation(
             stored,
@@ -331,5 +385,5 @@ def enter(
         )
         evaluations.put(tx, evaluation, now)
         done = msgspec.structs.replace(done, eval_id=eval_id, eval_create_index=tx.index)
-    job_status.settle(tx, stored.namespace, stored.id)
+    job_status.refresh_summary(tx, stored.namespace, stored.id)
     return done

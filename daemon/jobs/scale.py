@@ -1,8 +1,8 @@
-"""Scaling: a new count for one group is a new version of the job; each request leaves an event.
+"""Scaling: a new count of a group creates a new version; every request is recorded as an event.
 
-A request without a count is a note: an autoscaler tells why it does nothing. The order of checks
-is the peer's (golden: scale): the request itself, the job, its group, the bounds of its policy, a
-deployment under way, the index that the caller enforces.
+A request without a count only records an event, such as an autoscaler's reason for doing nothing.
+The order of checks is Nomad's (recorded from Nomad: scale). It is the request, the job, its group,
+the limits of its policy, an active deployment, and the enforced index.
 """
 
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 import msgspec
 
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobs.register import check_index
+from daemon.jobs.register import check_index, check_versions
 from daemon.jobspec.budgets import DEFAULTS, Budgets
-from daemon.jobspec.policies import Policies
+from daemon.jobspec.policies import JobPolicySet
 from daemon.jobspec.rules.job import total_count
-from daemon.jobspec.validate import Findings
+from daemon.jobspec.validate import ValidationResult
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import deployments, evaluations, job_status, jobs, scaling
-from storage.records import gojson
+from storage.records import go_json
 from storage.records.base import Int64, Record, Uint64
 from storage.records.evaluation import Trigger
 from storage.records.group import TaskGroup
@@ -28,20 +28,20 @@ from storage.writer import Transaction
 
 
 class ScalingRequest(Record, frozen=True, kw_only=True):
-    """The body of a scaling (spec: Scale Task Group)."""
+    """The body of a scaling request (spec: Scale Task Group)."""
 
     target: dict[str, str] | None = None
     count: Int64 | None = None
     message: str = ""
-    error: object = False  # a text, or as the peer's clients send it, true
+    error: object = False  # a text, or `true` from Nomad's clients
     meta: dict[str, object] | None = None
     enforce_index: bool = False
     job_modify_index: Uint64 = 0
     policy_override: bool = False
 
 
-class Scaled(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scaling did; a note makes no evaluation."""
+class ScaleResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a scaling request; without a count there is no evaluation."""
 
     index: int
     job_modify_index: int
@@ -51,7 +51,7 @@ class Scaled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(request: ScalingRequest, namespace: str, job_id: str) -> None:
-    """Raise `Malformed` unless the request makes sense by itself."""
+    """Raise `Malformed` unless the request is valid, regardless of the state."""
     target = request.target or {}
     if target.get("Namespace", namespace) != namespace:
         raise Malformed("namespace in payload did not match header")
@@ -61,7 +61,7 @@ def check(request: ScalingRequest, namespace: str, job_id: str) -> None:
         raise Malformed("missing task group name for scaling action")
     if not isinstance(request.error, bool | str):
         raise Malformed(
-            f"json: cannot unmarshal {gojson.kind(request.error)} into Go struct field "
+            f"json: cannot unmarshal {go_json.kind(request.error)} into Go struct field "
             "ScalingRequest.Error of type bool"
         )
     if request.count is not None and request.count < 0:
@@ -78,18 +78,18 @@ async def scale_job(
     job_id: str,
     request: ScalingRequest,
     *,
-    policies: Policies,
+    policies: JobPolicySet,
     budgets: Budgets = DEFAULTS,
     now: int,
     eval_id: str,
-) -> Scaled:
-    """Give a group of a job another count, or keep a note. Raises `Malformed` and others.
+) -> ScaleResult:
+    """Set the count of a group, or record an event.
 
-    What `policies` do not allow is `Denied`.
+    Raises `Malformed` and others, and `Denied` if `policies` forbid it.
     """
     check(request, namespace, job_id)
 
-    def write(tx: Transaction) -> Scaled:
+    def write(tx: Transaction) -> ScaleResult:
         job = jobs.current(tx, namespace, job_id)
         if job is None:
             raise NotFound(f'job "{job_id}" not found')
@@ -100,9 +100,11 @@ async def scale_job(
                 raise Malformed("job scaling blocked due to active deployment")
         if request.enforce_index or (request.job_modify_index and request.count is not None):
             check_index(job, request.job_modify_index)
-        done = Scaled(index=tx.index, job_modify_index=job.modify_index)
+        done = ScaleResult(index=tx.index, job_modify_index=job.modify_index)
         if request.count is not None:
             scaled = _with_count(job, group, request.count, now)
+            check_versions(tx, job, budgets)
+            budgets.check_stored(scaled)
             for problem in total_count(scaled, budgets.job_max_count):
                 raise Refused(problem)
             remarks = policies.check(scaled, override=request.policy_override)
@@ -114,16 +116,18 @@ async def scale_job(
     return await store.write(write)
 
 
-def _enter(tx: Transaction, job: Job, remarks: Iterable[str], now: int, eval_id: str) -> Scaled:
-    """Append a scaled job as the newest version, and have it evaluated."""
+def _enter(
+    tx: Transaction, job: Job, remarks: Iterable[str], now: int, eval_id: str
+) -> ScaleResult:
+    """Store a scaled job as the newest version, with its evaluation."""
     stored = jobs.append_version(tx, job)
-    warnings = Findings(remarks=tuple(remarks)).warnings
-    done = Scaled(index=tx.index, job_modify_index=tx.index, warnings=warnings)
+    warnings = ValidationResult(remarks=tuple(remarks)).warnings
+    done = ScaleResult(index=tx.index, job_modify_index=tx.index, warnings=warnings)
     if not stored.launches_children:
         evaluation = new_evaluation(stored, eval_id, Trigger.JOB_SCALING, job_modify_index=tx.index)
         evaluations.put(tx, evaluation, now)
         done = msgspec.structs.replace(done, eval_id=eval_id, eval_create_index=tx.index)
-    job_status.settle(tx, stored.namespace, stored.id)
+    job_status.refresh_summary(tx, stored.namespace, stored.id)
     return done
 
 
@@ -135,7 +139,7 @@ def _group(job: Job, name: str) -> TaskGroup:
 
 
 def _check_count(job: Job, group: TaskGroup, count: int) -> None:
-    """Raise `Malformed` unless the group may have this count; a disabled policy bounds as well."""
+    """Raise `Malformed` unless the count is within the policy; disabled policies also apply."""
     if job.type == JobType.SYSTEM and count > 1:
         raise Malformed(f'jobs of type "{job.type}" can only be scaled between 0 and 1')
     if group.scaling is None:
@@ -156,7 +160,7 @@ def _active(tx: Transaction, job: Job) -> bool:
 
 
 def _with_count(job: Job, group: TaskGroup, count: int, now: int) -> Job:
-    """Return the job with another count; a stable version stays so, as its definition works."""
+    """Return the job with another count; it stays stable, because its definition works."""
     groups = [
         msgspec.structs.replace(one, count=count) if one is group else one
         for one in job.task_groups or ()
@@ -164,8 +168,8 @@ def _with_count(job: Job, group: TaskGroup, count: int, now: int) -> Job:
     return msgspec.structs.replace(job, task_groups=groups, submit_time=now, version_tag=None)
 
 
-def _event(request: ScalingRequest, group: TaskGroup, done: Scaled, now: int) -> ScalingEvent:
-    """Return what is kept of a request; the text of an error stands beside its message."""
+def _event(request: ScalingRequest, group: TaskGroup, done: ScaleResult, now: int) -> ScalingEvent:
+    """Return the event of a request; an error text is a separate field."""
     told = (request.message, request.error if isinstance(request.error, str) else "")
     return ScalingEvent(
         time=now,

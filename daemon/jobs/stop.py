@@ -1,4 +1,4 @@
-"""Stopping: each stop is a version of its own; a purge takes everything of the job along."""
+"""Stop jobs: each stop creates a version; a purge deletes the job with all its objects."""
 
 import msgspec
 
@@ -12,8 +12,8 @@ from storage.store import Store
 from storage.writer import Transaction
 
 
-class Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stop did; all zero when there was no such job."""
+class StopResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a stop; all zero if the job did not exist."""
 
     index: int = 0
     eval_id: str = ""
@@ -30,21 +30,22 @@ async def stop_job(
     no_shutdown_delay: bool,
     now: int,
     eval_id: str,
-) -> Stopped:
-    """Stop a job, or remove it at once. An unknown job is no error (golden: stop-options).
+) -> StopResult:
+    """Stop or purge a job. An unknown job is not an error (recorded from Nomad: stop-options).
 
-    `eval_priority` 0 means the job's. The evaluation is of type service, as the peer's.
+    An `eval_priority` of 0 means the job's. The evaluation has the type service, as in Nomad.
     """
 
-    def write(tx: Transaction) -> Stopped:
+    def write(tx: Transaction) -> StopResult:
         job = jobs.current(tx, namespace, job_id)
         if job is None:
-            return Stopped()
+            return StopResult()
         if no_shutdown_delay:
             _skip_shutdown_delay(tx, job, now)
         return stop(tx, job, purge=purge, eval_priority=eval_priority, now=now, eval_id=eval_id)
 
-    return await store.write(write)
+    # Rolling back many rows after the time share is used up takes longer than the share.
+    return await store.write(write, is_long=purge or no_shutdown_delay)
 
 
 def stop(
@@ -55,14 +56,14 @@ def stop(
     eval_priority: int = 0,
     now: int,
     eval_id: str,
-) -> Stopped:
-    """Stop a job, or remove it at once, and have what it runs stopped."""
+) -> StopResult:
+    """Stop or purge a job, and create the evaluation that stops its allocations."""
     if purge:
         jobs.purge(tx, job)
     else:
         stopped = without_scaling(job, tx.index)
         jobs.append_version(tx, msgspec.structs.replace(stopped, stop=True, submit_time=now))
-    done = Stopped(index=tx.index, eval_create_index=tx.index)
+    done = StopResult(index=tx.index, eval_create_index=tx.index)
     if not job.launches_children:
         evaluation = new_evaluation(
             job,
@@ -73,14 +74,14 @@ def stop(
             kind=JobType.SERVICE,
         )
         evaluations.put(tx, evaluation, now)
-        done = Stopped(index=tx.index, eval_id=eval_id, eval_create_index=tx.index)
-    job_status.settle(tx, job.namespace, job.id)
+        done = StopResult(index=tx.index, eval_id=eval_id, eval_create_index=tx.index)
+    job_status.refresh_summary(tx, job.namespace, job.id)
     return done
 
 
 def _skip_shutdown_delay(tx: Transaction, job: Job, now: int) -> None:
-    """Note on each allocation that it may end without the delay its group asks for."""
-    for allocation in allocations.considered(tx, job.namespace, job.id):
+    """Set allocations to stop without their group's shutdown delay."""
+    for allocation in allocations.for_scheduler(tx, job.namespace, job.id):
         if allocation.client_terminal:
             continue
         transition = msgspec.structs.replace(allocation.desired.transition, no_shutdown_delay=True)
@@ -96,10 +97,10 @@ async def stop_allocation(
     reschedule: bool,
     now: int,
     eval_id: str,
-) -> Stopped:
-    """Ask for one allocation to be stopped and replaced. Raises `NotFound`."""
+) -> StopResult:
+    """Stop one allocation, which is then replaced. Raises `NotFound`."""
 
-    def write(tx: Transaction) -> Stopped:
+    def write(tx: Transaction) -> StopResult:
         allocation = allocations.find(tx, allocation_id)
         job = jobs.current(tx, allocation.namespace, allocation.job_id) if allocation else None
         if allocation is None or job is None:
@@ -116,7 +117,7 @@ async def stop_allocation(
             job, eval_id, Trigger.ALLOC_STOP, job_modify_index=job.job_modify_index
         )
         evaluations.put(tx, evaluation, now)
-        job_status.settle(tx, job.namespace, job.id)
-        return Stopped(index=tx.index, eval_id=eval_id, eval_create_index=tx.index)
+        job_status.refresh_summary(tx, job.namespace, job.id)
+        return StopResult(index=tx.index, eval_id=eval_id, eval_create_index=tx.index)
 
     return await store.write(write)

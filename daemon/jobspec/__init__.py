@@ -1,1 +1,1 @@
-"""The language of jobs: pure functions from what a client wrote to a complete, checked job."""
+"""Job specification: parsing, defaults, validation and comparison of jobs. No I/O."""

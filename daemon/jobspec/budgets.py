@@ -1,24 +1,27 @@
-"""How large a submitted job may be: it is counted before anything costly is done with it.
+"""Size limits for submitted jobs, checked before any expensive step.
 
-Each limit is a setting. All of them are above what anybody has a use for; together they bound what a
-decision about one job can cost. They refuse what comes in and take nothing away: what the store holds
-already goes on, also beyond a limit that was lowered since.
+Each limit is a setting and exceeds every practical need. Together the limits bound the cost of one
+scheduling decision. They apply to submissions only. Stored jobs keep running, even if a limit was
+lowered since.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import msgspec
 
-from daemon.jobspec.gotext import multi_error
+from daemon.text.go_format import multi_error
 from storage.errors import Invalid
 from storage.records.codec import Document, encode
 from storage.records.job import Job
 
+_MEGABYTE = 1024 * 1024
+_HEAD = 512  # bytes per stored job: indexes, status and submission time
 _FIX = "raise {} in the daemon's configuration"
 
 
 class OverBudget(Invalid):
-    """A job is larger than a setting allows; `problems` has a text for each limit."""
+    """The job exceeds a limit of the settings. `problems` has one text per exceeded limit."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(multi_error(problems))
@@ -26,7 +29,7 @@ class OverBudget(Invalid):
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that a job may have of each; 0 is no limit. The settings have these names."""
+    """Maximum of each quantity per job; 0 means no limit. The settings have the same names."""
 
     job_max_count: int = 50_000
     job_max_groups: int = 2_000
@@ -38,25 +41,76 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     job_max_ports: int = 5_000
     job_max_templates: int = 5_000
     job_max_kb: int = 4_096
+    job_max_versions: int = 1_000_000
+    job_max_versions_mb: int = 4_096
 
     @classmethod
     def of(cls, settings: object) -> "Budgets":
-        """Return the limits that settings name."""
+        """Return the limits from the settings."""
         return msgspec.convert(settings, cls, from_attributes=True)
 
     def check(self, document: Document) -> None:
-        """Raise `OverBudget` unless a document of a job is within all limits but that of its counts.
+        """Raise `OverBudget` if a job document exceeds a limit, except those on total counts.
 
-        Names in it are spelled as `wire_name` spells them.
+        The document spells names as `wire_name` does.
         """
         if problems := list(self._beyond(document)):
             raise OverBudget(problems)
 
+    def check_versions(self, number: int, size: int) -> None:
+        """Raise `OverBudget` if a job cannot store another version.
+
+        The arguments are the present number of versions and their size in bytes.
+        """
+        most = self.job_max_versions_mb * _MEGABYTE
+        counted = (
+            (
+                number >= self.job_max_versions,
+                number,
+                "",
+                self.job_max_versions,
+                "job_max_versions",
+            ),
+            (
+                size >= most,
+                size // _MEGABYTE,
+                " MB",
+                self.job_max_versions_mb,
+                "job_max_versions_mb",
+            ),
+        )
+        if problems := [
+            f"Versions: the job has {found}{unit} of them, at most {limit}{unit}, and gets no other: "
+            f"purge it, register it under another ID, or {_FIX.format(setting)}"
+            for is_full, found, unit, limit, setting in counted
+            if limit and is_full
+        ]:
+            raise OverBudget(problems)
+
     def check_stored(self, job: Job) -> None:
-        """Raise `OverBudget` unless a job from the store may come in anew."""
-        self.check(msgspec.to_builtins(job))
+        """Raise `OverBudget` if a stored job cannot be registered again.
+
+        The stored job is complete. The check does not count fields that every job of its type has.
+        """
+        problems = [*self._too_many_in(complete := msgspec.to_builtins(job))]
+        if self.job_max_kb and len(encode(complete)) > self.job_max_kb * 1024:
+            problems += self._too_large(_without_defaults(complete), _HEAD)
+        if problems:
+            raise OverBudget(problems)
 
     def _beyond(self, document: Document) -> Iterator[str]:
+        yield from self._too_many_in(document)
+        yield from self._too_large(document)
+
+    def _too_large(self, document: Document, spared: int = 0) -> Iterator[str]:
+        size = len(encode(document)) - spared
+        if self.job_max_kb and size > self.job_max_kb * 1024:
+            yield (
+                f"Job: its definition has {-(-size // 1024)} KB, at most {self.job_max_kb} KB: "
+                f"make it smaller, or {_FIX.format('job_max_kb')}"
+            )
+
+    def _too_many_in(self, document: Document) -> Iterator[str]:
         groups = _all(document, "TaskGroups")
         tasks = [task for group in groups for task in _all(group, "Tasks")]
         services = [one for owner in (*groups, *tasks) for one in _all(owner, "Services")]
@@ -92,14 +146,50 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
                 *(self.job_max_templates, "job_max_templates"),
             ),
         )
-        if self.job_max_kb and (size := len(encode(document))) > self.job_max_kb * 1024:
-            yield (
-                f"Job: its definition has {-(-size // 1024)} KB, at most {self.job_max_kb} KB: "
-                f"make it smaller, or {_FIX.format('job_max_kb')}"
-            )
 
 
 DEFAULTS = Budgets()
+
+
+@lru_cache(maxsize=8)
+def _smallest(kind: str) -> Document:
+    """Return the smallest complete job of a type, with required fields only."""
+    from daemon.jobspec.canonicalize import canonicalize  # only the largest jobs need this
+
+    group = {"Name": "", "Tasks": [{"Name": ""}]}
+    job = canonicalize({"ID": "", "Type": kind, "TaskGroups": [group]}, region="global")
+    found: Document = msgspec.to_builtins(job)
+    return found
+
+
+def _without_defaults(document: Document) -> Document:
+    """Return a complete job without the defaults that completion added."""
+    known = _smallest(document["Type"])
+    (known_group,) = known["TaskGroups"]
+    (known_task,) = known_group["Tasks"]
+    groups = [
+        {
+            **_beside(group, known_group),
+            "Tasks": [_beside(task, known_task) for task in _all(group, "Tasks")],
+        }
+        for group in _all(document, "TaskGroups")
+    ]
+    return {**_beside(document, known), "TaskGroups": groups}
+
+
+def _beside(given: Document, known: Document) -> Document:
+    return {
+        name: _lean(value) for name, value in given.items() if value and value != known.get(name)
+    }
+
+
+def _lean(value: object) -> object:
+    """Return a value without its empty parts."""
+    if isinstance(value, dict):
+        return {name: _lean(one) for name, one in value.items() if one}
+    if isinstance(value, list):
+        return [_lean(one) for one in value]
+    return value
 
 
 def _too_many(*counted: tuple[int, str, str, int, str]) -> Iterator[str]:
@@ -111,7 +201,7 @@ def _too_many(*counted: tuple[int, str, str, int, str]) -> Iterator[str]:
 
 
 def _conditions(document: Document, groups: Sequence[Document], tasks: Sequence[Document]) -> int:
-    """Return how many conditions a placement of all groups looks at on one node."""
+    """Return the number of conditions that the scheduler evaluates per node for all groups."""
     devices = [one for task in tasks for one in _all(task.get("Resources") or {}, "Devices")]
     own = sum(_scoped(one) for one in (*groups, *tasks, *devices))
     of_job = _scoped(document) + _number(document, "Datacenters")

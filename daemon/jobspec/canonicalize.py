@@ -1,27 +1,26 @@
-"""A submitted job becomes a complete one: every default in place, as the peer's server stores it.
+"""Completion of a submitted job: the server's defaults, as Nomad stores them.
 
-The same rules serve a job sent as JSON and one written in a file, because both arrive as the same
-document: an object whose names are spelled as records spell them and whose nulls are gone. What
-is the same for every job stands as a default in the records; here stands what depends on the
-job's type, on an enclosing block, or on another field (golden: http-basics, kind-*, scale,
-services). What the server says about a job rather than the client (status, version, indexes,
-parent, dispatched) is passed over, so that a job read and written back unchanged is unchanged.
+The same rules apply to JSON submissions and to job files. Both arrive as the same document: names
+as in the records, without nulls. The records hold the constant defaults. This module holds the
+defaults that depend on the job's type, an enclosing block or another field (fixtures: http-basics,
+kind-*, scale, services). Fields that only the server sets are ignored: status, version, indexes,
+parent and dispatched. So a job stays equal when a client reads it and writes it back.
 """
 
 from collections.abc import Iterator
 
 import msgspec
 
-from daemon.jobspec.defaults.blocks import filled, weigh
+from daemon.jobspec.defaults.blocks import set_default_weights, without_empty_fields
 from daemon.jobspec.defaults.group import complete_group, update_for_all
-from daemon.jobspec.defaults.implied import with_implied
+from daemon.jobspec.defaults.implicit_constraints import with_implied
 from storage.records.codec import HEAD_FIELDS, Document
 from storage.records.job import Job, JobType
 from storage.records.scaling import Scaling
 
 DEFAULT_PRIORITY = 50
 
-# Fields of a job that only the server sets, and those that do not outlive the merging of blocks.
+# Fields that only the server sets, and fields that disappear when blocks are merged.
 _NOT_KEPT = frozenset(
     {
         *HEAD_FIELDS,
@@ -41,10 +40,10 @@ _NOT_KEPT = frozenset(
 def canonicalize(document: Document, *, namespace: str = "default", region: str = "global") -> Job:
     """Return the complete job that a checked document describes.
 
-    `namespace` is for a job that names none; `region` is the daemon's own, for a job that names
-    none or the global one. Whether the job makes sense is `validate`'s question.
+    `namespace` applies if the job names none. `region` is the daemon's region; it applies if the
+    job names none or `global`. `validate` checks the job's meaning.
     """
-    job = filled(document, without=_NOT_KEPT)
+    job = without_empty_fields(document, without=_NOT_KEPT)
     job["ID"] = job.get("ID", "")
     job["Name"] = job.get("Name", job["ID"])
     job["Type"] = job.get("Type", JobType.SERVICE)
@@ -55,9 +54,9 @@ def canonicalize(document: Document, *, namespace: str = "default", region: str 
     job["Priority"] = job.get("Priority") or DEFAULT_PRIORITY
     job["Datacenters"] = job.get("Datacenters") or ["*"]
     _complete_launching(job)
-    weigh(job)
+    set_default_weights(job)
     if "UI" in job:
-        job["UI"] = filled(job["UI"])
+        job["UI"] = without_empty_fields(job["UI"])
     enclosing = {
         **job,
         "Update": update_for_all(document, job["Type"]),
@@ -72,18 +71,18 @@ def canonicalize(document: Document, *, namespace: str = "default", region: str 
 
 
 def same_definition(one: Job, other: Job) -> bool:
-    """Tell whether two jobs want the same: then registering makes no new version.
+    """Return whether two jobs have the same definition, so that registering creates no version.
 
-    What happened to a version (status, stability, tag, indexes), when and by whom it was submitted,
-    and the numbers of its scaling policies are no part of a definition.
+    The definition excludes the status of a version: its stability, tag and indexes. It also
+    excludes the time and author of the submission, and the IDs of scaling policies.
     """
     return _definition(one) == _definition(other)
 
 
 def keep_scaling_ids(job: Job, before: Job | None, new_ids: Iterator[str], index: int) -> Job:
-    """Return the job with scaling policies numbered as before, and new ones from `new_ids`.
+    """Return the job with its previous scaling policy IDs, and with `new_ids` for new policies.
 
-    `index` is that of the write which stores the job.
+    `index` is the index of the write that stores the job.
     """
     groups = job.task_groups or []
     if not any(group.scaling for group in groups):
@@ -101,7 +100,7 @@ def keep_scaling_ids(job: Job, before: Job | None, new_ids: Iterator[str], index
 
 
 def without_scaling(job: Job, index: int) -> Job:
-    """Return the job with its scaling policies disabled: nobody scales a stopped job."""
+    """Return the job with disabled scaling policies, because no autoscaler scales a stopped job."""
     groups = [
         msgspec.structs.replace(group, scaling=_disabled(group.scaling, index))
         if group.scaling and group.scaling.enabled
@@ -135,7 +134,7 @@ def _unnumbered(policy: Scaling) -> Scaling:
     return msgspec.structs.replace(policy, id="", create_index=0, modify_index=0)
 
 
-# What equal jobs may differ in, as a job without history has it: the head, and who registered it.
+# Fields in which equal jobs may differ, at the values of a job without history.
 _NO_HEAD = {
     field.name: field.default
     for field in msgspec.structs.fields(Job)
@@ -151,11 +150,11 @@ def _definition(job: Job) -> bytes:
         for group in job.task_groups or ()
     ]
     bare = msgspec.structs.replace(job, task_groups=groups, **_NO_HEAD)
-    # Compared as text, because in Python 1 and True are equal, and in a driver's config are not.
+    # Compare as text: in Python 1 equals True, but in a driver's configuration they differ.
     return msgspec.json.encode(bare, order="sorted")
 
 
-# ---- the job ------------------------------------------------------------------------------------
+# --- job ---
 
 
 def _complete_launching(job: Document) -> None:
@@ -176,7 +175,7 @@ def _complete_launching(job: Document) -> None:
 
 
 def _update_kept(update: Document | None) -> Document:
-    """Return what stays of the job's update block when it has been copied into the groups."""
+    """Return the rest of the job's update block after its copy into the groups."""
     if update is None or update["MaxParallel"] <= 0:
         return {}
     return {"Stagger": update["Stagger"], "MaxParallel": update["MaxParallel"]}

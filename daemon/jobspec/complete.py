@@ -1,8 +1,8 @@
-"""A parsed job with the defaults that the peer's client fills in (`Canonicalize`).
+"""Defaults that Nomad's client adds to a parsed job (`Canonicalize`).
 
-This is the first half of completing a job, the one a client may do for itself: what is null gets
-its default, and nothing else changes. `canonicalize` does the second half, the server's, when a
-job is registered, and comes to the same job whether or not this was done before.
+This is the client's half of completing a job. It replaces nulls with defaults and changes nothing
+else. `canonicalize` is the server's half, at registration. It returns the same job whether or not
+this half ran before.
 """
 
 import posixpath
@@ -14,7 +14,7 @@ from daemon.jobspec.defaults.connect import (
     complete_logs,
     complete_resources,
 )
-from daemon.jobspec.defaults.nulls import fill, fill_empty, weigh_null, with_defaults
+from daemon.jobspec.defaults.nulls import fill_empty, replace_nulls, weigh_null, with_defaults
 from daemon.jobspec.defaults.service import CHECK_RESTART
 from daemon.jobspec.defaults.task import LOCAL, PLUGIN
 from storage.records.base import SECOND
@@ -80,19 +80,19 @@ _SERVICE: Document = {
 
 
 def complete(job: Document) -> Document:
-    """Fill the defaults of a parsed job in, in place; return it."""
-    fill(job, _JOB)
+    """Add the defaults to a parsed job in place, and return it."""
+    replace_nulls(job, _JOB)
     if job["Update"] is not None or job["Type"] in _UPDATED_BY_DEFAULT:
         job["Update"] = with_defaults(job["Update"], _UPDATE)
     if job["Periodic"] is not None:
-        fill(job["Periodic"], _PERIODIC)
+        replace_nulls(job["Periodic"], _PERIODIC)
     if job["Multiregion"] is not None:
         multiregion = job["Multiregion"]
         multiregion["Strategy"] = with_defaults(
             multiregion["Strategy"], {"MaxParallel": 0, "OnFailure": ""}
         )
         for region in _all(multiregion, "Regions"):
-            fill(region, _REGION)
+            replace_nulls(region, _REGION)
     weigh_null(job)
     for group in _all(job, "TaskGroups"):
         _complete_group(group, job)
@@ -105,13 +105,13 @@ def _all(document: Document, name: str) -> list[Document]:
 
 
 def _over(document: Document | None, other: Document | None) -> Document | None:
-    """Return a block with what it leaves open taken from another; None when there is neither."""
+    """Return a block with its unset fields taken from another; None if both are missing."""
     if document is None or other is None:
         return dict(document or other or {}) if document is not None or other is not None else None
     return with_defaults(document, other)
 
 
-# ---- the group ---------------------------------------------------------------------------------------
+# --- group ---
 
 
 def _complete_group(group: Document, job: Document) -> None:
@@ -120,7 +120,7 @@ def _complete_group(group: Document, job: Document) -> None:
         least = group["Scaling"]["Min"] if group["Scaling"] else None
         group["Count"] = 1 if least is None else least
     if group["Scaling"] is not None:
-        fill(group["Scaling"], {"Min": group["Count"], "Enabled": True})
+        replace_nulls(group["Scaling"], {"Min": group["Count"], "Enabled": True})
     group["EphemeralDisk"] = with_defaults(group["EphemeralDisk"], _DISK)
     group["RestartPolicy"] = with_defaults(
         group["RestartPolicy"], _RESTART.get(kind, _RESTART[JobType.BATCH])
@@ -136,7 +136,7 @@ def _complete_group(group: Document, job: Document) -> None:
         migrate = with_defaults(migrate, _MIGRATE)
     group["Migrate"] = migrate
     if group["Disconnect"] is not None:
-        fill(group["Disconnect"], {"Replace": True, "Reconcile": "best_score"})
+        replace_nulls(group["Disconnect"], {"Replace": True, "Reconcile": "best_score"})
     _complete_consul(group)
     weigh_null(group)
     for service in _all(group, "Services"):
@@ -150,13 +150,13 @@ def _complete_consul(document: Document) -> None:
         fill_empty(document["Consul"], {"Cluster": "default"})
 
 
-# ---- services ----------------------------------------------------------------------------------------
+# --- services ---
 
 
 def _complete_service(service: Document, name: str) -> None:
     fill_empty(service, {**_SERVICE, "Name": name})
     if service["CheckRestart"] is not None:
-        fill(service["CheckRestart"], CHECK_RESTART)
+        replace_nulls(service["CheckRestart"], CHECK_RESTART)
     for check in _all(service, "Checks"):
         fill_empty(check, {"OnUpdate": service["OnUpdate"]})
         check["CheckRestart"] = _check_restart(check["CheckRestart"], service["CheckRestart"])
@@ -165,7 +165,7 @@ def _complete_service(service: Document, name: str) -> None:
 
 
 def _check_restart(own: Document | None, of_service: Document | None) -> Document | None:
-    """Return when a check restarts its task: the service's block, with what the check changes."""
+    """Return a check's restart rule: the service's block, overridden by the check's block."""
     if own is None:
         return dict(of_service) if of_service is not None else None
     if of_service is not None:
@@ -175,11 +175,11 @@ def _check_restart(own: Document | None, of_service: Document | None) -> Documen
     return with_defaults(own, CHECK_RESTART)
 
 
-# ---- the task ----------------------------------------------------------------------------------------
+# --- task ---
 
 
 def _complete_task(task: Document, group: Document, job: Document) -> None:
-    fill(task, {"KillTimeout": 5 * SECOND})
+    replace_nulls(task, {"KillTimeout": 5 * SECOND})
     task["RestartPolicy"] = with_defaults(task["RestartPolicy"], group["RestartPolicy"])
     task["LogConfig"] = complete_logs(task["LogConfig"])
     task["Resources"] = complete_resources(task["Resources"])
@@ -188,25 +188,25 @@ def _complete_task(task: Document, group: Document, job: Document) -> None:
     for artifact in _all(task, "Artifacts"):
         _complete_artifact(artifact)
     for template in _all(task, "Templates"):
-        fill(template, _TEMPLATE)
+        replace_nulls(template, _TEMPLATE)
         template["ChangeSignal"] = template["ChangeSignal"].upper()
         if template["ChangeScript"] is not None:
-            fill(template["ChangeScript"], {"Command": ""})
+            replace_nulls(template["ChangeScript"], {"Command": ""})
     for mount in _all(task, "VolumeMounts"):
-        fill(mount, _MOUNT)
+        replace_nulls(mount, _MOUNT)
     if task["SecretsConfig"] is not None:
-        fill(task["SecretsConfig"], _VAULT)
+        replace_nulls(task["SecretsConfig"], _VAULT)
         fill_empty(task["SecretsConfig"], {"Cluster": "default"})
     if task.get("CSIPluginConfig") is not None:
         fill_empty(task["CSIPluginConfig"], PLUGIN)
     for policy in _all(task, "ScalingPolicies"):
-        fill(policy, {"Min": 0, "Enabled": True})
+        replace_nulls(policy, {"Min": 0, "Enabled": True})
     for service in _all(task, "Services"):
         _complete_service(service, f"{job['Name']}-{group['Name']}-{task['Name']}")
 
 
 def _complete_artifact(artifact: Document) -> None:
-    fill(artifact, _ARTIFACT)
+    replace_nulls(artifact, _ARTIFACT)
     if artifact["RelativeDest"] is None:
         source = artifact["GetterSource"] or ""
         name = posixpath.basename(source.rstrip("/")) if artifact["GetterMode"] == "file" else ""

@@ -1,12 +1,12 @@
-"""Cron expressions: what they say, and when they come true next in a time zone.
+"""Cron expressions: parsing, and the next matching time in a time zone.
 
-Five fields are minute, hour, day of month, month and day of week; a sixth is the year, and with
-seven the first is the second. Days may be given as `L`, `LW`, `15W`, `5L` and `2#3`, months and
-days of the week by name; `@daily` and its like stand for whole expressions. When both day fields
-are restricted, either may match. A local time that a change of clocks skips does not come true, one
-that is repeated comes true twice (golden: hcl/cron-next).
+Five fields are minute, hour, day of month, month and day of week. A sixth field is the year. With
+seven fields, the first field is the second. Days can be `L`, `LW`, `15W`, `5L` and `2#3`. Months
+and days of the week can be names. Macros such as `@daily` replace a whole expression. If both day
+fields are restricted, a day needs to match only one of them. At a DST change, a skipped local time
+never fires, and a repeated local time fires twice (fixture: hcl/cron-next).
 
-Reading the zone database is the only input or output here.
+The only I/O is reading the time zone database.
 """
 
 import calendar
@@ -26,16 +26,16 @@ _HOUR_LONG = 3600  # seconds
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """The values that a field can have: numbers from `least` to `most`, and names for some."""
+    """Value range of a field: the numbers from `least` to `most`, and optional names."""
 
     name: str
     least: int
     most: int
-    names: tuple[str, ...] = ()  # in the order of the numbers, from `least`
-    sunday: str = ""  # another way to write `least`
+    names: tuple[str, ...] = ()  # in numeric order, from `least`
+    sunday: str = ""  # another spelling of `least`
 
     def number(self, text: str) -> int | None:
-        """Return the value of a number or a name; None when it is neither, or out of range."""
+        """Return the value of a number or name; None if it is unknown or out of range."""
         for at, name in enumerate(self.names):
             if text in (name, name[:3]):
                 return self.least + at
@@ -71,10 +71,10 @@ _SHORTHANDS = {
 }
 
 
-class Dates(msgspec.Struct, frozen=True, kw_only=True):
-    """Which days are meant by their number in the month."""
+class MonthDays(msgspec.Struct, frozen=True, kw_only=True):
+    """Days selected by their number in the month."""
 
-    restricted: bool  # false: any day will do
+    restricted: bool  # false: the field matches any day
     plain: frozenset[int]
     last: bool  # L
     last_workday: bool  # LW
@@ -82,37 +82,37 @@ class Dates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Weekdays(msgspec.Struct, frozen=True, kw_only=True):
-    """Which days are meant by their place in the week; 0 is Sunday."""
+    """Days selected by their day of the week; 0 is Sunday."""
 
-    restricted: bool  # false: any day will do
+    restricted: bool  # false: the field matches any day
     plain: frozenset[int]
     last: frozenset[int]  # 5L: the last Friday of the month
     nth: frozenset[tuple[int, int]]  # 2#3: the third Tuesday
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A cron expression as sorted lists of the values that match."""
+class CronSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A cron expression as sorted lists of matching values."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
-    dates: Dates
+    dates: MonthDays
     months: tuple[int, ...]
     weekdays: Weekdays
     years: tuple[int, ...]
 
     @property
     def possible(self) -> bool:
-        """Tell whether no field excludes everything, as a reversed range does."""
+        """Return whether every field can match; a reversed range matches nothing."""
         return all((self.seconds, self.minutes, self.hours, self.months, self.years))
 
 
-# ---- reading ------------------------------------------------------------------------------------
+# --- parsing ---
 
 
 @lru_cache(maxsize=256)
-def parse(text: str) -> Schedule:
-    """Return what a cron expression says. Raises `Invalid` with the peer's text."""
+def parse(text: str) -> CronSchedule:
+    """Parse a cron expression. Raises `Invalid` with Nomad's text."""
     for name, meaning in _SHORTHANDS.items():
         text = text.replace(name, meaning)
     fields = text.split()[:7]
@@ -121,7 +121,7 @@ def parse(text: str) -> Schedule:
     seconds = fields.pop(0) if len(fields) == 7 else "0"
     years = fields[5] if len(fields) == 6 else "*"
     minutes, hours, days, months, weekdays = fields[:5]
-    return Schedule(
+    return CronSchedule(
         seconds=_values(seconds, _SECOND_FIELD),
         minutes=_values(minutes, _MINUTE),
         hours=_values(hours, _HOUR),
@@ -144,7 +144,7 @@ def _values(text: str, field: _Field) -> tuple[int, ...]:
 
 
 def _read(text: str, field: _Field) -> list[tuple[str, range | None]]:
-    """Return the entries of a field, and the numbers that they mean where they are plain ones."""
+    """Return the entries of a field, and the numbers of its plain entries."""
     return [(entry, _range(entry, field)) for entry in _entries(text, field)]
 
 
@@ -155,12 +155,31 @@ def _entries(text: str, field: _Field) -> list[str]:
     return entries
 
 
+class WrongField(Invalid):
+    """A field of an expression has an invalid value; the message is Nomad's."""
+
+    def __init__(self, entry: str, field: _Field) -> None:
+        super().__init__(f"syntax error in {field.name} field: '{entry}'")
+        self.entry, self.field = entry, field
+
+    def for_people(self) -> str:
+        """Return the error with the field, the value and the valid range."""
+        field = self.field
+        names = (
+            f" or {', '.join(sorted(field.names, key=field.names.index))}" if field.names else ""
+        )
+        return (
+            f"{self.entry!r} in the {field.name} field is not allowed: "
+            f"it takes {field.least}-{field.most}{names}, and *, lists, ranges and steps of them"
+        )
+
+
 def _syntax_error(entry: str, field: _Field) -> Invalid:
-    return Invalid(f"syntax error in {field.name} field: '{entry}'")
+    return WrongField(entry, field)
 
 
 def _range(entry: str, field: _Field) -> range | None:
-    """Return the numbers that an entry means; None when it is not a plain one."""
+    """Return the numbers of an entry; None if the entry is not a plain number or range."""
     text = entry.lower()
     if text in _WILDCARDS:
         return range(field.least, field.most + 1)
@@ -173,18 +192,18 @@ def _range(entry: str, field: _Field) -> range | None:
     if most is None:
         return None
     if dash and field.sunday and most == field.least:
-        most = field.most  # as the peer has it: a week that ends on Sunday ends on Saturday
+        most = field.most  # as in Nomad: a week that ends on Sunday ends on Saturday
     if not slash:
         return range(least, most + 1)
     if not _NUMBER.fullmatch(step):
         return None
-    # The peer knows steps of one or two digits.
+    # Nomad accepts steps of one or two digits.
     if not _STEP.fullmatch(step) or int(step) > field.most:
         raise Invalid(f"invalid interval {text}")
     return range(least, most + 1, int(step))
 
 
-def _dates_of_month(text: str) -> Dates:
+def _dates_of_month(text: str) -> MonthDays:
     days: set[int] = set()
     near: set[int] = set()
     specials: set[str] = set()
@@ -195,7 +214,7 @@ def _dates_of_month(text: str) -> Dates:
             specials.add(entry.lower())
         else:
             near.add(_near_workday(entry))
-    return Dates(
+    return MonthDays(
         restricted=_is_restricted(text),
         plain=frozenset(days),
         last="l" in specials,
@@ -240,11 +259,11 @@ def _weekdays(text: str) -> Weekdays:
     )
 
 
-# ---- the days of a month ------------------------------------------------------------------------
+# --- days of a month ---
 
 
-def _days_of_month(schedule: Schedule, year: int, month: int) -> list[int]:
-    """Return the matching days of a month, in order."""
+def _days_of_month(schedule: CronSchedule, year: int, month: int) -> list[int]:
+    """Return the matching days of a month in order."""
     length = calendar.monthrange(year, month)[1]
     if not schedule.dates.restricted and not schedule.weekdays.restricted:
         return list(range(1, length + 1))
@@ -256,7 +275,7 @@ def _days_of_month(schedule: Schedule, year: int, month: int) -> list[int]:
     return sorted(found)
 
 
-def _by_date(days: Dates, year: int, month: int, length: int) -> Iterator[int]:
+def _by_date(days: MonthDays, year: int, month: int, length: int) -> Iterator[int]:
     yield from (day for day in days.plain if day <= length)
     if days.last:
         yield length
@@ -281,7 +300,7 @@ def _weekday(year: int, month: int, day: int) -> int:
 
 
 def _workday(year: int, month: int, day: int, length: int) -> int:
-    """Return the day from Monday to Friday nearest to a day, in the same month."""
+    """Return the workday nearest to a day, within the same month."""
     match _weekday(year, month, day):
         case 6:
             return day - 1 if day > 1 else day + 2
@@ -291,14 +310,14 @@ def _workday(year: int, month: int, day: int, length: int) -> int:
             return day
 
 
-# ---- the next time ------------------------------------------------------------------------------
+# --- next match ---
 
 
 def zone(name: str) -> tzinfo:
-    """Return a time zone by its name in the zone database. Raises `Invalid`."""
+    """Return the time zone with this name in the zone database. Raises `Invalid`."""
     if name in ("", "UTC"):
         return UTC
-    from zoneinfo import ZoneInfo  # loads much, and few jobs name a zone
+    from zoneinfo import ZoneInfo  # slow import that few jobs need
 
     try:
         return ZoneInfo(name)
@@ -307,30 +326,30 @@ def zone(name: str) -> tzinfo:
 
 
 def next_after(spec: str, after: int, time_zone: tzinfo = UTC) -> int | None:
-    """Return the first time after a moment at which a cron expression comes true; None: never.
+    """Return the first matching time after a time, or None.
 
-    Times are nanoseconds since the epoch. Raises `Invalid` when `spec` is no cron expression.
+    Times are nanoseconds since the epoch. Raises `Invalid` if `spec` is not a cron expression.
     """
     schedule = parse(spec)
     if not schedule.possible:
         return None
     earliest = after // SECOND + 1
     start = datetime.fromtimestamp(earliest, time_zone).date()
-    # A clock that is put back over midnight repeats an evening: the day before may still count.
+    # A clock set back across midnight repeats an evening, so the day before can still match.
     days = _dates(schedule, start - timedelta(days=1))
     for day in days:
         found = _first_on(schedule, day, earliest, time_zone)
         if found is None:
             continue
         if _clock_changes(_midnight(day, time_zone)) and (following := next(days, None)):
-            # The next day may have begun before the evening was repeated.
+            # The next day can begin before the evening repeats.
             other = _first_on(schedule, following, earliest, time_zone)
             found = found if other is None else min(found, other)
         return found * SECOND
     return None
 
 
-def _dates(schedule: Schedule, start: date) -> Iterator[date]:
+def _dates(schedule: CronSchedule, start: date) -> Iterator[date]:
     """Yield the matching days from `start` on, in order."""
     for year in schedule.years[bisect_left(schedule.years, start.year) :]:
         for month in schedule.months:
@@ -341,8 +360,8 @@ def _dates(schedule: Schedule, start: date) -> Iterator[date]:
                     yield found
 
 
-def _first_on(schedule: Schedule, day: date, earliest: int, time_zone: tzinfo) -> int | None:
-    """Return the first matching second of a day that is not before `earliest`."""
+def _first_on(schedule: CronSchedule, day: date, earliest: int, time_zone: tzinfo) -> int | None:
+    """Return the first matching second of a day at or after `earliest`."""
     first = _midnight(day, time_zone)
     if _clock_changes(first):
         return _first_of_changing(schedule, first, earliest)
@@ -356,22 +375,22 @@ def _midnight(day: date, time_zone: tzinfo) -> datetime:
 
 
 def _clock_changes(first: datetime) -> bool:
-    """Whether clocks are changed between a midnight and the next, which they may show twice."""
+    """Return whether a DST change occurs on this day. Midnight may then occur twice."""
     return first.utcoffset() != _end(first).utcoffset()
 
 
 def _end(first: datetime) -> datetime:
-    """Return the midnight after another, the later one if clocks show it twice."""
+    """Return the following midnight, or the later one if it occurs twice."""
     return (first + timedelta(days=1)).replace(fold=1)
 
 
 def _offset(local: datetime) -> int:
-    """Return how many seconds a local time is ahead of universal time."""
+    """Return the offset of local time from UTC in seconds."""
     return int(local.replace(tzinfo=UTC).timestamp()) - int(local.timestamp())
 
 
-def _second_of_day(schedule: Schedule, least: int) -> int | None:
-    """Return the first matching second of a day of 24 hours, `least` or later."""
+def _second_of_day(schedule: CronSchedule, least: int) -> int | None:
+    """Return the first matching second of a 24-hour day, at or after `least`."""
     for hour in schedule.hours[bisect_left(schedule.hours, least // _HOUR_LONG) :]:
         rest = max(0, least - hour * _HOUR_LONG)
         for minute in schedule.minutes[bisect_left(schedule.minutes, rest // 60) :]:
@@ -381,13 +400,13 @@ def _second_of_day(schedule: Schedule, least: int) -> int | None:
     return None
 
 
-def _first_of_changing(schedule: Schedule, first: datetime, earliest: int) -> int | None:
-    """Return the first matching second of a day on which clocks are changed."""
+def _first_of_changing(schedule: CronSchedule, first: datetime, earliest: int) -> int | None:
+    """Return the first matching second of a day with a DST change."""
     best: int | None = None
     offsets = [_offset(first), _offset(_end(first))]
     midnight = int(first.replace(tzinfo=UTC).timestamp())
     for hour in schedule.hours:
-        shown = midnight + hour * _HOUR_LONG  # less the offset that the clock then has
+        shown = midnight + hour * _HOUR_LONG  # minus the UTC offset at that time
         if shown + _HOUR_LONG - min(offsets) <= earliest:
             continue
         if best is not None and best < shown - max(offsets):
@@ -401,7 +420,7 @@ def _first_of_changing(schedule: Schedule, first: datetime, earliest: int) -> in
 
 
 def _instants(local: datetime) -> Iterator[int]:
-    """Yield the moments at which clocks show a local time: none when it is skipped, or two."""
+    """Yield the times that have a local time: none if it is skipped, two if it is repeated."""
     moments = {int(local.replace(fold=fold).timestamp()) for fold in (0, 1)}
     for moment in sorted(moments):
         if datetime.fromtimestamp(moment, local.tzinfo).replace(tzinfo=None, fold=0) == (

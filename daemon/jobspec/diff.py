@@ -1,8 +1,8 @@
-"""What two versions of a job differ in: job against job, as plan and the list of versions show it.
+"""Differences between two versions of a job, for plans and version lists.
 
-A job that did not change is `None` all over, whatever it was written in, since both sides are
-complete jobs. Fields are shown when they changed; blocks that changed with all their values;
-groups and tasks always (golden: plan, plan-batch-system, versions-revert-stable).
+Both sides are complete jobs, so an unchanged job has type `None` in whatever syntax it was written.
+The diff shows changed fields, and changed blocks with all their values. It always shows groups and
+tasks (fixtures: plan, plan-batch-system, versions-revert-stable).
 """
 
 from functools import partial
@@ -11,8 +11,8 @@ import msgspec
 
 from daemon.jobspec.diffs import blocks
 from daemon.jobspec.diffs.flat import Flat, free_values, own_values
-from daemon.jobspec.diffs.parts import (
-    Both,
+from daemon.jobspec.diffs.primitives import (
+    BeforeAfter,
     Objects,
     block,
     by_key,
@@ -27,13 +27,13 @@ from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.task import Task
 
-# Who registered a job is no part of what it wants.
+# The author of a registration is not part of the definition.
 _NOT_OF_JOB = frozenset({*HEAD_FIELDS, "ID", "NomadTokenID"})
 
 
 def diff_jobs(old: Job | None, new: Job) -> JobDiff:
-    """Return what changes when `new` takes the place of `old`; without `old` everything is added."""
-    both = Both(old, new)
+    """Return the changes from `old` to `new`; without `old`, everything is added."""
+    both = BeforeAfter(old, new)
     shown = changes(both.of(partial(own_values, hidden=_NOT_OF_JOB)))
     objects = _objects_of_job(both)
     known = by_key(both.of(lambda job: job.task_groups), lambda group: group.name)
@@ -49,7 +49,7 @@ def diff_jobs(old: Job | None, new: Job) -> JobDiff:
     )
 
 
-def _objects_of_job(both: Both[Job]) -> Objects:
+def _objects_of_job(both: BeforeAfter[Job]) -> Objects:
     return [
         *changed_texts("Datacenters", both.of(lambda one: one.datacenters)),
         *blocks.constraints(both.of(lambda one: one.constraints)),
@@ -61,10 +61,10 @@ def _objects_of_job(both: Both[Job]) -> Objects:
     ]
 
 
-# ---- groups -----------------------------------------------------------------------------------------
+# --- groups ---
 
 
-def _group(both: Both[TaskGroup]) -> TaskGroupDiff:
+def _group(both: BeforeAfter[TaskGroup]) -> TaskGroupDiff:
     known = by_key(both.of(lambda group: group.tasks), lambda task: task.name)
     flat = _values_of_changed_group if both.old and both.new else _values_of_group
     group = TaskGroupDiff(
@@ -81,7 +81,7 @@ def _group(both: Both[TaskGroup]) -> TaskGroupDiff:
     )
 
 
-def _name(both: Both[TaskGroup] | Both[Task]) -> str:
+def _name(both: BeforeAfter[TaskGroup] | BeforeAfter[Task]) -> str:
     known = both.new or both.old
     return known.name if known else ""
 
@@ -95,8 +95,8 @@ def _values_of_changed_group(group: TaskGroup) -> Flat:
     return _values_of_group(group) | {"ShutdownDelay": "" if delay is None else str(delay)}
 
 
-def _objects_of_group(both: Both[TaskGroup]) -> Objects:
-    update = partial(own_values, hidden=("Stagger",))  # of no use to a group
+def _objects_of_group(both: BeforeAfter[TaskGroup]) -> Objects:
+    update = partial(own_values, hidden=("Stagger",))  # not used for a group
     return [
         *blocks.constraints(both.of(lambda one: one.constraints)),
         *blocks.affinities(both.of(lambda one: one.affinities)),
@@ -115,10 +115,10 @@ def _objects_of_group(both: Both[TaskGroup]) -> Objects:
     ]
 
 
-# ---- tasks ------------------------------------------------------------------------------------------
+# --- tasks ---
 
 
-def _task(both: Both[Task]) -> TaskDiff:
+def _task(both: BeforeAfter[Task]) -> TaskDiff:
     if both.same:
         return TaskDiff(type=DiffType.NONE, name=_name(both))
     return TaskDiff(
@@ -129,7 +129,7 @@ def _task(both: Both[Task]) -> TaskDiff:
     )
 
 
-def _objects_of_task(both: Both[Task]) -> Objects:
+def _objects_of_task(both: BeforeAfter[Task]) -> Objects:
     schedule = both.of(lambda one: one.schedule).of(lambda one: one.cron)
     return [
         *blocks.constraints(both.of(lambda one: one.constraints)),

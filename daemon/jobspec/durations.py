@@ -1,8 +1,8 @@
-"""Spans of time as job files write them, `1h30m` or `250ms`, with the messages that people know."""
+"""Durations in job files, such as `1h30m` or `250ms`, with Go's error messages."""
 
 import re
 
-from daemon.jobspec.gotext import quote
+from daemon.text.go_format import quote
 from storage.records.base import HOUR, MINUTE, SECOND
 
 _UNITS = {
@@ -20,7 +20,7 @@ _LONGEST = 2**63  # nanoseconds: 292 years
 
 
 def read_duration(text: str) -> int:
-    """Return the nanoseconds of a span. Raises `ValueError`, which says what is wrong."""
+    """Parse a duration to nanoseconds. Raises `ValueError` with the reason."""
     rest = text[1:] if text[:1] in ("+", "-") else text
     if rest == "0":
         return 0

@@ -1,7 +1,7 @@
-"""A job file to the job document that it describes, or to everything that is wrong with it.
+"""Parser of job files, to a job document or to all errors.
 
-The document is what the peer's parse endpoint answers: all fields are there, and null where the
-file says nothing.
+The document has the form of Nomad's parse endpoint: all fields are present, and null if the file
+does not set them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,31 +10,31 @@ from graphlib import CycleError, TopologicalSorter
 import msgspec
 
 from daemon.jobspec.decode.blocks import Decoder
-from daemon.jobspec.decode.bodies import Contents, contents
+from daemon.jobspec.decode.bodies import BodyContents, contents
 from daemon.jobspec.decode.tables.job import JOB
 from daemon.jobspec.hcl.evaluate import evaluate
 from daemon.jobspec.hcl.functions.table import FUNCTIONS
-from daemon.jobspec.hcl.jsonform import is_json, read_json_body
+from daemon.jobspec.hcl.json_syntax import is_json, read_json_body
 from daemon.jobspec.hcl.parser import read_body
-from daemon.jobspec.hcl.scope import Budget, Exhausted, Outside, Scope
-from daemon.jobspec.hcl.source import Diagnostic, Faulty, Source, did_you_mean
+from daemon.jobspec.hcl.scope import BudgetExceeded, EvaluationBudget, FunctionEnvironment, Scope
+from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText, did_you_mean
 from daemon.jobspec.hcl.strings import sound
-from daemon.jobspec.hcl.tree import Argument, Attr, Block, Body, Object, key_text
+from daemon.jobspec.hcl.tree import Argument, AttrStep, Block, Body, ObjectExpr, key_text
 from daemon.jobspec.hcl.values import Value
 from daemon.jobspec.hcl.walk import references
-from daemon.jobspec.variables import Given, declared, given_in_file, values_of
+from daemon.jobspec.variables import VariableValue, declared, given_in_file, values_of
 from storage.records.codec import Document
 
-MAX_LENGTH = 4 * 2**20  # characters of a text: twice the largest job in the wild
-FILE_NAME = "input.hcl"  # what the peer calls a text that came without a name
+MAX_LENGTH = 4 * 2**20  # characters per text: twice the largest known job
+FILE_NAME = "input.hcl"  # Nomad's name for a text without a name
 _TOP = {"job": 1, "variable": 1, "variables": 0, "locals": 0}
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A job file with what is given to it.
+    """A job file with its variable values.
 
-    `variable_files` are names and texts; of all that give a value to a variable, the last one
-    counts, and flags count more than files, files more than the environment.
+    `variable_files` holds names and texts. The last value of a variable wins. Flags override files,
+    and files override the environment.
     """
 
     text: str
@@ -43,24 +43,24 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     flags: Mapping[str, str] = {}
     environment: Mapping[str, str] = {}
     is_v1: bool = False
-    is_strict: bool = False  # values for variables that are not declared are an error
+    is_strict: bool = False  # values for undeclared variables are an error
 
 
-def parse_job(file: JobFile, outside: Outside) -> Document:
-    """Return the job that a file describes. Raises `Faulty`."""
+def parse_job(file: JobFile, outside: FunctionEnvironment) -> Document:
+    """Parse a job file to its job. Raises `HclError`."""
     scope = _scope(file, outside)
     body = _body(file, scope.source)
     given = _given(file)
     found = contents(body, scope.source, frozenset(), _TOP)
     if found.problems:
-        raise Faulty(found.problems)
+        raise HclError(found.problems)
     known = _with_values(scope, found, given, is_strict=file.is_strict)
     return _job([block for block in found.blocks if block.kind == "job"], known)
 
 
 def environment_used(file: JobFile) -> dict[str, str]:
-    """Return what of the environment gives variables of a sound file their values."""
-    scope = _scope(file, Outside(random=bytes))
+    """Return the environment variables that set variables of a valid file."""
+    scope = _scope(file, FunctionEnvironment(random=bytes))
     found = contents(_body(file, scope.source), scope.source, frozenset(), _TOP)
     constants = msgspec.structs.replace(scope, functions=None)
     names = {one.name for one in declared(_declarations(found), constants, [])}
@@ -72,55 +72,57 @@ def environment_used(file: JobFile) -> dict[str, str]:
     }
 
 
-def _scope(file: JobFile, outside: Outside) -> Scope:
+def _scope(file: JobFile, outside: FunctionEnvironment) -> Scope:
     return Scope(
         source=_source(file.name, file.text),
         values={},
         functions=FUNCTIONS,
         outside=outside,
-        budget=Budget(),
+        budget=EvaluationBudget(),
     )
 
 
-def _source(name: str, text: str) -> Source:
-    """Return a text with its name. Raises `Faulty` when it is too long."""
+def _source(name: str, text: str) -> SourceText:
+    """Return a text with its name. Raises `HclError` if it is too long."""
     if len(text) <= MAX_LENGTH:
-        return Source(name, sound(text))
-    beginning = Source(name, sound(text[:1000]))
+        return SourceText(name, sound(text))
+    beginning = SourceText(name, sound(text[:1000]))
     detail = f"The text has {len(text)} characters, at most {MAX_LENGTH}."
-    raise Faulty(
+    raise HclError(
         [Diagnostic(summary="Text too long", detail=detail, source=beginning, start=0, end=1)]
     )
 
 
-def _body(file: JobFile, source: Source) -> Body | Object:
+def _body(file: JobFile, source: SourceText) -> Body | ObjectExpr:
     return read_json_body(source) if is_json(source) else read_body(source, is_v1=file.is_v1)
 
 
-def _declarations(found: Contents) -> list[Block]:
+def _declarations(found: BodyContents) -> list[Block]:
     return [block for block in found.blocks if block.kind in ("variable", "variables")]
 
 
-def _given(file: JobFile) -> dict[str, Given]:
-    """Return the values that are given to variables. Raises `Faulty`."""
-    found: dict[str, Given] = {}
+def _given(file: JobFile) -> dict[str, VariableValue]:
+    """Return the supplied values of variables. Raises `HclError`."""
+    found: dict[str, VariableValue] = {}
     for name, text in file.environment.items():
-        found[name] = Given(origin="environment", source=_source(f"environment {name}", text))
+        found[name] = VariableValue(
+            origin="environment", source=_source(f"environment {name}", text)
+        )
     for file_name, text in file.variable_files:
         try:
             found |= given_in_file(_source(file_name, text))
-        except Faulty as error:
+        except HclError as error:
             before = "unable to parse var content: "
-            raise Faulty(error.diagnostics, before) from error
+            raise HclError(error.diagnostics, before) from error
     for name, text in file.flags.items():
-        found[name] = Given(origin="flag", source=_source(f"-var {name}", text))
+        found[name] = VariableValue(origin="flag", source=_source(f"-var {name}", text))
     return found
 
 
 def _with_values(
-    scope: Scope, found: Contents, given: Mapping[str, Given], *, is_strict: bool
+    scope: Scope, found: BodyContents, given: Mapping[str, VariableValue], *, is_strict: bool
 ) -> Scope:
-    """Return the scope with variables and locals. Raises `Faulty`."""
+    """Return the scope with variables and locals. Raises `HclError`."""
     problems: list[Diagnostic] = []
     constants = msgspec.structs.replace(scope, functions=None)
     variables = declared(_declarations(found), constants, problems)
@@ -131,11 +133,11 @@ def _with_values(
     blocks = [block for block in found.blocks if block.kind == "locals"]
     known = _with_locals(known, blocks, problems)
     if problems:
-        raise Faulty(problems)
+        raise HclError(problems)
     return known
 
 
-def _undeclared(given: Mapping[str, Given], known: set[str]) -> list[Diagnostic]:
+def _undeclared(given: Mapping[str, VariableValue], known: set[str]) -> list[Diagnostic]:
     return [
         Diagnostic(
             summary="Undefined variable",
@@ -150,11 +152,11 @@ def _undeclared(given: Mapping[str, Given], known: set[str]) -> list[Diagnostic]
     ]
 
 
-# ---- locals ------------------------------------------------------------------------------------------
+# --- locals ---
 
 
 def _with_locals(scope: Scope, blocks: Iterable[Block], problems: list[Diagnostic]) -> Scope:
-    """Return the scope with all locals, evaluated in the order in which they need each other."""
+    """Return the scope with all locals, evaluated in dependency order."""
     arguments = {  # a later block wins
         name: argument
         for block in blocks
@@ -165,14 +167,14 @@ def _with_locals(scope: Scope, blocks: Iterable[Block], problems: list[Diagnosti
     inner = scope.with_values({"local": values})
     failed: set[str] = set()
     for name in _in_order(needs, arguments, scope, problems):
-        if needs[name] & failed:  # the cause has been told
+        if needs[name] & failed:  # the cause has been reported
             failed.add(name)
             continue
         try:
             values[name] = evaluate(arguments[name].value, inner)
-        except Exhausted:
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             failed.add(name)
             problems += error.diagnostics
     return inner
@@ -184,7 +186,7 @@ def _in_order(
     scope: Scope,
     problems: list[Diagnostic],
 ) -> list[str]:
-    """Return the names of locals, each behind those that it needs."""
+    """Return the names of locals in dependency order."""
     try:
         return list(TopologicalSorter(needs).static_order())
     except CycleError as error:
@@ -200,9 +202,9 @@ def _in_order(
 
 
 def _arguments(
-    body: Body | Object, scope: Scope, problems: list[Diagnostic]
+    body: Body | ObjectExpr, scope: Scope, problems: list[Diagnostic]
 ) -> list[tuple[str, Argument]]:
-    if isinstance(body, Object):
+    if isinstance(body, ObjectExpr):
         named = [(key_text(key) or "", key, value) for key, value in body.items]
         return [(name, Argument(name, key.start, key.end, value)) for name, key, value in named]
     for block in body.blocks:
@@ -212,25 +214,25 @@ def _arguments(
 
 
 def _needs(argument: Argument, names: Mapping[str, object]) -> set[str]:
-    """Return the locals to which the value of a local refers."""
+    """Return the locals that a local's value references."""
     found = set()
     for reference in references(argument.value):
         if reference.root != "local":
             continue
         step = reference.steps[0] if reference.steps else None
-        if isinstance(step, Attr):
+        if isinstance(step, AttrStep):
             found.add(step.name)
         else:
             found |= names.keys() - {argument.name}
     return found & names.keys()
 
 
-# ---- the job -----------------------------------------------------------------------------------------
+# --- job ---
 
 
 def _job(blocks: list[Block], scope: Scope) -> Document:
     if not blocks:
-        raise Faulty([Diagnostic(summary="Missing job block", detail="A job block is required")])
+        raise HclError([Diagnostic(summary="Missing job block", detail="A job block is required")])
     if len(blocks) > 1:
         where = Diagnostic(
             summary="", source=scope.source, start=blocks[0].start, end=blocks[0].head_end
@@ -244,5 +246,5 @@ def _job(blocks: list[Block], scope: Scope) -> Document:
     decoder = Decoder()
     document = decoder.document(JOB, blocks[0], scope, {"label": blocks[0].labels[0].text})
     if decoder.problems:
-        raise Faulty(decoder.problems)
+        raise HclError(decoder.problems)
     return document

@@ -1,7 +1,8 @@
-"""Policies: what an operator demands of every job that comes in, is changed or scaled.
+"""Job policies: an operator's rules for every job that is submitted, changed or scaled.
 
-Their rules are filter expressions (`filters/rule.py`) about the complete job. Whoever lets a job
-in asks `Policies.check`; whether the caller may override is asked before, where rights are known.
+A rule is a filter expression (`filters/policy_rule.py`) over the complete job. Every entry point
+for jobs calls `JobPolicySet.check`. The caller's capability to override is checked before, with the
+token.
 """
 
 from collections.abc import Iterable
@@ -9,30 +10,30 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from daemon.jobspec.gotext import quote
+from daemon.text.go_format import quote
 from storage.errors import Denied, Invalid, Malformed
 from storage.records.job import Job
-from storage.records.rule import JobPolicy, Level
+from storage.records.job_policy import JobPolicy, PolicyLevel
 
 if TYPE_CHECKING:
-    from daemon.jobspec.filters.rule import Rule
+    from daemon.jobspec.filters.policy_rule import PolicyFilter
 
 
-class Policies:
-    """The policies of a configuration, ready to be asked."""
+class JobPolicySet:
+    """The compiled policies of a configuration."""
 
     def __init__(self, policies: Iterable[JobPolicy] = ()) -> None:
-        """Raise `Invalid`, which names the policy, when a rule cannot be read."""
+        """Compile the policies. Raises `Invalid` with the policy's name if a rule is malformed."""
         self._rules = [(policy, _rule(policy)) for policy in policies]
 
-    def become(self, other: "Policies") -> None:
-        """Ask for what others ask for, from now on."""
-        self._rules = other._rules  # noqa: SLF001  # of our own kind
+    def become(self, other: "JobPolicySet") -> None:
+        """Replace the policies with those of another set."""
+        self._rules = other._rules  # noqa: SLF001  # of the same class
 
     def check(self, job: Job, *, override: bool) -> list[str]:
-        """Return what there is to warn of. Raises `Denied` if the job may not come in.
+        """Return the warnings about a job. Raises `Denied` if a policy rejects it.
 
-        With `override`, rules that are not mandatory at all costs only warn.
+        With `override`, violations of overridable rules only warn.
         """
         document = msgspec.to_builtins(job) if self._rules else None
         broken = [
@@ -40,25 +41,27 @@ class Policies:
             for policy, rule in self._rules
             if (reason := _reason(policy, rule, document))
         ]
-        overruled = (Level.ADVISORY, Level.SOFT) if override else (Level.ADVISORY,)
+        overruled = (
+            (PolicyLevel.ADVISORY, PolicyLevel.SOFT) if override else (PolicyLevel.ADVISORY,)
+        )
         if refusals := [reason for policy, reason in broken if policy.level not in overruled]:
             raise Denied(f"job {quote(job.id)} is denied: {'; '.join(refusals)}")
         return [reason for _, reason in broken]
 
 
-def _rule(policy: JobPolicy) -> "Rule":
-    from daemon.jobspec.filters.rule import Rule  # most have no policies
+def _rule(policy: JobPolicy) -> "PolicyFilter":
+    from daemon.jobspec.filters.policy_rule import PolicyFilter  # most need no policies
 
     try:
-        return Rule(policy.rule, Job)
+        return PolicyFilter(policy.rule, Job)
     except Malformed as error:
         raise Invalid(f"job_policies, {quote(policy.name)}, rule: {error}") from error
 
 
-def _reason(policy: JobPolicy, rule: "Rule", document: object) -> str:
-    """Return in which way a job breaks a rule; empty when it does not.
+def _reason(policy: JobPolicy, rule: "PolicyFilter", document: object) -> str:
+    """Return the violation of a rule by a job, or an empty text.
 
-    A rule that cannot be decided is broken: what a policy does not know it does not let in.
+    An undecidable rule counts as violated, so that a policy never admits an unknown case.
     """
     try:
         if rule.holds(document):

@@ -1,20 +1,20 @@
-"""Whether a job makes sense: all that is wrong with it at once, and what is merely dubious.
+"""Validation of a job: all errors and warnings together.
 
-The rules stand in `rules/`, noun by noun, and the texts are the peer's, because scripts match them
-(golden: register-validation, register-warnings, validate-job). What depends on stored state
-(namespace, node pool, enforced index) is for those who read it.
+The rules are in `rules/`, one module per object. Their texts are Nomad's, because scripts match
+them (fixtures: register-validation, register-warnings, validate-job). Callers check conditions on
+stored state: namespace, node pool and enforced index.
 """
 
 from collections.abc import Iterator
 
 import msgspec
 
-from daemon.jobspec import extensions
+from daemon.jobspec import steward_meta
 from daemon.jobspec.budgets import DEFAULTS, Budgets
-from daemon.jobspec.gotext import multi_error
 from daemon.jobspec.rules.job import job as job_rules
 from daemon.jobspec.rules.services import mesh
 from daemon.jobspec.rules.warnings import warnings as job_warnings
+from daemon.text.go_format import multi_error
 from storage.records.codec import Document
 from storage.records.job import Job, JobType
 
@@ -22,55 +22,57 @@ MIN_PRIORITY = 1
 MAX_PRIORITY = 100
 
 
-class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to say of a job: errors refuse it, remarks go along with the answer."""
+class ValidationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Findings about a job. Errors reject the job; warnings are part of the response."""
 
     errors: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
     def error(self) -> str:
-        """Return all errors as one text, empty when there are none."""
+        """Return all errors as one text; empty if there are none."""
         return multi_error(self.errors)
 
     @property
     def warnings(self) -> str:
-        """Return all remarks as one text, empty when there are none."""
+        """Return all warnings as one text; empty if there are none."""
         if not self.remarks:
             return ""
         head = "1 warning" if len(self.remarks) == 1 else f"{len(self.remarks)} warnings"
         return f"{head}:\n" + "".join(f"\n* {remark.strip()}" for remark in self.remarks)
 
-    def with_warnings(self, *remarks: str) -> "Findings":
-        """Return these findings with more remarks."""
+    def with_warnings(self, *remarks: str) -> "ValidationResult":
+        """Return the findings with additional warnings."""
         return msgspec.structs.replace(self, remarks=(*self.remarks, *remarks))
 
-    def after(self, *errors: str) -> "Findings":
-        """Return these findings with errors before them, found where the job was looked up."""
+    def after(self, *errors: str) -> "ValidationResult":
+        """Return the findings with preceding errors from the lookup of the job."""
         return msgspec.structs.replace(self, errors=(*errors, *self.errors))
 
 
-def validate(job: Job, budgets: Budgets = DEFAULTS, *, oversubscription: bool = False) -> Findings:
-    """Return everything that is wrong or dubious with a complete job.
+def validate(
+    job: Job, budgets: Budgets = DEFAULTS, *, oversubscription: bool = False
+) -> ValidationResult:
+    """Return all errors and warnings of a complete job.
 
-    Its counts are looked at only here, because the texts are the peer's; all other limits are
-    `Budgets.check`'s, before. `oversubscription`: memory may exceed what is reserved.
+    Counts are checked only here, because the texts are Nomad's. `Budgets.check` checks all other
+    limits before. `oversubscription`: memory can exceed the reservation.
     """
-    if faults := list(mesh(job)):  # the peer looks no further
-        return Findings(errors=tuple(faults))
+    if faults := list(mesh(job)):  # as in Nomad, which stops here
+        return ValidationResult(errors=tuple(faults))
     errors = [
         *_services_beside_us(job),
         *job_rules(job, budgets.job_max_count),
         *_refused(job),
         *_not_offered(job),
-        *extensions.problems(job),
+        *steward_meta.problems(job),
     ]
     remarks = job_warnings(job, oversubscription=oversubscription)
-    return Findings(errors=tuple(errors), remarks=tuple(remarks))
+    return ValidationResult(errors=tuple(errors), remarks=tuple(remarks))
 
 
 def scaling_refusal(document: Document) -> str | None:
-    """Return why a document is refused before defaults are filled in, None when it is not."""
+    """Return why a document is rejected before defaults are set; None if it is valid."""
     groups = document.get("TaskGroups", ())
     if document.get("Type") == JobType.SYSTEM and any("Scaling" in group for group in groups):
         return "Task groups with job type system do not support scaling blocks"
@@ -78,7 +80,7 @@ def scaling_refusal(document: Document) -> str | None:
 
 
 def transition_error(before: Job, after: Job) -> str | None:
-    """Return why a job cannot become another one, None when it can (golden: update-job)."""
+    """Return why a job cannot become another one; None if it can (fixture: update-job)."""
     if before.type != after.type:
         return f'cannot update job from type "{before.type}" to "{after.type}"'
     for kind, was, becomes in (
@@ -97,7 +99,11 @@ def _is_parameterized(job: Job) -> bool:
 
 
 def _services_beside_us(job: Job) -> Iterator[str]:
-    """Object, once each, to another secrets service than ours and to clusters of discovery."""
+    """Yield errors for unsupported Vault and Consul clusters, and for Consul partitions.
+
+    There is at most one error for Vault and one for Consul. A task's Consul partition must match
+    that of its group.
+    """
     tasks = [task for group in job.task_groups or () for task in group.tasks or ()]
     asked = [task.secrets_config.cluster for task in tasks if task.secrets_config]
     if missing := [cluster for cluster in asked if cluster != "default"]:
@@ -128,7 +134,7 @@ def _discovery(job: Job) -> Iterator[str]:
 
 
 def _refused(job: Job) -> Iterator[str]:
-    """Object to what a job may be, but not as a client submits it."""
+    """Yield errors for fields that clients cannot set at submission."""
     if job.type == "_core":
         yield "job type cannot be core"
     if job.payload:
@@ -145,7 +151,7 @@ def _refused(job: Job) -> Iterator[str]:
 
 
 def _not_offered(job: Job) -> Iterator[str]:
-    """Object to what the peer sells: the words are its own, clients show them as they are."""
+    """Yield errors for Nomad Enterprise features, with Nomad's texts, which clients display."""
     tasks = [task for group in job.task_groups or () for task in group.tasks or ()]
     if any(task.resources.numa and task.resources.numa.affinity != "none" for task in tasks):
         yield "numa scheduling requires Nomad Enterprise"

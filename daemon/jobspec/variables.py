@@ -1,6 +1,6 @@
-"""Input variables of a job file: what it declares, what is given, and what they are worth.
+"""Input variables of a job file: declarations, supplied values and results.
 
-The last one given wins: default, environment, files in their order, flags in their order.
+The last value wins: default, environment, files in order, then flags in order.
 """
 
 import re
@@ -10,59 +10,70 @@ import msgspec
 
 from daemon.jobspec.decode.bodies import contents
 from daemon.jobspec.hcl.evaluate import evaluate
-from daemon.jobspec.hcl.jsonform import is_json, read_json_body
+from daemon.jobspec.hcl.json_syntax import is_json, read_json_body
 from daemon.jobspec.hcl.parser import read_body, read_expression
-from daemon.jobspec.hcl.scope import Exhausted, Scope
-from daemon.jobspec.hcl.source import Diagnostic, Faulty, Source
-from daemon.jobspec.hcl.tree import Argument, Attr, Block, Body, Expression, key_text
+from daemon.jobspec.hcl.scope import BudgetExceeded, Scope
+from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText
+from daemon.jobspec.hcl.tree import Argument, AttrStep, Block, Body, Expression, key_text
 from daemon.jobspec.hcl.typenames import read_type
-from daemon.jobspec.hcl.values import ANY, BOOL, Type, Unsuitable, Value, convert, to_text, type_of
+from daemon.jobspec.hcl.values import (
+    ANY,
+    BOOL,
+    ConversionError,
+    Type,
+    Value,
+    convert,
+    to_text,
+    type_of,
+)
 from daemon.jobspec.hcl.walk import references
 
 _NAME = re.compile(r"[^\W\d][\w-]*")
 _ARGUMENTS = frozenset({"type", "default", "description"})
 _RULE_ARGUMENTS = frozenset({"condition", "error_message"})
-_AS_TEXT = ("string", "number", "any")  # types whose values are given as bare text
+_AS_TEXT = ("string", "number", "any")  # types whose values are bare text
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """A value given for a variable: an expression of a file, or bare text."""
+class VariableValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A supplied value of a variable: an expression in a file, or bare text."""
 
-    origin: str  # as messages name it
-    source: Source
+    origin: str  # name of the source in messages
+    source: SourceText
     value: Expression | None = None  # None: the whole text is the value
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """A condition that a value must meet."""
+class ValidationRule(msgspec.Struct, frozen=True):
+    """A validation condition of a variable."""
 
     block: Block
     condition: Expression
     message: Expression | None
 
 
-class Variable(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job file declares."""
+class InputVariable(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable that a job file declares."""
 
     name: str
     block: Block
     type: Type
-    default: Given | None = None
-    rules: tuple[Rule, ...] = ()
+    default: VariableValue | None = None
+    rules: tuple[ValidationRule, ...] = ()
 
 
-# ---- declarations ------------------------------------------------------------------------------------
+# --- declarations ---
 
 
-def declared(blocks: Iterable[Block], scope: Scope, problems: list[Diagnostic]) -> list[Variable]:
-    """Return the variables that blocks declare; `scope` allows constants only."""
-    found: dict[str, Variable] = {}
+def declared(
+    blocks: Iterable[Block], scope: Scope, problems: list[Diagnostic]
+) -> list[InputVariable]:
+    """Return the declared variables; `scope` allows constants only."""
+    found: dict[str, InputVariable] = {}
     for block in blocks:
         try:
             variables = list(_declarations(block, scope))
-        except Exhausted:
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             problems += error.diagnostics
             continue
         for variable in variables:
@@ -73,19 +84,19 @@ def declared(blocks: Iterable[Block], scope: Scope, problems: list[Diagnostic]) 
     return list(found.values())
 
 
-def _declarations(block: Block, scope: Scope) -> Iterator[Variable]:
+def _declarations(block: Block, scope: Scope) -> Iterator[InputVariable]:
     if block.kind == "variable":
         yield _variable(block, scope)
         return
     found = _arguments_only(block, scope)
     for argument in found:  # `variables { a = 1 }`
-        default = Given(origin="default", source=scope.source, value=argument.value)
+        default = VariableValue(origin="default", source=scope.source, value=argument.value)
         kind = type_of(evaluate(argument.value, scope))
-        yield Variable(name=argument.name, block=block, type=kind, default=default)
+        yield InputVariable(name=argument.name, block=block, type=kind, default=default)
 
 
 def _arguments_only(block: Block, scope: Scope) -> list[Argument]:
-    """Return the arguments of a block whose names are free. Raises `Faulty` for blocks in it."""
+    """Return the arguments of a free-form block. Raises `HclError` for nested blocks."""
     if not isinstance(block.body, Body):
         keys = [(key_text(key) or "", key, value) for key, value in block.body.items]
         return [Argument(name, key.start, key.end, value) for name, key, value in keys]
@@ -96,7 +107,7 @@ def _arguments_only(block: Block, scope: Scope) -> list[Argument]:
     return list(block.body.arguments.values())
 
 
-def _variable(block: Block, scope: Scope) -> Variable:
+def _variable(block: Block, scope: Scope) -> InputVariable:
     found = contents(block.body, scope.source, _ARGUMENTS, {"validation": 0})
     problems = list(found.problems)
     label = block.labels[0]
@@ -110,16 +121,16 @@ def _variable(block: Block, scope: Scope) -> Variable:
     kind, default = ANY, found.arguments.get("default")
     try:
         kind = _type(found.arguments, scope)
-    except Faulty as error:
-        raise Faulty([*problems, *error.diagnostics]) from error
+    except HclError as error:
+        raise HclError([*problems, *error.diagnostics]) from error
     rules = [_rule(one, label.text, scope, problems) for one in found.blocks]
     if problems:
-        raise Faulty(problems)
-    return Variable(
+        raise HclError(problems)
+    return InputVariable(
         name=label.text,
         block=block,
         type=kind,
-        default=Given(origin="default", source=scope.source, value=default.value)
+        default=VariableValue(origin="default", source=scope.source, value=default.value)
         if default
         else None,
         rules=tuple([rule for rule in rules if rule is not None]),
@@ -127,7 +138,7 @@ def _variable(block: Block, scope: Scope) -> Variable:
 
 
 def _type(arguments: Mapping[str, Argument], scope: Scope) -> Type:
-    """Return the type of a variable: that which is written, or that of its default."""
+    """Return the type of a variable: the declared one, or the type of its default."""
     written, default = arguments.get("type"), arguments.get("default")
     if written is None:
         return type_of(evaluate(default.value, scope)) if default else ANY
@@ -135,7 +146,7 @@ def _type(arguments: Mapping[str, Argument], scope: Scope) -> Type:
     if default is not None:
         try:
             convert(evaluate(default.value, scope), kind)
-        except Unsuitable as error:
+        except ConversionError as error:
             raise scope.fault(
                 default.value,
                 "Invalid default value for variable",
@@ -146,14 +157,16 @@ def _type(arguments: Mapping[str, Argument], scope: Scope) -> Type:
 
 
 def _unquoted(node: Expression, scope: Scope) -> Expression:
-    """Return the type that a text writes out, in the JSON form of a job file."""
+    """Return the type in a text, for the JSON syntax of a job file."""
     text = key_text(node)
     if text is None or not is_json(scope.source):
         return node
-    return read_expression(Source(scope.source.name, " " * node.start + text))
+    return read_expression(SourceText(scope.source.name, " " * node.start + text))
 
 
-def _rule(block: Block, name: str, scope: Scope, problems: list[Diagnostic]) -> Rule | None:
+def _rule(
+    block: Block, name: str, scope: Scope, problems: list[Diagnostic]
+) -> ValidationRule | None:
     found = contents(block.body, scope.source, _RULE_ARGUMENTS, {})
     problems += found.problems
     condition, message = (found.arguments.get(one) for one in ("condition", "error_message"))
@@ -170,37 +183,37 @@ def _rule(block: Block, name: str, scope: Scope, problems: list[Diagnostic]) -> 
             f'The condition for variable "{name}" must refer to var.{name} in order to test '
             "incoming values.",
         ).diagnostics
-    return Rule(block, condition.value, message.value if message else None)
+    return ValidationRule(block, condition.value, message.value if message else None)
 
 
 def _refers_to(node: Expression, name: str) -> bool:
     return any(
-        one.root == "var" and isinstance(one.steps[0], Attr) and one.steps[0].name == name
+        one.root == "var" and isinstance(one.steps[0], AttrStep) and one.steps[0].name == name
         for one in references(node)
         if one.steps
     )
 
 
-# ---- values ------------------------------------------------------------------------------------------
+# --- values ---
 
 
-def given_in_file(source: Source, origin: str = "varfile") -> dict[str, Given]:
-    """Return the values that the text of a variables file gives. Raises `Faulty`."""
+def given_in_file(source: SourceText, origin: str = "varfile") -> dict[str, VariableValue]:
+    """Return the values in the text of a variables file. Raises `HclError`."""
     found = {}
     if is_json(source):
         for key, value in read_json_body(source).items:
-            found[key_text(key) or ""] = Given(origin=origin, source=source, value=value)
+            found[key_text(key) or ""] = VariableValue(origin=origin, source=source, value=value)
         return found
     body = read_body(source)
     for block in body.blocks:
-        raise Faulty([_block_in_file(block, source)])
+        raise HclError([_block_in_file(block, source)])
     return {
-        name: Given(origin=origin, source=source, value=argument.value)
+        name: VariableValue(origin=origin, source=source, value=argument.value)
         for name, argument in body.arguments.items()
     }
 
 
-def _block_in_file(block: Block, source: Source) -> Diagnostic:
+def _block_in_file(block: Block, source: SourceText) -> Diagnostic:
     if block.kind == "variable" and block.labels:
         name = block.labels[0].text
         summary = "Variable declaration in a variables file"
@@ -217,15 +230,16 @@ def _block_in_file(block: Block, source: Source) -> Diagnostic:
 
 
 def values_of(
-    variables: Iterable[Variable],
-    given: Mapping[str, Given],
+    variables: Iterable[InputVariable],
+    given: Mapping[str, VariableValue],
     constants: Scope,
     full: Scope,
     problems: list[Diagnostic],
 ) -> dict[str, Value]:
-    """Return what variables are worth.
+    """Return the values of variables.
 
-    `constants` is the scope of values, `full` that of conditions: with all functions.
+    Values are evaluated in the scope `constants`. Conditions are evaluated in `full`, with all
+    functions.
     """
     values: dict[str, Value] = {}
     for variable in variables:
@@ -242,14 +256,14 @@ def values_of(
             value = _value(variable, chosen, constants)
             values[variable.name] = value
             _check(variable, chosen, value, full)
-        except Exhausted:
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             problems += error.diagnostics
     return values
 
 
-def _value(variable: Variable, given: Given, scope: Scope) -> Value:
+def _value(variable: InputVariable, given: VariableValue, scope: Scope) -> Value:
     inner = msgspec.structs.replace(scope, source=given.source)
     node = given.value
     if node is None and variable.type.kind not in _AS_TEXT:
@@ -257,7 +271,7 @@ def _value(variable: Variable, given: Given, scope: Scope) -> Value:
     value = given.source.text if node is None else evaluate(node, inner)
     try:
         return convert(value, variable.type)
-    except Unsuitable as error:
+    except ConversionError as error:
         raise _refusal(
             given,
             "Invalid value for variable",
@@ -266,23 +280,23 @@ def _value(variable: Variable, given: Given, scope: Scope) -> Value:
         ) from error
 
 
-def _refusal(given: Given, summary: str, detail: str) -> Faulty:
+def _refusal(given: VariableValue, summary: str, detail: str) -> HclError:
     node = given.value
     start, end = (node.start, node.end) if node else (0, len(given.source.text))
-    return Faulty(
+    return HclError(
         [Diagnostic(summary=summary, detail=detail, source=given.source, start=start, end=end)]
     )
 
 
-def _check(variable: Variable, given: Given, value: Value, scope: Scope) -> None:
-    """Raise `Faulty` unless a value meets the conditions of its variable."""
+def _check(variable: InputVariable, given: VariableValue, value: Value, scope: Scope) -> None:
+    """Raise `HclError` if a value violates a condition of its variable."""
     inner = scope.with_values({"var": {variable.name: value}})
     for rule in variable.rules:
         holds = evaluate(rule.condition, inner)
         try:
             if holds is not None and convert(holds, BOOL) is True:
                 continue
-        except Unsuitable as error:
+        except ConversionError as error:
             detail = f"Validation condition expression must return either true or false: {error}."
             raise scope.fault(
                 rule.condition, "Invalid variable validation result", detail
@@ -297,11 +311,11 @@ def _check(variable: Variable, given: Given, value: Value, scope: Scope) -> None
         )
 
 
-def _message(rule: Rule, scope: Scope) -> str:
+def _message(rule: ValidationRule, scope: Scope) -> str:
     if rule.message is None:
         return "The value does not meet the condition."
     try:
         return to_text(evaluate(rule.message, scope))
-    except Unsuitable as error:
+    except ConversionError as error:
         detail = f"The error message is no text: {error}."
         raise scope.fault(rule.message, "Invalid error message", detail) from error

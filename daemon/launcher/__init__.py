@@ -1,6 +1,7 @@
-"""A small process beside the daemon that does what needs the rights of the machine.
+"""A small process next to the daemon that performs privileged operations.
 
-It is forked before anything else is imported. It parses nothing that comes from outside, has no thread and no Trio:
-it takes one message after another from the daemon, judges each by itself, and answers. It ends with the daemon, and
-the daemon ends with it. docs/decisions/0020-a-launcher-beside-the-daemon.md says what it does already.
+It is forked before anything else is imported. It parses no external input and has no threads and no
+Trio. It takes one message at a time from the daemon, checks each message separately, and answers.
+If one of the two processes ends, so does the other.
+`docs/decisions/0020-a-launcher-beside-the-daemon.md` lists its operations.
 """

@@ -1,10 +1,11 @@
-"""One message at a time, with descriptors, over a socket that keeps messages apart.
+"""Messages with descriptors over a `SOCK_SEQPACKET` socket.
 
-A message has at most `LONGEST` bytes. Longer texts travel as a sealed file in memory: nobody can change
-it after the look at it. Whatever arrives in another form raises `Wrong`, and its descriptors are closed.
+A message has at most `LONGEST` bytes. Longer content travels as a sealed memfd, which the sender
+cannot change after the check. Malformed messages raise `ProtocolViolation`, and their descriptors are closed.
 """
 
 import array
+import errno
 import fcntl
 import os
 import socket
@@ -13,16 +14,32 @@ from typing import TypeVar
 
 import msgspec
 
-LONGEST = 65536  # bytes of a message; the kernel's default buffer takes three such
-MOST_DESCRIPTORS = 8  # of a message
+LONGEST = 65536  # bytes of a message; the kernel's default buffer holds three of these
+MOST_DESCRIPTORS = 8  # per message
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _T = TypeVar("_T")
 _SIZE = array.array("i").itemsize
 _ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * _SIZE)
 
 
-class Wrong(Exception):
-    """The other side has sent something that no correct program sends."""
+class ProtocolViolation(Exception):
+    """The other process sent a message that no correct program sends."""
+
+
+class Refusal(PermissionError):
+    """The operation is not permitted or not possible; the text is for the caller."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(errno.EPERM, sendable(text))
+
+    def __str__(self) -> str:
+        """Return the text only."""
+        return str(self.strerror)
+
+
+def sendable(text: str) -> str:
+    """Return a text that can be encoded: bytes of a file name need not be UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -40,7 +57,10 @@ def send(channel: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -
 
 
 def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the next message with its descriptors; no bytes at the end. Raises `OSError` or `Wrong`."""
+    """Return the next message with its descriptors; empty at the end.
+
+    Raises `OSError` or `ProtocolViolation`.
+    """
     data, ancillary, flags, _ = channel.recvmsg(LONGEST, _ROOM, socket.MSG_CMSG_CLOEXEC)
     found = array.array("i")
     for level, kind, content in ancillary:
@@ -49,21 +69,21 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     descriptors = found.tolist()
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         close(descriptors)
-        raise Wrong("a message is too long, or has too many descriptors")
+        raise ProtocolViolation("a message is too long, or has too many descriptors")
     if descriptors and not data:
         close(descriptors)
-        raise Wrong("a message has descriptors and no text")
+        raise ProtocolViolation("a message has descriptors and no text")
     return data, descriptors
 
 
 def close(descriptors: Iterable[int]) -> None:
-    """Close descriptors that arrived."""
+    """Close received descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 def sealed(content: bytes) -> int:
-    """Return a descriptor of a file in memory that nobody can change any more. Raises `OSError`."""
+    """Return a descriptor of an immutable file in memory. Raises `OSError`."""
     descriptor = os.memfd_create("message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         left = memoryview(content)
@@ -77,20 +97,23 @@ def sealed(content: bytes) -> int:
 
 
 def read_sealed(descriptor: int, most: int) -> bytes:
-    """Return the content of a sealed file. Raises `Wrong` for any other file, and for a longer one."""
+    """Return the content of a sealed file.
+
+    Raises `ProtocolViolation` for any other file, and for one longer than `most` bytes.
+    """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:
-        raise Wrong("a descriptor is no sealed file") from None
+        raise ProtocolViolation("a descriptor is not a sealed file") from None
     size = os.fstat(descriptor).st_size
     if seals & _SEALS != _SEALS or size > most:
-        raise Wrong(f"a file of {size} bytes is not sealed, or longer than {most}")
+        raise ProtocolViolation(f"a file of {size} bytes is not sealed, or longer than {most}")
     return os.pread(descriptor, size, 0)
 
 
 def read_record(descriptor: int, most: int, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
-    """Return the record that a sealed file holds. Raises `Wrong` as above, and for another content."""
+    """Decode the record in a sealed file. Raises `ProtocolViolation` as above, and for invalid content."""
     try:
         return decoder.decode(read_sealed(descriptor, most))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Wrong(f"{decoder.type}: {error}") from None
+        raise ProtocolViolation(f"{decoder.type}: {error}") from None

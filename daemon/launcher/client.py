@@ -1,213 +1,449 @@
-"""The daemon's side of the launcher: many ask at the same time, and one task reads the answers.
+"""The daemon's client for the launcher: concurrent requests, and one task that reads answers.
 
-Who is cancelled while it waits leaves a note, so that the descriptors of a late answer are closed. When the
-launcher ends, the daemon ends: `LauncherGone` is contained nowhere.
+A cancelled request leaves an entry, so that the descriptors of its late answer are closed. When the
+launcher ends, the daemon ends: no code contains `LauncherGone`.
 """
 
 import errno
 import itertools
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import trio
 
-from daemon.launcher.channel import LONGEST, close, read_sealed, receive, sealed, send
+from daemon.launcher.channel import (
+    LONGEST,
+    Refusal,
+    close,
+    read_record,
+    read_sealed,
+    receive,
+    sealed,
+    send,
+)
 from daemon.launcher.messages import (
+    MOST_ERRANDS,
     MOST_OPEN,
     MOST_PAYLOAD,
     VERSION,
+    AllocDirLayout,
+    AlreadyStarted,
     Answer,
-    Begun,
-    Done,
-    Ended,
-    Failed,
-    Finish,
-    Found,
+    ClaimList,
+    ClaimText,
+    ConnectPodman,
+    CreateAllocDir,
+    DirectoryEntries,
+    DirectoryEntry,
+    DirectoryPart,
+    DirectoryUsage,
+    EndedAttempt,
+    EndSession,
+    FileStatus,
+    FindAttempt,
+    FinishAttempt,
+    GetProcessInfo,
+    GetSessionExit,
     Hello,
+    HelloReply,
+    KillAttempt,
     LaidOut,
-    LayOut,
-    Layout,
-    Note,
-    Payload,
-    Question,
-    Read,
-    Recall,
-    Reply,
+    LauncherPolicy,
+    ListAllocations,
+    ListClaims,
+    ListDirectory,
+    MakeVolume,
+    MeasureDirectory,
+    MountSecrets,
+    NoteText,
+    NumberedReply,
+    NumberedRequest,
+    OpenFile,
+    OpenLog,
+    OperationFailed,
+    ProbeSandbox,
+    ProcessStarted,
+    ReadFile,
+    ReadNote,
+    ReadOwn,
+    RefusedReply,
+    RemoveDirectory,
+    RemoveVolume,
     Request,
-    Said,
-    Signal,
-    Start,
-    Started,
-    Welcome,
-    Write,
+    RetainLogs,
+    SandboxSupport,
+    ScanProcesses,
+    ScanResult,
+    SendSignal,
+    SessionExit,
+    SessionOpened,
+    SignalResult,
+    StartSession,
+    StartTask,
+    TaskCommand,
+    UnmountSecrets,
+    UnpackStream,
+    WriteFile,
+    WriteNote,
 )
+
+_entries = msgspec.msgpack.Decoder(DirectoryEntries)
 
 
 class LauncherGone(BaseException):
-    """The launcher has ended. No task has failed by that, so no place that contains errors may see it."""
+    """The launcher has ended.
+
+    No task has failed because of that, so no error containment may catch this exception.
+    """
 
     def __init__(self) -> None:
         super().__init__("the launcher has ended, and the daemon with it; tasks go on")
 
 
-class _Waiter:
-    """A request without an answer. `spare` keeps a place free for the descriptor that is to come."""
+# Requests that the launcher handles in a child process.
+_ERRANDS = (
+    RetainLogs,
+    RemoveDirectory,
+    MeasureDirectory,
+    MountSecrets,
+    UnmountSecrets,
+    UnpackStream,
+)
 
-    def __init__(self, spare: int | None) -> None:
-        self._spare = spare
+
+class _Waiter:
+    """A pending request.
+
+    `spare` reserves descriptor numbers for the answer. `places` counts against the limit on pending
+    requests.
+    """
+
+    def __init__(self, spare: Sequence[int], places: Sequence[trio.Semaphore]) -> None:
+        self._spare, self._places = spare, places
         self.answered = trio.Event()
         self.is_wanted = True
         self.body: Answer | None = None
         self.descriptors: list[int] = []
 
     def make_room(self) -> None:
-        """Give the place to what comes."""
-        if self._spare is not None:
-            os.close(self._spare)
-            self._spare = None
+        """Release the reserved descriptor numbers for the answer."""
+        close(self._spare)
+        self._spare = ()
+
+    async def open(self) -> None:
+        """Acquire the request's share of the limit on pending requests."""
+        with ExitStack() as taken:
+            for place in self._places:
+                await place.acquire()
+                taken.callback(place.release)
+            taken.pop_all()
+
+    def close(self) -> None:
+        """Release that share."""
+        for place in self._places:
+            place.release()
 
     def take(self, body: Answer, descriptors: list[int]) -> None:
-        """Hand over the answer."""
+        """Deliver the answer."""
         self.body, self.descriptors = body, descriptors
         self.answered.set()
         if not self.is_wanted:
             self.abandon()
 
     def abandon(self) -> None:
-        """Want the answer no more, whether or not it has come."""
+        """Discard the answer, whether or not it has arrived."""
         self.is_wanted = False
         close(self.descriptors)
         self.descriptors = []
 
 
 class Launcher:
-    """What the daemon asks of its launcher."""
+    """The client. `walls` describes the sandbox support of this host."""
+
+    walls = SandboxSupport(tools="", walls="", no_filter="")
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._channel.setblocking(False)
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(Reply)
-        self._check = msgspec.msgpack.Decoder(Question).decode
+        self._decoder = msgspec.msgpack.Decoder(NumberedReply)
+        self._check = msgspec.msgpack.Decoder(NumberedRequest).decode
         self._numbers = itertools.cycle(range(2**32))
         self._waiting: dict[int, _Waiter] = {}
+        self._errands = trio.Semaphore(MOST_ERRANDS, max_value=MOST_ERRANDS)
         self._free = trio.Semaphore(MOST_OPEN, max_value=MOST_OPEN)
         self._sending = trio.Lock()
 
     # --- requests ---
 
-    async def greet(self, directory: Path) -> Welcome:
-        """Name the directory of allocations, once; return when no other launcher is at work there."""
-        body, _ = await self._ask(Hello(version=VERSION, directory=str(directory)))
-        assert isinstance(body, Welcome)  # noqa: S101  # both sides are of one program
-        return body
-
     async def start(
         self,
-        request: Start,
-        line: tuple[Sequence[str], Mapping[str, str]],
-        filtered: int | None = None,
+        request: StartTask,
+        order: TaskCommand,
     ) -> tuple[int, int] | None:
-        """Start a shim with these words and variables; return its pid and pidfd.
+        """Start the shim of a task; return its process ID and pidfd.
 
-        None: the attempt has begun before. `filtered` is what its filter of system calls is read from.
-        A start goes on to its end, whoever is cancelled. Raises `OSError`, and `ValueError` for a text
-        that no program can be given.
+        None means that the attempt was started before. A start is completed even if the caller is
+        cancelled. Raises `Refusal`, `OSError`, and `ValueError` for a value that exec cannot
+        accept.
         """
-        words, env = line
-        variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-        passed = self._sealed(Payload(words=[*map(os.fsencode, words)], env=variables))
+        passed = self._sealed(order)
         try:
-            # Kept free, so that the shim can be watched however many descriptors are open.
+            # Reserve a descriptor, so that the shim can be watched even when the limit is reached.
             spare = os.dup(passed)
-            descriptors = [passed] if filtered is None else [passed, filtered]
             with trio.CancelScope(shield=True):
-                body, received = await self._ask(request, descriptors, spare)
+                body, received = await self._ask(request, [passed], spare)
         finally:
             os.close(passed)
-        if isinstance(body, Begun):
+        if isinstance(body, AlreadyStarted):
             return None
-        assert isinstance(body, Started)  # noqa: S101  # as above
+        assert isinstance(body, ProcessStarted)  # noqa: S101  # ensured by the protocol
         return body.pid, received[0]
 
-    async def lay_out(
-        self, allocation: str, layout: Layout, previous: str | None = None
-    ) -> dict[str, str]:
-        """Make the directories of an allocation; return the tasks that got none, and why.
+    async def open_session(
+        self, request: StartSession, order: TaskCommand
+    ) -> tuple[int, list[int]]:
+        """Run a command inside a task; return its number and its descriptors.
 
-        `previous` is the allocation that it replaces, if its data is to be kept. Raises `OSError`.
+        The first descriptor is the pidfd, the others are the ends of its streams. Raises like
+        `start`.
+        """
+        passed = self._sealed(order)
+        try:
+            spare = [os.dup(passed) for _ in range(2 if request.is_terminal else 4)]
+            with trio.CancelScope(shield=True):
+                body, received = await self._ask(request, [passed], None, spare)
+        finally:
+            os.close(passed)
+        assert isinstance(body, SessionOpened)  # noqa: S101  # ensured by the protocol
+        return body.session, received
+
+    async def end_session(self, session: int, *, hang_up: bool = False) -> None:
+        """Kill a session, or with `hang_up` send it SIGHUP. Raises `OSError`."""
+        await self._ask(EndSession(session=session, hang_up=hang_up))
+
+    async def conclude(self, session: int) -> int:
+        """Return the exit status of an ended session once; -1 if unknown. Raises `OSError`."""
+        body, _ = await self._ask(GetSessionExit(session=session))
+        assert isinstance(body, SessionExit)  # noqa: S101  # ensured by the protocol
+        return body.status
+
+    async def look(self) -> None:
+        """Detect the sandbox support of this host, for `walls`. Raises `OSError`."""
+        body, _ = await self._ask(ProbeSandbox())
+        assert isinstance(body, SandboxSupport)  # noqa: S101  # ensured by the protocol
+        self.walls = body
+
+    async def lay_out(
+        self, allocation: str, layout: AllocDirLayout, previous: str | None = None
+    ) -> dict[str, str]:
+        """Create the directories of an allocation; return the tasks that got none, with the reason.
+
+        `previous` is the replaced allocation whose data migrates. Raises `OSError`.
         """
         passed = self._sealed(layout)
         try:
-            request = LayOut(allocation=allocation, previous=previous)
+            request = CreateAllocDir(allocation=allocation, previous=previous)
             body, _ = await self._ask(request, [passed])
         finally:
             os.close(passed)
-        assert isinstance(body, LaidOut)  # noqa: S101  # both sides are of one program
+        assert isinstance(body, LaidOut)  # noqa: S101  # both processes run the same version
         return body.troubles
 
-    async def write(self, request: Write, content: bytes) -> None:
-        """Put a file where a task can reach it. Raises `OSError`: EXDEV when a link leads elsewhere."""
+    async def write(self, request: WriteFile, content: bytes) -> None:
+        """Write a file that a task can access. Raises `OSError`, with EXDEV for a link outside."""
         passed = self._kept(content)
         try:
             await self._ask(request, [passed])
         finally:
             os.close(passed)
 
-    async def read(self, request: Read) -> tuple[Found, bytes]:
-        """Return what is known of a file, and its first bytes. Raises `OSError` as above."""
-        spare = os.memfd_create("spare") if request.most else None  # as for a start
+    async def read(self, request: ReadFile) -> tuple[FileStatus, bytes]:
+        """Return the metadata and the first bytes of a file. Raises `OSError` as above."""
+        spare = os.memfd_create("spare") if request.most else None  # reserved as for a start
         body, received = await self._ask(request, (), spare)
-        assert isinstance(body, Found)  # noqa: S101  # as above
+        assert isinstance(body, FileStatus)  # noqa: S101  # ensured by the protocol
         try:
             return body, b"".join(read_sealed(one, request.most) for one in received)
         finally:
             close(received)
 
-    async def note(self, request: Note) -> None:
-        """Keep a note about a task, or remove it. Raises `OSError`."""
+    async def note(self, request: WriteNote) -> None:
+        """Store or delete a note about a task. Raises `OSError`."""
         await self._ask(request)
 
-    async def recall(self, request: Recall) -> str | None:
-        """Return what a note says; None: there is none. Raises `OSError`."""
+    async def recall(self, request: ReadNote) -> str | None:
+        """Return the text of a note, or None. Raises `OSError`."""
         body, _ = await self._ask(request)
-        assert isinstance(body, Said)  # noqa: S101  # as above
+        assert isinstance(body, NoteText)  # noqa: S101  # ensured by the protocol
         return body.text
 
+    async def open(self, request: OpenFile) -> tuple[FileStatus, int | None]:
+        """Return the metadata of a file and its descriptor; None for a file that is not readable.
+
+        Raises `OSError`: EXDEV for a path outside, `SECRET` for one that reveals secrets.
+        """
+        body, received = await self._ask(request, (), os.memfd_create("spare"))
+        assert isinstance(body, FileStatus)  # noqa: S101  # ensured by the protocol
+        return body, received[0] if received else None
+
+    async def entries(self, request: ListDirectory) -> tuple[list[DirectoryEntry], int]:
+        """Return directory entries from a position on, and the next position.
+
+        The next position is -1 at the end. Raises like `open`.
+        """
+        body, received = await self._ask(request, (), os.memfd_create("spare"))
+        assert isinstance(body, DirectoryPart)  # noqa: S101  # ensured by the protocol
+        try:
+            return read_record(received[0], MOST_PAYLOAD, _entries).entries, body.position
+        finally:
+            close(received)
+
+    async def open_log(self, request: OpenLog) -> int:
+        """Return a descriptor of a task's log. Raises `OSError`."""
+        _, received = await self._ask(request, (), os.memfd_create("spare"))
+        return received[0]
+
+    async def read_own(self, path: str) -> int:
+        """Return a sealed file with the content of a configured file of root. Raises `OSError`."""
+        _, received = await self._ask(ReadOwn(path=path), (), os.memfd_create("spare"))
+        return received[0]
+
+    async def keep(self, allocation: str) -> None:
+        """Retain the logs of an allocation. Raises `OSError`, also while a task is running."""
+        await self._ask(RetainLogs(allocation=allocation))
+
+    async def remove(self, allocation: str, *, is_kept: bool = False) -> None:
+        """Remove the directory of an allocation, or of its retained logs. Raises like `keep`."""
+        await self._ask(RemoveDirectory(allocation=allocation, is_kept=is_kept))
+
+    async def make_volume(self, volume: str, mode: int, owner: tuple[int, int]) -> None:
+        """Create the directory of a volume, or change its mode and owner. Raises `OSError`."""
+        await self._ask(MakeVolume(volume=volume, mode=mode, owner=owner))
+
+    async def remove_volume(self, volume: str) -> None:
+        """Delete the directory of a volume, which may take long. Raises `OSError`."""
+        await self._ask(RemoveVolume(volume=volume))
+
+    async def measure(self, allocation: str, *, is_kept: bool = False) -> DirectoryUsage:
+        """Return the disk usage of such a directory, which may take long. Raises `OSError`."""
+        body, _ = await self._ask(MeasureDirectory(allocation=allocation, is_kept=is_kept))
+        assert isinstance(body, DirectoryUsage)  # noqa: S101  # ensured by the protocol
+        return body
+
+    async def seclude(self, allocation: str, task: str, megabytes: int) -> None:
+        """Mount a tmpfs for the secrets of a task, if permitted. Raises `OSError`."""
+        await self._ask(MountSecrets(allocation=allocation, task=task, megabytes=megabytes))
+
+    async def reveal(self, allocation: str) -> None:
+        """Delete and unmount the secrets of an allocation. Raises `OSError`."""
+        await self._ask(UnmountSecrets(allocation=allocation))
+
+    async def unpack(self, request: UnpackStream, stream: int) -> None:
+        """Unpack a stream into a directory of a task.
+
+        Raises `OSError`, and `ValueError` for invalid entries.
+        """
+        await self._ask(request, [stream])
+
+    async def present(self, *, is_kept: bool = False) -> list[str]:
+        """Return the allocations that have such a directory. Raises `OSError`."""
+        spare = os.memfd_create("spare")
+        _, received = await self._ask(ListAllocations(is_kept=is_kept), (), spare)
+        try:
+            return b"".join(read_sealed(one, MOST_PAYLOAD) for one in received).decode().split()
+        finally:
+            close(received)
+
+    async def connect(self) -> trio.SocketStream:
+        """Return a connection to root's podman. Raises `OSError`."""
+        _, received = await self._ask(ConnectPodman(), (), os.memfd_create("spare"))
+        found = socket.socket(fileno=received[0])
+        return trio.SocketStream(trio.socket.from_stdlib_socket(found))
+
     def _sealed(self, record: msgspec.Struct) -> int:
-        """Return a descriptor of a sealed file with a record. Raises `OSError`."""
-        return self._kept(self._encoder.encode(record))
+        """Return a descriptor of a sealed file with a record. Raises `OSError` or `ValueError`."""
+        content = self._encoder.encode(record)
+        # An invalid record would stop the launcher, so check it here.
+        msgspec.msgpack.decode(content, type=type(record))
+        return self._kept(content)
 
     def _kept(self, content: bytes) -> int:
         if len(content) > MOST_PAYLOAD:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         return sealed(content)
 
-    async def signal(self, request: Signal) -> None:
-        """Send a signal; nobody is hit where the attempt has ended. Raises `OSError` or `ValueError`."""
+    async def signal(self, request: SendSignal) -> bool:
+        """Send a signal; return whether a process received it. Raises `OSError` or `ValueError`."""
         body, _ = await self._ask(request)
-        assert isinstance(body, Done)  # noqa: S101  # as above
+        assert isinstance(body, SignalResult)  # noqa: S101  # ensured by the protocol
+        return body.is_sent
 
-    async def finish(self, request: Finish) -> Ended:
-        """Return what is left of an attempt whose shim has ended. Raises `OSError`."""
+    async def finish(self, request: FinishAttempt) -> EndedAttempt:
+        """Return the claim of an attempt whose shim has ended. Raises `OSError`."""
         body, _ = await self._ask(request)
-        assert isinstance(body, Ended)  # noqa: S101  # as above
+        assert isinstance(body, EndedAttempt)  # noqa: S101  # ensured by the protocol
         return body
 
-    # --- how they travel ---
+    async def adopt(self, request: FindAttempt) -> tuple[ClaimText, int | None]:
+        """Return the claim of an attempt, and a pidfd of its shim if it is alive.
+
+        Raises `OSError`.
+        """
+        spare = os.memfd_create("spare")  # reserved as for a start
+        body, received = await self._ask(request, (), spare)
+        assert isinstance(body, ClaimText)  # noqa: S101  # ensured by the protocol
+        return body, received[0] if received else None
+
+    async def claims(self, request: ListClaims) -> list[tuple[str, int]]:
+        """Return the tasks and attempt numbers that have claim files. Raises `OSError`."""
+        body, _ = await self._ask(request)
+        assert isinstance(body, ClaimList)  # noqa: S101  # ensured by the protocol
+        return body.found
+
+    async def end(self, request: KillAttempt) -> None:
+        """Kill all processes in the cgroups of an attempt. Raises `OSError` or `ValueError`."""
+        await self._ask(request)
+
+    async def sweep(self, request: ScanProcesses) -> list[list[int]]:
+        """Scan for the processes of attempts and act on them; return the processes of each mark.
+
+        Raises `OSError` or `ValueError`.
+        """
+        body, _ = await self._ask(request)
+        assert isinstance(body, ScanResult)  # noqa: S101  # ensured by the protocol
+        return body.found
+
+    async def usage(self, request: GetProcessInfo) -> list[str]:
+        """Return `status` and `stat` of each process, alternating. Raises `OSError`."""
+        spare = os.memfd_create("spare")
+        _, received = await self._ask(request, (), spare)
+        try:
+            text = b"".join(read_sealed(one, MOST_PAYLOAD) for one in received)
+        finally:
+            close(received)
+        return text.decode(errors="replace").split("\0") if text else []
+
+    # --- transport ---
 
     async def _ask(
-        self, request: Request, descriptors: Sequence[int] = (), spare: int | None = None
+        self,
+        request: Request,
+        descriptors: Sequence[int] = (),
+        spare: int | None = None,
+        more: Sequence[int] = (),
     ) -> tuple[Answer, list[int]]:
         """Return the answer to a request, with its descriptors.
 
-        Raises `OSError`, and `ValueError` for a request that the protocol does not know.
+        Raises `OSError`, and `ValueError` for a request that the protocol does not allow.
         """
-        waiter = _Waiter(spare)
+        is_errand = isinstance(request, _ERRANDS)
+        spares = [*more] if spare is None else [spare, *more]
+        waiter = _Waiter(spares, [self._errands, self._free] if is_errand else [self._free])
         try:
             await self._send(request, descriptors, waiter)
             await waiter.answered.wait()
@@ -221,18 +457,20 @@ class Launcher:
         return answer_of(waiter.body, waiter.descriptors)
 
     async def _send(self, request: Request, descriptors: Sequence[int], waiter: _Waiter) -> None:
-        await self._free.acquire()  # `_take` releases it
+        await waiter.open()  # closed by `_take`
         try:
             async with self._sending:
                 number = next(self._numbers)
-                question = Question(number=number, descriptors=len(descriptors), body=request)
+                question = NumberedRequest(
+                    number=number, descriptors=len(descriptors), body=request
+                )
                 data = self._encoder.encode(question)
-                self._check(data)  # a message of another form would end the launcher
+                self._check(data)  # an invalid message would stop the launcher
                 while not self._is_sent(data, descriptors):
                     await trio.lowlevel.wait_writable(self._channel)
                 self._waiting[number] = waiter
         except BaseException:
-            self._free.release()
+            waiter.close()
             raise
 
     def _is_sent(self, data: bytes, descriptors: Sequence[int]) -> bool:
@@ -245,7 +483,7 @@ class Launcher:
         return True
 
     async def run(self, reading: trio.CancelScope) -> None:
-        """Hand out the answers until the scope is cancelled. Raises `LauncherGone`."""
+        """Deliver answers until the scope is cancelled. Raises `LauncherGone`."""
         try:
             with reading:
                 while True:
@@ -257,9 +495,9 @@ class Launcher:
                 waiter.answered.set()
 
     def _take(self) -> bool:
-        """Take the next answer; tell whether there was one. Raises `LauncherGone`."""
+        """Handle the next answer; return whether there was one. Raises `LauncherGone`."""
         try:
-            # A look first: who waits for a descriptor keeps a place free for it.
+            # Peek first: a request that expects a descriptor has reserved a number for it.
             data = self._channel.recv(LONGEST, socket.MSG_PEEK)
         except BlockingIOError:
             return False
@@ -271,29 +509,54 @@ class Launcher:
         waiter = self._waiting.pop(reply.number)
         waiter.make_room()
         _, descriptors = receive(self._channel)
-        self._free.release()
+        waiter.close()
         waiter.take(reply.body, descriptors)
         return True
 
 
 def answer_of(body: Answer, descriptors: list[int]) -> tuple[Answer, list[int]]:
-    """Return an answer with its descriptors. Raises what has failed, as `OSError` or `ValueError`."""
-    if isinstance(body, Failed):
+    """Return an answer with its descriptors. Raises a failure as `OSError` or `ValueError`."""
+    if isinstance(body, RefusedReply):
+        raise Refusal(body.text)
+    if isinstance(body, OperationFailed):
         raise OSError(body.number, body.text) if body.number else ValueError(body.text)
     return body, descriptors
 
 
+def greet(channel: socket.socket, directory: Path, policy: LauncherPolicy) -> HelloReply:
+    """Send the first request: the directory of allocations, and the policy.
+
+    Wait until no other launcher uses the directory. Raises `OSError` or `LauncherGone`.
+    """
+    channel.setblocking(True)
+    passed = sealed(msgspec.msgpack.encode(policy))
+    try:
+        hello = Hello(version=VERSION, directory=str(directory))
+        question = NumberedRequest(number=0, descriptors=1, body=hello)
+        send(channel, msgspec.msgpack.encode(question), [passed])
+        data, descriptors = receive(channel)
+    except ConnectionError:
+        raise LauncherGone from None
+    finally:
+        os.close(passed)
+    if not data:
+        raise LauncherGone
+    body, _ = answer_of(msgspec.msgpack.decode(data, type=NumberedReply).body, descriptors)
+    assert isinstance(body, HelloReply)  # noqa: S101  # both processes run the same version
+    return body
+
+
 @asynccontextmanager
-async def open_launcher(channel: socket.socket, directory: Path) -> AsyncIterator[Launcher]:
-    """Have the launcher at the other end serve a directory of allocations while the block runs."""
+async def open_launcher(channel: socket.socket) -> AsyncIterator[Launcher]:
+    """Run the client of a launcher that was greeted, while the block runs."""
     with channel:
         launcher = Launcher(channel)
         async with trio.open_nursery() as nursery:
-            # Who is cancelled may have to end what it has begun: until then answers are read.
+            # Cancelled callers may have to clean up, so answers are read until they have finished.
             reading = trio.CancelScope(shield=True)
             nursery.start_soon(launcher.run, reading)
             try:
-                await launcher.greet(directory)
+                await launcher.look()
                 yield launcher
             finally:
                 reading.cancel()

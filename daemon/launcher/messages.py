@@ -1,33 +1,44 @@
-"""Everything that the daemon and the launcher say to each other.
+"""The messages between daemon and launcher.
 
-Arrays of MessagePack, each with its number first. A decoder refuses unknown numbers, further fields and
-wrong types. Both sides are of one program, so there is one version of all this: `VERSION` only guards
-against a mixture.
+Messages are MessagePack arrays that begin with the type number. The decoder rejects unknown types,
+extra fields and wrong types. Both processes run the same version, so there is one protocol version;
+`VERSION` only detects a mix.
 """
 
+import errno
 from typing import Annotated, Literal
 
 import msgspec
 
 VERSION = 1
-MOST_OPEN = 64  # requests without an answer
-MOST_TEXT = 4096  # characters of a name or a path
-MOST_PAYLOAD = (
-    4 * 1024 * 1024
-)  # bytes; the kernel takes half of that for a program's words and variables
+MOST_OPEN = 64  # pending requests
+MOST_ERRANDS = 8  # of these, concurrent long operations
+MOST_MARKS = 128  # per scan
+MOST_PIDS = 8192  # in the answer to one mark
+MOST_USING = 512  # processes in one usage report
+MOST_TEXT = 4096  # characters of a name or path
+MOST_PAYLOAD = 4 * 1024 * 1024  # bytes; the kernel uses half of it for arguments and environment
+SECRET = errno.ENOKEY  # error for a path that reveals secrets
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=8)]
 Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
-Words = Annotated[list[bytes], msgspec.Meta(min_length=1)]
 Line = Annotated[str, msgspec.Meta(pattern=r"\A[^\n\x00]{1,4096}\Z")]
+Server = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,64})?\Z")]
+Domain = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,254}\Z")]
+Option = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9:-]{1,64}\Z")]
 ID = r"\A[0-9a-f-]{36}\Z"
 Id = Annotated[str, msgspec.Meta(pattern=ID)]  # of an allocation
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_PAYLOAD)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # bytes, or a number of files
 Rights = Annotated[int, msgspec.Meta(ge=0, le=0o777)]
 Kind = Literal["token", "fetched"]  # of a note
+Action = Literal["find", "hold", "let_go", "end"]  # on processes
 Uid = Annotated[int, msgspec.Meta(ge=-1, lt=2**32 - 1)]
-Owner = tuple[Uid, Uid]  # the numbers of a user and a group; -1 and -1: users that nobody knows
+Owner = tuple[Uid, Uid]  # user ID and group ID; -1 and -1 mean unknown users
+# The rule that determines a task's user: that of a driver, of an image, or the launcher's own.
+Whose = Literal["raw_exec", "exec", "anybody", "ours"]
+Span = tuple[Number, Number]  # first and last number of a range
 NAME = r"\A[^./\x00][^/\x00]{0,254}\Z"
 Name = Annotated[str, msgspec.Meta(pattern=NAME)]  # of a task
 
@@ -35,25 +46,79 @@ Name = Annotated[str, msgspec.Meta(pattern=NAME)]  # of a task
 class Message(
     msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True
 ):
-    """What all messages are: closed arrays."""
+    """The base of all messages: arrays without extra fields."""
 
 
 # --- requests ---
 
 
 class Hello(Message, frozen=True, kw_only=True, tag=1):
-    """The first request, and only the first. `directory` is that of all allocations."""
+    """The first request, sent once. `directory` is the directory of all allocations.
+
+    Descriptor: a sealed `LauncherPolicy`.
+    """
 
     version: int
     directory: Text
 
 
-class Start(Message, frozen=True, kw_only=True, tag=2):
-    """Start the shim of an attempt, unless the attempt has begun.
+class AllowedVolume(Message, frozen=True, kw_only=True):
+    """A host directory that tasks may mount by name."""
 
-    Descriptors: a sealed `Payload`, and what the filter of system calls is read from, where there is one.
-    `group` is by what the task's processes are found again; without `is_logged` nothing is kept that the
-    task prints.
+    name: Text
+    path: Text
+    read_only: bool
+
+
+class LauncherPolicy(Message, frozen=True, kw_only=True):
+    """The permissions from the configuration, fixed for the lifetime of the launcher.
+
+    `owner` is the daemon's user; tasks may run as it only if the list names it. `users` are the
+    permitted users of tasks: names, IDs, groups after `@`, or `*` for all except root. `usual` is
+    the default user for raw_exec, empty for the launcher's own. `denied` applies to the drivers in
+    `checked`.
+
+    `own_uids` are for allocations whose tasks name no user. `processes` is the limit per task, 0
+    for none; `holds_raw_exec` enforces limits for raw_exec. `groups` are the parent cgroups of
+    tasks. `raw_exec_groups` and `exec_groups` are those that each task of the driver must enter.
+
+    `podman` is the socket of root's podman, empty if containers are the daemon's own. `filter` is
+    the system call filter for exec, `wide_filter` the one that permits namespaces, and `no_filter`
+    the reason if filters are unavailable. Volumes that are not configured are below `volume_roots`.
+    `files` are those of certificates and their keys.
+    """
+
+    owner: Number
+    is_dev: bool
+    users: list[Text]
+    usual: Text
+    permits_root: bool
+    denied: list[Text]
+    checked: list[Text]
+    denied_uids: list[Span]
+    denied_gids: list[Span]
+    own_uids: Span | None
+    runs_raw_exec: bool
+    opens_filters: bool
+    volumes: list[AllowedVolume]
+    processes: Number
+    holds_raw_exec: bool
+    groups: list[Line]
+    raw_exec_groups: list[Line]
+    exec_groups: list[Line]
+    filter: bytes
+    wide_filter: bytes
+    no_filter: str
+    volume_roots: list[Text]
+    podman: Text = ""
+    files: list[Text] = []
+
+
+class StartTask(Message, frozen=True, kw_only=True, tag=2):
+    """Start the shim of an attempt, unless it was started.
+
+    Descriptor: a sealed `TaskCommand`. `group` is the label by which the processes are found again.
+    Without `is_logged` the output of the task is discarded.
     """
 
     allocation: Id
@@ -63,11 +128,12 @@ class Start(Message, frozen=True, kw_only=True, tag=2):
     is_logged: bool
 
 
-class Signal(Message, frozen=True, kw_only=True, tag=3):
-    """Send a signal, by its name, to the main process of an attempt, or to its shim.
+class SendSignal(Message, frozen=True, kw_only=True, tag=3):
+    """Send a signal to the main process of an attempt or to its shim.
 
-    A shim is only ever told to go on, or killed when nothing lives below it. `is_walled` tells that walls
-    stand between the two. Nobody is hit where the attempt has ended.
+    A shim only receives SIGCONT, or SIGKILL when no process is left below it. `is_walled` means
+    that a sandbox is between the two. If the attempt has ended, no process is signalled. A main
+    process that is still the shell only receives SIGKILL.
     """
 
     allocation: Id
@@ -78,51 +144,121 @@ class Signal(Message, frozen=True, kw_only=True, tag=3):
     to_shim: bool
 
 
-class Finish(Message, frozen=True, kw_only=True, tag=4):
-    """Tell what is left of an attempt whose shim has ended. Its status is told once."""
+class FinishAttempt(Message, frozen=True, kw_only=True, tag=4):
+    """Return the claim of an attempt whose shim has ended. Its exit status is returned once."""
 
     allocation: Id
     task: Name
     attempt: Number
 
 
-class Payload(Message, frozen=True, kw_only=True):
-    """What may be too long for a message: the words of the shim, and its variables."""
+class DnsSettings(Message, frozen=True, kw_only=True):
+    """DNS settings of a task; each text becomes a word in resolv.conf."""
 
-    words: Words
+    servers: list[Server]
+    searches: list[Domain]
+    options: list[Option]
+
+
+class MountedVolume(Message, frozen=True, kw_only=True):
+    """A volume: its name in the task's group, and its path in the task.
+
+    `volume` is its name in the configuration. Volumes that are not configured have a `path`.
+    """
+
+    name: Text
+    volume: Text
+    path: Text
+    destination: Text
+    read_only: bool
+
+
+class TaskCommand(Message, frozen=True, kw_only=True):
+    """The command of a task, as its job defines it.
+
+    `personal` are variables to be replaced by the user's own. `entries` are the files through which
+    the task enters its cgroups; the first one is empty if no cgroup kills the task. `data` is
+    RLIMIT_DATA in KiB, 0 for no limit.
+    """
+
+    driver: Literal["raw_exec", "exec"]
+    user: Text
+    command: bytes
+    args: list[bytes]
+    work_dir: Text
     env: dict[bytes, bytes]
+    personal: list[Literal["HOME", "USER", "LOGNAME"]]
+    volumes: list[MountedVolume]
+    network: Literal["host", "none"]
+    dns: DnsSettings | None
+    filter: Literal["default", "namespaces", "off"]
+    entries: list[Text]
+    data: Number
 
 
-class LayOut(Message, frozen=True, kw_only=True, tag=20):
-    """Make the directories of an allocation, and take over the data of a previous one that has ended.
+class StartSession(Message, frozen=True, kw_only=True, tag=8):
+    """Run a command inside a running attempt, in the task's context.
 
-    Descriptor: a sealed `Layout`.
+    Descriptor: a sealed `TaskCommand` with the command.
+    """
+
+    allocation: Id
+    task: Name
+    attempt: Number
+    is_terminal: bool
+
+
+class EndSession(Message, frozen=True, kw_only=True, tag=9):
+    """Kill a session with its process group, or send SIGHUP to the whole session."""
+
+    session: Number
+    hang_up: bool
+
+
+class GetSessionExit(Message, frozen=True, kw_only=True, tag=10):
+    """Return the exit status of a session."""
+
+    session: Number
+
+
+class ProbeSandbox(Message, frozen=True, kw_only=True, tag=11):
+    """Return the sandbox support of this host, found by a trial."""
+
+
+class CreateAllocDir(Message, frozen=True, kw_only=True, tag=20):
+    """Create the directories of an allocation, and migrate the data of an ended previous one.
+
+    Descriptor: a sealed `AllocDirLayout`.
     """
 
     allocation: Id
     previous: Id | None
 
 
-class Room(Message, frozen=True, kw_only=True):
-    """The directory of a task. `owner` is its user, None ourselves; `is_seen` tells if it sees it."""
+class TaskDirLayout(Message, frozen=True, kw_only=True):
+    """The directory of a task.
+
+    `driver` and `user` determine its owner; `is_seen` if the task sees it.
+    """
 
     task: Name
-    owner: Owner | None
+    driver: Whose
+    user: Text
     is_seen: bool
 
 
-class Layout(Message, frozen=True, kw_only=True):
-    """The directories of the tasks, and a text about whose the logs are."""
+class AllocDirLayout(Message, frozen=True, kw_only=True):
+    """The directories of the tasks, and the description of the logs."""
 
-    rooms: list[Room]
+    rooms: list[TaskDirLayout]
     about: bytes
 
 
-class Write(Message, frozen=True, kw_only=True, tag=21):
-    """Put a file where a task can reach it, with the folders above it.
+class WriteFile(Message, frozen=True, kw_only=True, tag=21):
+    """Write a file for a task, and create its parent directories.
 
-    Descriptor: a sealed file with the content. `path` begins with the task's name, or with that of the
-    shared directory. `is_new`: what is there stays. `owner` is whose it is to be, if not the task's user.
+    Descriptor: a sealed file with the content. `path` begins with the name of the task or of the
+    shared directory. With `is_new` an existing file stays. `owner` replaces the task's user.
     """
 
     allocation: Id
@@ -133,8 +269,8 @@ class Write(Message, frozen=True, kw_only=True, tag=21):
     owner: Owner | None
 
 
-class Read(Message, frozen=True, kw_only=True, tag=22):
-    """Tell the facts about a file in such a place, and its first bytes, for a `most` other than 0."""
+class ReadFile(Message, frozen=True, kw_only=True, tag=22):
+    """Return the metadata of such a file, and its first `most` bytes."""
 
     allocation: Id
     task: Name
@@ -142,8 +278,8 @@ class Read(Message, frozen=True, kw_only=True, tag=22):
     most: Bytes
 
 
-class Note(Message, frozen=True, kw_only=True, tag=23):
-    """Keep a note about a task, or remove it."""
+class WriteNote(Message, frozen=True, kw_only=True, tag=23):
+    """Store or delete a note about a task."""
 
     allocation: Id
     task: Name
@@ -151,41 +287,209 @@ class Note(Message, frozen=True, kw_only=True, tag=23):
     text: Annotated[str, msgspec.Meta(max_length=1024)] | None
 
 
-class Recall(Message, frozen=True, kw_only=True, tag=24):
-    """Tell what such a note says."""
+class ReadNote(Message, frozen=True, kw_only=True, tag=24):
+    """Return the text of a note."""
 
     allocation: Id
     task: Name
     kind: Kind
 
 
+class OpenFile(Message, frozen=True, kw_only=True, tag=50):
+    """Open a file in an allocation directory for reading; an empty `path` is that directory.
+
+    Of the internal files, only the description of the logs is accessible. With `sees_secrets`,
+    metadata of secrets is returned, but they are never opened.
+    """
+
+    allocation: Id
+    path: Text
+    sees_secrets: bool
+
+
+class ListDirectory(Message, frozen=True, kw_only=True, tag=51):
+    """Return the entries of a directory from a position on, 0 at first."""
+
+    allocation: Id
+    path: Text
+    sees_secrets: bool
+    position: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class OpenLog(Message, frozen=True, kw_only=True, tag=52):
+    """Open a log of a task for reading, or for rotation and then created if needed."""
+
+    allocation: Id
+    task: Name
+    kind: Literal["stdout", "stderr"]
+    purpose: Literal["log", "rotate"]
+
+
+class RetainLogs(Message, frozen=True, kw_only=True, tag=25):
+    """Retain the logs of an ended allocation beyond its directory."""
+
+    allocation: Id
+
+
+class RemoveDirectory(Message, frozen=True, kw_only=True, tag=26):
+    """Remove the directory of an ended allocation; `is_kept`: that of its retained logs."""
+
+    allocation: Id
+    is_kept: bool
+
+
+class MeasureDirectory(Message, frozen=True, kw_only=True, tag=27):
+    """Return the disk usage of such a directory."""
+
+    allocation: Id
+    is_kept: bool
+
+
+class MountSecrets(Message, frozen=True, kw_only=True, tag=60):
+    """Mount a tmpfs of this size in MiB for a task's secrets, unless the directory has files."""
+
+    allocation: Id
+    task: Name
+    megabytes: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class UnmountSecrets(Message, frozen=True, kw_only=True, tag=61):
+    """Delete and unmount the secrets of an allocation."""
+
+    allocation: Id
+
+
+class UnpackStream(Message, frozen=True, kw_only=True, tag=62):
+    """Unpack a stream into a task's directory; see `daemon/launcher/unpacker.py` for its format.
+
+    Descriptor: the stream. `path` begins with a directory of the task, or with `alloc/data`.
+    """
+
+    allocation: Id
+    task: Name
+    path: Text
+    most_bytes: Size
+    most_members: Size
+
+
+class ArchiveMember(Message, frozen=True, kw_only=True):
+    """An entry of such a stream: `size` is that of a file, `target` that of a link."""
+
+    path: bytes
+    kind: Literal["folder", "file", "link"]
+    mode: Rights
+    size: Size
+    target: bytes
+
+
+class ListAllocations(Message, frozen=True, kw_only=True, tag=28):
+    """Return the allocations that have such a directory."""
+
+    is_kept: bool
+
+
+class FindAttempt(Message, frozen=True, kw_only=True, tag=30):
+    """Return the claim of an attempt, and whether its shim is alive."""
+
+    allocation: Id
+    task: Name
+    attempt: Number
+
+
+class ListClaims(Message, frozen=True, kw_only=True, tag=31):
+    """Return the attempts of an allocation that have claims."""
+
+    allocation: Id
+
+
+class KillAttempt(Message, frozen=True, kw_only=True, tag=32):
+    """Kill all processes in the cgroups of an attempt; without a claim, in those of its task."""
+
+    allocation: Id
+    task: Name
+    attempt: Number | None
+
+
+class GetProcessInfo(Message, frozen=True, kw_only=True, tag=34):
+    """Return process information of an attempt, if the kernel hides it from the daemon.
+
+    A sealed file has `status` and `stat` of each process, both terminated by NUL.
+    """
+
+    allocation: Id
+    task: Name
+    attempt: Number
+
+
+class ScanTarget(Message, frozen=True, kw_only=True):
+    """The processes to select, and the action. None selects all tasks, or an unknown session."""
+
+    allocation: Id
+    task: Name | None
+    attempt: Number | None
+    action: Action
+
+
+class ScanProcesses(Message, frozen=True, kw_only=True, tag=33):
+    """Scan all processes of the host, and act on those of attempts."""
+
+    marks: Annotated[list[ScanTarget], msgspec.Meta(max_length=MOST_MARKS)]
+
+
+class MakeVolume(Message, frozen=True, kw_only=True, tag=70):
+    """Create the directory of a volume, or change its mode and owner; -1 and -1: the launcher's."""
+
+    volume: Id
+    mode: Rights
+    owner: Owner
+
+
+class RemoveVolume(Message, frozen=True, kw_only=True, tag=71):
+    """Delete the directory of a volume with all its files."""
+
+    volume: Id
+
+
+class ConnectPodman(Message, frozen=True, kw_only=True, tag=53):
+    """Connect to root's podman."""
+
+
+class ReadOwn(Message, frozen=True, kw_only=True, tag=54):
+    """Return the content of one of the policy's `files`, which only root can change.
+
+    The answer has a sealed file.
+    """
+
+    path: Text
+
+
 # --- answers ---
 
 
-class Welcome(Message, frozen=True, kw_only=True, tag=1):
+class HelloReply(Message, frozen=True, kw_only=True, tag=1):
     """The answer to `Hello`."""
 
     is_root: bool
 
 
-class Started(Message, frozen=True, kw_only=True, tag=2):
+class ProcessStarted(Message, frozen=True, kw_only=True, tag=2):
     """A process was started; its pidfd comes with the answer."""
 
     pid: Number
 
 
-class Begun(Message, frozen=True, kw_only=True, tag=4):
-    """There is a shim of the attempt already, or there was one."""
+class AlreadyStarted(Message, frozen=True, kw_only=True, tag=4):
+    """The attempt has or had a shim already."""
 
 
 class Done(Message, frozen=True, kw_only=True, tag=5):
-    """It was done, and there is nothing to say of it."""
+    """The operation succeeded and has no result."""
 
 
-class Ended(Message, frozen=True, kw_only=True, tag=6):
-    """What is left of an attempt: the text of its claim, and when that was written, nanoseconds.
+class EndedAttempt(Message, frozen=True, kw_only=True, tag=6):
+    """The claim text of an ended attempt, and its modification time in nanoseconds.
 
-    `status` is the exit status of its shim, -1 where this launcher has not seen it end.
+    `status` is the exit status of its shim, or -1 if this launcher has not seen it end.
     """
 
     claim: bytes
@@ -193,47 +497,169 @@ class Ended(Message, frozen=True, kw_only=True, tag=6):
     status: int
 
 
-class Failed(Message, frozen=True, kw_only=True, tag=3):
-    """It could not be done: the error's number, and its text; 0: a value is no such value."""
+class OperationFailed(Message, frozen=True, kw_only=True, tag=3):
+    """The operation failed: errno and message; 0 means an invalid value."""
 
     number: Number
     text: str
 
 
+class SessionOpened(Message, frozen=True, kw_only=True, tag=8):
+    """A command was started in a task.
+
+    Its pidfd comes with the answer, and the daemon's end of its terminal or of three pipes.
+    """
+
+    session: Number
+
+
+class SessionExit(Message, frozen=True, kw_only=True, tag=10):
+    """The exit status of a session, 128 plus the number for a signal; -1: unknown."""
+
+    status: int
+
+
+class SandboxSupport(Message, frozen=True, kw_only=True, tag=11):
+    """Why tasks, sandboxes or the filter do not work on this host; empty texts if they do."""
+
+    tools: str
+    walls: str
+    no_filter: str
+
+
+class RefusedReply(Message, frozen=True, kw_only=True, tag=7):
+    """The operation is not permitted or not possible; the text is for the caller."""
+
+    text: str
+
+
 class LaidOut(Message, frozen=True, kw_only=True, tag=20):
-    """The directories are there, but for those of these tasks."""
+    """The directories exist, except those of the listed tasks."""
 
     troubles: dict[str, str]
 
 
-class Found(Message, frozen=True, kw_only=True, tag=22):
-    """The facts about a file; nanoseconds. What was read comes with the answer, in a sealed file."""
+class FileStatus(Message, frozen=True, kw_only=True, tag=22):
+    """The metadata of a file; times in nanoseconds.
+
+    The content comes with the answer in a sealed file, or the file itself if it may be read.
+    `is_secret` is the reason why it may not.
+    """
 
     inode: int
     size: int
     modified: int
+    mode: int
+    is_secret: bool = False
 
 
-class Said(Message, frozen=True, kw_only=True, tag=23):
-    """The text of a note; None: there is none."""
+class DirectoryPart(Message, frozen=True, kw_only=True, tag=51):
+    """A part of a directory, and the next position; -1 at the end.
+
+    It comes with a sealed `DirectoryEntries`.
+    """
+
+    position: int
+
+
+class DirectoryEntry(Message, frozen=True, kw_only=True):
+    """A directory entry; its name is bytes."""
+
+    name: bytes
+    facts: FileStatus
+
+
+class DirectoryEntries(Message, frozen=True, kw_only=True):
+    """Directory entries."""
+
+    entries: list[DirectoryEntry]
+
+
+class NoteText(Message, frozen=True, kw_only=True, tag=23):
+    """The text of a note; None if it does not exist."""
 
     text: str | None
 
 
-Request = Hello | Start | Signal | Finish | LayOut | Write | Read | Note | Recall
-Answer = Welcome | Started | Begun | Done | Ended | Failed | LaidOut | Found | Said
+class DirectoryUsage(Message, frozen=True, kw_only=True, tag=27):
+    """The disk usage of a directory in bytes, and its latest modification time in nanoseconds."""
+
+    used: int
+    written: int
 
 
-class Question(Message, frozen=True, kw_only=True):
-    """A request: its number, how many descriptors come with it, and what is asked."""
+class SignalResult(Message, frozen=True, kw_only=True, tag=30):
+    """Whether a process received the signal."""
+
+    is_sent: bool
+
+
+class ClaimText(Message, frozen=True, kw_only=True, tag=31):
+    """The text of a claim and its modification time in nanoseconds.
+
+    `is_held`: its shim is alive or about to start. If the shim has written its process ID, its
+    pidfd comes with the answer.
+    """
+
+    text: bytes
+    at: int
+    is_held: bool
+
+
+class ClaimList(Message, frozen=True, kw_only=True, tag=32):
+    """The claims of an allocation: task and attempt number of each."""
+
+    found: list[tuple[str, int]]
+
+
+class ScanResult(Message, frozen=True, kw_only=True, tag=33):
+    """The processes of each mark in the last scan, up to a limit."""
+
+    found: list[list[int]]
+
+
+Secluding = MountSecrets | UnmountSecrets | UnpackStream
+Placing = (
+    CreateAllocDir
+    | WriteFile
+    | ReadFile
+    | WriteNote
+    | ReadNote
+    | RetainLogs
+    | RemoveDirectory
+    | MeasureDirectory
+    | ListAllocations
+    | Secluding
+)
+Looking = OpenFile | ListDirectory | OpenLog | ConnectPodman | ReadOwn
+Watching = (
+    SendSignal
+    | FinishAttempt
+    | FindAttempt
+    | ListClaims
+    | KillAttempt
+    | ScanProcesses
+    | GetProcessInfo
+)
+Within = StartSession | EndSession | GetSessionExit | ProbeSandbox
+Keeping = MakeVolume | RemoveVolume
+Request = Hello | StartTask | Within | Watching | Placing | Looking | Keeping
+Seeing = EndedAttempt | SignalResult | ClaimText | ClaimList | ScanResult
+Telling = LaidOut | FileStatus | NoteText | DirectoryUsage | DirectoryPart
+Running = ProcessStarted | AlreadyStarted | SessionOpened | SessionExit | SandboxSupport
+Answer = HelloReply | Running | Done | OperationFailed | RefusedReply | Seeing | Telling
+
+
+class NumberedRequest(Message, frozen=True, kw_only=True):
+    """A request with its number and its count of descriptors."""
 
     number: Number
     descriptors: Count
     body: Request
 
 
-class Reply(Message, frozen=True, kw_only=True):
-    """The answer to the request of that number, and how many descriptors come with it."""
+class NumberedReply(Message, frozen=True, kw_only=True):
+    """The answer to the request with this number, and its count of descriptors."""
 
     number: Number
     descriptors: Count

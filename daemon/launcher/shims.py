@@ -1,20 +1,20 @@
-"""The shims of tasks, and the main processes below them: how they are found, and how they ended.
+"""Find and signal shims and the main processes below them.
 
-A shim that this launcher has started is its child, so its number is its own until it is reaped. Any other
-one is named by its claim, and is alive for as long as the claim is locked.
+A shim that this launcher started is its child, so its process ID is valid until it is reaped. Any
+other shim is identified by its claim, and is alive as long as the claim is locked.
 """
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from daemon.launcher.places import shim_of
+from daemon.launcher.claims_and_logs import shim_of
 
 Key = tuple[str, str, int]  # allocation, task and attempt
 
-_MOST_ENDED = 10_000  # attempts whose end nobody has asked for
-_WALLS = 2  # processes between a shim and a task behind walls: the sandbox outside and inside
+_MOST_ENDED = 10_000  # attempts whose exit status was not requested
+_WALLS = 2  # processes between a shim and a sandboxed task: bwrap outside and inside
 _STATE, _PARENT = 0, 1  # fields of `stat` after the name
 _TO_SHIMS = frozenset({signal.SIGCONT, signal.SIGKILL})
 
@@ -22,23 +22,32 @@ _TO_SHIMS = frozenset({signal.SIGCONT, signal.SIGKILL})
 class Shims:
     """The shims that one launcher has started."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, others: Callable[[int, int], None], halted: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Take callbacks: `others` for ended children, `halted` for stopped ones."""
+        self._others, self._halted = others, halted
         self._pids: dict[Key, int] = {}
         self._keys: dict[int, Key] = {}
         self._statuses: dict[Key, int] = {}
 
     def note(self, key: Key, pid: int) -> None:
-        """Remember one that was started."""
+        """Register a started shim."""
         self._pids[key], self._keys[pid] = pid, key
 
     def reap(self) -> None:
-        """Let go of all children that have ended; each was given its pidfd before this."""
+        """Reap all ended children; their pidfds were passed on before."""
         with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._bury(ended[0], os.waitstatus_to_exitcode(ended[1]))
+            while (told := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
+                if os.WIFSTOPPED(told[1]):
+                    self._halted(told[0])
+                else:
+                    self._bury(told[0], os.waitstatus_to_exitcode(told[1]))
 
     def _bury(self, pid: int, status: int) -> None:
         key = self._keys.pop(pid, None)
+        if key is None:
+            self._others(pid, status)
         if key is None or self._pids.get(key) != pid:
             return
         del self._pids[key]
@@ -47,6 +56,14 @@ class Shims:
         if len(self._statuses) > _MOST_ENDED:
             del self._statuses[next(iter(self._statuses))]
 
+    def pid_of(self, key: Key) -> int | None:
+        """Return the process ID of a shim that this launcher has started and not reaped."""
+        return self._pids.get(key)
+
+    def has(self, allocation: str) -> bool:
+        """Return whether this launcher has an unreaped shim of an allocation."""
+        return any(key[0] == allocation for key in self._pids)
+
     def take_status(self, key: Key) -> int | None:
         """Return the exit status of a shim, once."""
         self.reap()
@@ -54,26 +71,32 @@ class Shims:
 
     def signal(
         self, folder: int | None, key: Key, name: str, *, is_walled: bool, to_shim: bool
-    ) -> None:
-        """Send a signal to the main process of an attempt or to its shim, if it lives. Raises `ValueError`."""
+    ) -> bool:
+        """Send a signal to the main process of an attempt or to its shim.
+
+        Return whether it was sent. A main process that is still the shell would ignore the signal.
+        Raises `ValueError`.
+        """
         try:
             number = signal.Signals[name]
         except KeyError:
-            raise ValueError(f"{name} is no signal") from None
-        with self._opened(folder, key) as shim:
+            raise ValueError(f"{name} is not a signal") from None
+        if to_shim and number not in _TO_SHIMS:
+            raise ValueError(f"{name} cannot be sent to a shim")
+        with self.opened(folder, key) as shim:
             if shim is None:
-                return
+                return False
             pid, descriptor = shim
             if not to_shim:
-                _signal_main(pid, number, is_walled=is_walled)
-            elif number not in _TO_SHIMS:
-                raise ValueError(f"{name} is for no shim")
-            elif number == signal.SIGCONT or not any(map(_is_alive, children(pid))):
+                return _signal_main(pid, number, is_walled=is_walled)
+            if number == signal.SIGCONT or not any(map(_is_alive, children(pid))):
                 signal.pidfd_send_signal(descriptor, number)
+                return True
+        return False
 
     @contextmanager
-    def _opened(self, folder: int | None, key: Key) -> Iterator[tuple[int, int] | None]:
-        """Give number and descriptor of the shim of an attempt; None: there is none any more."""
+    def opened(self, folder: int | None, key: Key) -> Iterator[tuple[int, int] | None]:
+        """Yield process ID and pidfd of the shim of an attempt, or None if it has ended."""
         own = self._pids.get(key)
 
         def claimed() -> int | None:
@@ -82,31 +105,34 @@ class Shims:
         pid = own or claimed()
         descriptor = _open(pid) if pid else None
         try:
-            # The lock tells that the number is still the shim's, if it is held after the opening.
+            # If the claim is locked after the pidfd was opened, the process ID is still the shim's.
             is_it = descriptor is not None and (own or claimed() == pid)
             yield (pid, descriptor) if pid and descriptor is not None and is_it else None
-        except ProcessLookupError:  # it has ended just now
+        except ProcessLookupError:  # it has just ended
             pass
         finally:
             if descriptor is not None:
                 os.close(descriptor)
 
 
-def _signal_main(shim: int, number: signal.Signals, *, is_walled: bool) -> None:
-    """Signal the main process below a shim. Raises `ProcessLookupError` when it has just ended."""
+def _signal_main(shim: int, number: signal.Signals, *, is_walled: bool) -> bool:
+    """Signal the main process below a shim. Raises `ProcessLookupError` if it has just ended."""
     for pid in _main(shim, is_walled=is_walled):
-        if (descriptor := _open(pid)) is None:
+        has_begun = is_walled or number == signal.SIGKILL or os.getsid(pid) == pid
+        if not has_begun or (descriptor := _open(pid)) is None:
             continue
         try:
-            # Still below the shim after the opening: then it was so at the opening.
+            # Still below the shim after the pidfd was opened, so the process ID was not reused.
             if pid in _main(shim, is_walled=is_walled):
                 signal.pidfd_send_signal(descriptor, number)
+                return True
         finally:
             os.close(descriptor)
+    return False
 
 
 def _main(shim: int, *, is_walled: bool) -> list[int]:
-    """Return the shim's only child, or what stands behind the walls below it."""
+    """Return the only child of the shim, or the process below its sandbox."""
     pids = children(shim)
     for _ in range(_WALLS if is_walled else 0):
         pids = children(pids[0]) if pids else []
@@ -114,23 +140,23 @@ def _main(shim: int, *, is_walled: bool) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started or adopted, and not waited for."""
+    """Return the children of a process, adopted ones included, that are not reaped."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
             return [*map(int, file.read().split())]
-    except FileNotFoundError:  # the process is gone, or the kernel does not list them
+    except FileNotFoundError:  # the process has ended, or the kernel does not list children
         numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-        return [one for one in numbers if _fields(one)[_PARENT:][:1] == [b"%d" % pid]]
+        return [one for one in numbers if fields(one)[_PARENT:][:1] == [b"%d" % pid]]
     except OSError:
         return []
 
 
 def _is_alive(pid: int) -> bool:
-    return _fields(pid)[_STATE:][:1] not in ([], [b"Z"], [b"X"])
+    return fields(pid)[_STATE:][:1] not in ([], [b"Z"], [b"X"])
 
 
-def _fields(pid: int) -> list[bytes]:
-    """Return what the kernel says of a process, behind its name; nothing when it is gone."""
+def fields(pid: int) -> list[bytes]:
+    """Return the fields of `stat` after the name; empty if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -143,3 +169,14 @@ def _open(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         return None
+
+
+def is_ours(pid: int) -> bool:
+    """Return whether a process has only the launcher's user.
+
+    No task of another user can have such a process.
+    """
+    with suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
+        users = next(line for line in file if line.startswith(b"Uid:")).split()[1:]
+        return {*map(int, users)} == {os.geteuid()}
+    return False

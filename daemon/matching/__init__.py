@@ -1,1 +1,1 @@
-"""How a text is compared with what a user wrote: regular expressions and version constraints."""
+"""Matching of texts against regular expressions and version constraints."""

@@ -1,8 +1,8 @@
-r"""Regular expressions as Go reads them, matched in time that grows only with the text.
+r"""Regular expressions in Go syntax, matched in linear time.
 
-Constraints and filters bring patterns from outside, so no pattern may keep the daemon busy. RE2
-is made for this, and Go's syntax is RE2's; what is said of a pattern that cannot be read is Go's.
-Only `\B` differs: RE2 looks between bytes, where it also holds inside a character beyond ASCII.
+Constraints and filters contain user patterns, and no pattern may block the daemon. RE2 guarantees
+linear time, and Go uses RE2's syntax. Errors have Go's texts. Only `\B` differs: RE2 looks between
+bytes, so `\B` also matches inside a non-ASCII character.
 """
 
 import re
@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import Protocol
 
 from storage.errors import Invalid
-from storage.records.numbers import whole
+from storage.records.numbers import parse_integer
 
-MAX_LENGTH = 10_000  # characters of a pattern: far more than a person writes
-_MAX_MEMORY = 2 * 2**20  # bytes for a pattern and for what RE2 remembers while it searches
-_MAX_COMPILED = 32  # patterns kept
+MAX_LENGTH = 10_000  # characters of a pattern: far more than users need
+_MAX_MEMORY = 2 * 2**20  # bytes for a pattern and for RE2's search state
+_MAX_COMPILED = 32  # cached patterns
 
-# RE2's words: Go's. What is missing here is called the same.
+# RE2's texts and Go's. Texts that are not listed are equal in both.
 _IN_GO = {
     "bad repetition operator": "invalid nested repetition operator",
     "invalid named capture group": "invalid named capture",
@@ -31,35 +31,35 @@ _IN_GO = {
 _TOO_LARGE = "expression too large"
 _LOOK_BEHIND = ("(?<=", "(?<!")
 _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")  # in a replacement
-_ESCAPE = re.compile(r"\\Q.*?(?:\\E|\Z)|\\(.)", re.DOTALL)  # what is quoted, or one letter
+_ESCAPE = re.compile(r"\\Q.*?(?:\\E|\Z)|\\(.)", re.DOTALL)  # a quoted text, or one letter
 
 
 class _Match(Protocol):
-    """What is used of a match."""
+    """The part of a match's interface that Steward uses."""
 
     def span(self) -> tuple[int, int]:
-        """Return where the match starts and ends."""
+        """Return the start and the end of the match."""
 
     def group(self, key: int) -> bytes | None:
-        """Return what a group matched."""
+        """Return the text of a group."""
 
 
 class _Pattern(Protocol):
-    """What is used of a compiled pattern; the library brings no types."""
+    """The part of a compiled pattern's interface that Steward uses; the library has no types."""
 
     groups: int
-    groupindex: Mapping[bytes, int]  # the names of groups
+    groupindex: Mapping[bytes, int]  # names of groups
     programsize: int  # instructions
 
     def search(self, text: bytes) -> object | None:
         """Return the first match in a text."""
 
     def finditer(self, text: bytes) -> Iterator[_Match]:
-        """Yield the matches in a text that do not overlap."""
+        """Yield the non-overlapping matches in a text."""
 
 
-def problem(pattern: str) -> str | None:
-    """Return why a pattern cannot be used, in Go's words; None when it can."""
+def pattern_error(pattern: str) -> str | None:
+    """Return why a pattern is invalid, with Go's text; None if it is valid."""
     try:
         _compile(pattern)
     except Invalid as error:
@@ -68,14 +68,15 @@ def problem(pattern: str) -> str | None:
 
 
 def search(pattern: str, text: str) -> bool:
-    """Tell whether a pattern matches anywhere in a text. Raises `Invalid` when it is none."""
+    """Return whether a pattern matches anywhere in a text. Raises `Invalid` for a bad pattern."""
     return _compile(pattern).search(_encode(text)) is not None
 
 
-def effort(pattern: str, length: int) -> int:
-    """Return at most how many microseconds replacing takes in a text. Raises `Invalid`.
+def search_cost(pattern: str, length: int) -> int:
+    """Return an upper limit in microseconds for replacing in a text. Raises `Invalid`.
 
-    A pattern that remembers too much is searched for one instruction at a time, at each character.
+    If a pattern exceeds RE2's memory limit, the search takes one instruction at a time per
+    character.
     """
     return length * (2 + _compile(pattern, captures=True).programsize // 100)
 
@@ -85,8 +86,8 @@ def replace(
 ) -> str:
     """Return a text with all matches of a pattern replaced.
 
-    In the replacement, `$1` and `${name}` stand for what a group matched, `$$` for a dollar.
-    `check` is told the length of the result while it grows. Raises `Invalid` for no pattern.
+    In the replacement, `$1` and `${name}` expand to groups, and `$$` to a dollar sign. `check`
+    receives the length of the result as it grows. Raises `Invalid` for a bad pattern.
     """
     compiled = _compile(pattern, captures=True)
     parts = list(_replacement_parts(replacement, compiled))
@@ -95,7 +96,7 @@ def replace(
     for match in compiled.finditer(source):
         start, end = match.span()
         if start == end and (_is_inside(source, start) or (start == copied and pieces)):
-            continue  # Go: nothing is replaced inside a character, or right behind a match
+            continue  # Go: no replacement inside a character, or directly after a match
         pieces += [source[copied:start], *[_filled(part, match) for part in parts]]
         copied = end
         length += sum(map(len, pieces[-1 - len(parts) :]))
@@ -104,7 +105,7 @@ def replace(
 
 
 def _is_inside(text: bytes, at: int) -> bool:
-    """Tell whether a place is inside a character: RE2 looks between bytes."""
+    """Return whether an offset is inside a character, because RE2 looks between bytes."""
     return at < len(text) and text[at] & 0xC0 == 0x80
 
 
@@ -113,7 +114,7 @@ def _filled(part: bytes | int, match: _Match) -> bytes:
 
 
 def _replacement_parts(replacement: str, compiled: _Pattern) -> Iterator[bytes | int]:
-    """Yield the texts and the numbers of groups of which a replacement is made."""
+    """Yield the literal texts and the group numbers of a replacement."""
     position = 0
     for match in _REFERENCE.finditer(replacement):
         yield _encode(replacement[position : match.start()])
@@ -122,8 +123,8 @@ def _replacement_parts(replacement: str, compiled: _Pattern) -> Iterator[bytes |
         if name is None:
             yield b"$"
         elif name.isdecimal():
-            if whole(name) <= compiled.groups:
-                yield whole(name)
+            if parse_integer(name) <= compiled.groups:
+                yield parse_integer(name)
         elif (number := compiled.groupindex.get(_encode(name))) is not None:
             yield number
     yield _encode(replacement[position:])
@@ -133,27 +134,27 @@ def _replacement_parts(replacement: str, compiled: _Pattern) -> Iterator[bytes |
 def _compile(pattern: str, *, captures: bool = False) -> _Pattern:
     if len(pattern) > MAX_LENGTH:
         raise _refusal(_TOO_LARGE, f"{pattern[:20]}...")
-    import re2  # a large library, and few jobs name a pattern
+    import re2  # a large library, and few jobs have patterns
 
     options = re2.Options()
-    options.log_errors = False  # they are raised
+    options.log_errors = False  # errors are raised instead
     options.max_mem = _MAX_MEMORY
-    options.never_capture = not captures  # finding groups takes time
+    options.never_capture = not captures  # capturing groups takes time
     try:
         compiled: _Pattern = re2.compile(_encode(pattern), options)
     except re2.error as error:
         raise _in_go(error.args[0].decode(errors="replace"), pattern) from error
-    re2.purge()  # the library keeps patterns too, four times as many
+    re2.purge()  # the library also caches patterns, four times as many
     _require_go(pattern, compiled)
     return compiled
 
 
 def _encode(text: str) -> bytes:
-    """Return a text for RE2; half a surrogate pair, from broken input, is a character too."""
+    """Encode a text for RE2. An unpaired surrogate, from invalid input, counts as a character."""
     return text.encode(errors="surrogatepass")
 
 
-# ---- what Go says ------------------------------------------------------------------------------
+# --- Go's error texts ---
 
 
 def _refusal(what: str, where: str) -> Invalid:
@@ -161,11 +162,11 @@ def _refusal(what: str, where: str) -> Invalid:
 
 
 def _in_go(said: str, pattern: str) -> Invalid:
-    """Return what Go says where RE2 says this."""
+    """Return Go's text for an error text of RE2."""
     what, _, where = said.partition(": ")
     if what.startswith("pattern too large"):
         return _refusal(_TOO_LARGE, pattern)
-    if where in _LOOK_BEHIND:  # Go takes it for the beginning of a name
+    if where in _LOOK_BEHIND:  # Go treats it as the start of a name
         _, _, name = pattern.partition(where)
         end = name.find(">") + 1 or len(name)
         return _refusal("invalid named capture", where + name[:end])
@@ -173,7 +174,7 @@ def _in_go(said: str, pattern: str) -> Invalid:
 
 
 def _require_go(pattern: str, compiled: _Pattern) -> None:
-    """Raise `Invalid` for what RE2 accepts and Go does not: bytes, and names beyond ASCII."""
+    """Raise `Invalid` for syntax that only RE2 accepts: byte escapes and non-ASCII names."""
     if "C" in _ESCAPE.findall(pattern):
         raise _refusal("invalid escape sequence", r"\C")
     for name in compiled.groupindex:

@@ -1,9 +1,10 @@
 """Version constraints such as `>= 1.2, < 2.0` or `~> 1.2.3`.
 
-Two dialects share the order of versions, in which build metadata does not matter. Under
-`version` a pre-release part may follow without a dash, a pre-release only meets constraints that
-name one of the same numbers, and `~>` is known; under `semver` none of this is so. The vectors
-in tests/wire/golden/hcl/version-constraints.json are the measure, and the errors are the peer's.
+Two dialects share the order of versions, which ignores build metadata. The dialect `version` has
+three additional rules. A pre-release part can follow without a dash. A pre-release only satisfies
+constraints that name a pre-release with the same numbers. The operator `~>` exists. The dialect
+`semver` has none of these rules. The vectors in tests/wire/golden/hcl/version-constraints.json
+define the behavior, and the errors are Nomad's.
 """
 
 import re
@@ -15,8 +16,8 @@ import msgspec
 from storage.errors import Invalid
 
 
-class Dialect(Enum):
-    """How a constraint is read, named by its operator."""
+class VersionDialect(Enum):
+    """The dialect of a constraint, named by its operator."""
 
     VERSION = "version"
     SEMVER = "semver"
@@ -29,15 +30,15 @@ def _grammar(dash: str) -> str:
 
 
 _LOOSE, _STRICT = _grammar("-?"), _grammar("-")
-_SPACE = r"[\t\n\f\r ]*+"  # possessive: many spaces are read once
+_SPACE = r"[\t\n\f\r ]*+"  # possessive: no backtracking over many spaces
 _VERSION = re.compile(_LOOSE)
 _TERM = {
-    Dialect.VERSION: re.compile(rf"{_SPACE}(~>|!=|>=|<=|=|>|<|){_SPACE}{_LOOSE}{_SPACE}"),
-    Dialect.SEMVER: re.compile(rf"{_SPACE}(!=|>=|<=|=|>|<|){_SPACE}{_STRICT}{_SPACE}"),
+    VersionDialect.VERSION: re.compile(rf"{_SPACE}(~>|!=|>=|<=|=|>|<|){_SPACE}{_LOOSE}{_SPACE}"),
+    VersionDialect.SEMVER: re.compile(rf"{_SPACE}(!=|>=|<=|=|>|<|){_SPACE}{_STRICT}{_SPACE}"),
 }
-_MALFORMED = {Dialect.VERSION: "malformed", Dialect.SEMVER: "Malformed"}
+_MALFORMED = {VersionDialect.VERSION: "malformed", VersionDialect.SEMVER: "Malformed"}
 
-_ORDERS = {  # operator: how a version may stand to the wanted one
+_ORDERS = {  # operator: allowed results of the comparison with the constraint
     "": (0,),
     "=": (0,),
     "!=": (-1, 1),
@@ -47,12 +48,12 @@ _ORDERS = {  # operator: how a version may stand to the wanted one
     ">=": (0, 1),
     "~>": (0, 1),
 }
-_PADDED = 3  # numbers of a version; `1.2` is `1.2.0`
+_PADDED = 3  # minimum count of numbers; `1.2` is `1.2.0`
 _MOST = 2**63 - 1
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """A version: its numbers, padded; how many were written; its pre-release part."""
+    """A version: its padded numbers, the count of explicit numbers, and its pre-release part."""
 
     numbers: tuple[int, ...]
     written: int
@@ -60,14 +61,14 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class _Term(msgspec.Struct, frozen=True):
-    """One part of a constraint."""
+    """A single term of a constraint."""
 
     operator: str
     wanted: _Version
 
 
-def problem(constraint: str, dialect: Dialect) -> str | None:
-    """Return why a text is no constraint, in the words of the peer; None when it is one."""
+def constraint_error(constraint: str, dialect: VersionDialect) -> str | None:
+    """Return why a text is not a constraint, with Nomad's text; None if it is one."""
     try:
         _terms(constraint, dialect)
     except Invalid as error:
@@ -75,10 +76,10 @@ def problem(constraint: str, dialect: Dialect) -> str | None:
     return None
 
 
-def satisfies(version: str, constraint: str, dialect: Dialect) -> bool:
-    """Tell whether a version meets every part of a constraint.
+def satisfies(version: str, constraint: str, dialect: VersionDialect) -> bool:
+    """Return whether a version satisfies every term of a constraint.
 
-    Raises `Invalid` when either is malformed.
+    Raises `Invalid` if either text is malformed.
     """
     terms = _terms(constraint, dialect)
     match = _VERSION.fullmatch(version)
@@ -88,14 +89,14 @@ def satisfies(version: str, constraint: str, dialect: Dialect) -> bool:
     return all(_meets(found, term, dialect) for term in terms)
 
 
-# ---- reading -----------------------------------------------------------------------------------
+# --- parsing ---
 
 
-def _terms(constraint: str, dialect: Dialect) -> list[_Term]:
+def _terms(constraint: str, dialect: VersionDialect) -> list[_Term]:
     return [_term(text, dialect) for text in constraint.split(",")]
 
 
-def _term(text: str, dialect: Dialect) -> _Term:
+def _term(text: str, dialect: VersionDialect) -> _Term:
     match = _TERM[dialect].fullmatch(text)
     if match is None:
         raise Invalid(f"{_MALFORMED[dialect]} constraint: {text}")
@@ -119,14 +120,14 @@ def _number(digits: str) -> int:
 
 
 def _bounded(digits: str) -> int:
-    """Return a number, or some other that is too large too: reading many digits takes long."""
+    """Return a number, limited to one digit above the maximum because long digits parse slowly."""
     return int(digits.lstrip("0")[: len(str(_MOST)) + 1] or "0")
 
 
-# ---- comparing ---------------------------------------------------------------------------------
+# --- comparison ---
 
 
-def _meets(version: _Version, term: _Term, dialect: Dialect) -> bool:
+def _meets(version: _Version, term: _Term, dialect: VersionDialect) -> bool:
     if _order(version, term.wanted) not in _ORDERS[term.operator]:
         return False
     match term.operator:
@@ -135,16 +136,16 @@ def _meets(version: _Version, term: _Term, dialect: Dialect) -> bool:
         case "~>":
             return _same_kind(version, term.wanted) and _close(version, term.wanted)
         case _:
-            return dialect is Dialect.SEMVER or _same_kind(version, term.wanted)
+            return dialect is VersionDialect.SEMVER or _same_kind(version, term.wanted)
 
 
 def _same_kind(version: _Version, wanted: _Version) -> bool:
-    """Tell whether a pre-release, if it is one, is one that the constraint speaks of."""
+    """Return whether a version is a release, or a pre-release that the constraint admits."""
     return not version.pre or (bool(wanted.pre) and version.numbers == wanted.numbers)
 
 
 def _close(version: _Version, wanted: _Version) -> bool:
-    """Tell whether all but the last number that the constraint writes are the same."""
+    """Return whether all numbers of the constraint except the last are equal."""
     if wanted.pre and not version.pre:
         return False
     if len(wanted.numbers) > len(version.numbers):
@@ -157,10 +158,10 @@ def _close(version: _Version, wanted: _Version) -> bool:
 
 
 def _order(left: _Version, right: _Version) -> int:
-    """Return -1, 0 or 1: the order of two versions."""
+    """Return the order of two versions as -1, 0 or 1."""
     if left.numbers == right.numbers:
         return _order_of_pre_releases(left.pre, right.pre)
-    # The peer's way: where one has more numbers, all zeros, a pre-release does not matter.
+    # As in Nomad: if one version has more numbers, all zeros, the pre-release part is ignored.
     pairs = zip_longest(left.numbers, right.numbers, fillvalue=0)
     return next((1 if one > other else -1 for one, other in pairs if one != other), 0)
 
@@ -175,14 +176,14 @@ def _order_of_pre_releases(left: str, right: str) -> int:
 
 
 def _order_of_parts(left: str, right: str) -> int:
-    """Return the order of two parts of a pre-release: numbers come before words."""
+    """Return the order of two pre-release parts; numbers sort before words."""
     if left == right:
         return 0
     if not left:
         return -_order_of_parts(right, left)
     one, other = _part_number(left), _part_number(right)
     if not right:
-        # The peer's way: a missing part is less than a number, but more than a word.
+        # As in Nomad: a missing part is less than a number, but more than a word.
         return -1 if one is None else 1
     if one is None and other is None:
         return 1 if left > right else -1
@@ -192,7 +193,7 @@ def _order_of_parts(left: str, right: str) -> int:
 
 
 def _part_number(part: str) -> int | None:
-    """Return the number that a part of a pre-release is; None when it is a word."""
+    """Return a pre-release part as a number; None if it is a word."""
     digits = part.removeprefix("-")
     if not digits.isdecimal() or (number := _bounded(digits)) > _MOST:
         return None

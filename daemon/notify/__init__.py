@@ -1,1 +1,1 @@
-"""What tells somebody outside of what happens to jobs."""
+"""Send notifications about jobs to external receivers."""

@@ -1,19 +1,21 @@
-"""What is sent: the message, its signature, and when it is tried again; pure.
+"""Messages: content, signature, and retry times. No I/O.
 
-Form and signature are those of the Standard Webhooks specification (1.0.0): the id, the time of
-the attempt and the body are signed together, so that a receiver knows who sent it, that it is
-fresh, and whether it has seen it before.
+Format and signature follow the Standard Webhooks specification (1.0.0). ID, time of the attempt and
+body are signed together. A receiver can therefore verify the sender and the time, and detect
+duplicates.
 """
 
 import base64
 import hashlib
 import hmac
+from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
 from storage.errors import Invalid
 from storage.records.base import HOUR, SECOND
-from storage.records.notification import Notification
+from storage.records.notification import Notification, NotifyEvent
 from storage.records.times import rfc3339
 
 MOST_ATTEMPTS = 15
@@ -24,8 +26,43 @@ _PREFIX = "whsec_"
 _SECRET_BYTES = range(24, 65)
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message says; the names are those of its JSON."""
+class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest error of the run: `stderr` holds the attempt's last lines.
+
+    `signal` is a name; `attempt` is the number of the task's start, from 1 on.
+    """
+
+    summary: str
+    group: str
+    task: str
+    allocation_id: str
+    exit_code: int
+    signal: str
+    oom_killed: bool
+    restarts: int
+    attempt: int
+    stderr: str
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The context of an event: the root cause, and links to more.
+
+    `failed_in_a_row` counts failures since the last success, `failing_since` is the time of the
+    first of them. `last_success` is the time of the last success. Both times are RFC 3339 text.
+    """
+
+    host: str = ""
+    state: str = ""
+    error: FailureCause | None = None
+    failed_in_a_row: int = 0
+    failing_since: str = ""
+    last_success: str = ""
+    link: str = ""
+    command: str = ""
+
+
+class NotificationPayload(Context, frozen=True, kw_only=True, omit_defaults=True):
+    """The content of a message; the names are those of its JSON."""
 
     namespace: str
     job_id: str
@@ -33,34 +70,129 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it is sent."""
+class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in wire form."""
 
     id: str
     type: str
     timestamp: str
-    data: Facts
+    data: NotificationPayload
+
+
+class NotificationWithContext(msgspec.Struct, frozen=True, kw_only=True):
+    """A notification with its context."""
+
+    one: Notification
+    context: Context = Context()
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Notifications for a receiver in one message, oldest first.
+
+    `first` holds the first few with their contexts, `rest` all others. `here` is the name of the
+    sending node. A test batch has one notification about a job that does not exist.
+    """
+
+    id: str
+    first: tuple[NotificationWithContext, ...]
+    rest: tuple[Notification, ...] = ()
+    here: str = ""
+    is_test: bool = False
+
+    @property
+    def every(self) -> list[Notification]:
+        """Return all notifications."""
+        return [*(one.one for one in self.first), *self.rest]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the number of notifications per event, in the order of `NotifyEvent`."""
+        found = Counter(one.event for one in self.every)
+        return {str(event): found[event] for event in NotifyEvent if found[event]}
+
+
+class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a message about several notifications.
+
+    It has the counts, the first few notifications, and the number of others.
+    """
+
+    counts: dict[str, int]
+    first: list[NotificationPayload]
+    more: int
+
+
+class GroupMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message about several notifications in wire form."""
+
+    id: str
+    type: str
+    timestamp: str
+    data: GroupFacts
+
+
+_NO_CONTEXT = Context()
 
 
 def message_id(cluster_id: str, one: Notification) -> str:
-    """Return the id of a message: the same for every attempt, and of no other message anywhere."""
+    """Return the ID of a message: equal for all its attempts, and globally unique."""
     return f"{cluster_id}-{one.id}"
 
 
-def body(message: str, one: Notification) -> bytes:
+def batch_id(cluster_id: str, every: Sequence[Notification]) -> str:
+    """Return the ID of a message about several notifications; unique for this set."""
+    first, last = every[0], every[-1]
+    if first is last:
+        return message_id(cluster_id, first)
+    return f"{cluster_id}-{first.id}-{last.id}-{len(every)}"
+
+
+def facts_of(one: Notification, context: Context = _NO_CONTEXT) -> NotificationPayload:
+    """Return the content of a message about a notification."""
+    return NotificationPayload(
+        namespace=one.namespace,
+        job_id=one.job_id,
+        run_id=one.run_id,
+        reason=one.reason,
+        **msgspec.structs.asdict(context),
+    )
+
+
+def body(message: str, one: Notification, context: Context = _NO_CONTEXT) -> bytes:
     """Return a notification as JSON; `message` is its id."""
-    facts = Facts(namespace=one.namespace, job_id=one.job_id, run_id=one.run_id, reason=one.reason)
-    told = Message(
+    return msgspec.json.encode(_message(message, f"job.{one.event}", one, context))
+
+
+def _message(message: str, kind: str, one: Notification, context: Context) -> OutgoingMessage:
+    return OutgoingMessage(
         id=message,
-        type=f"job.{one.event}",
+        type=kind,
         timestamp=rfc3339(one.create_time),
-        data=facts,
+        data=facts_of(one, context),
+    )
+
+
+def batch_body(batch: Batch) -> bytes:
+    """Return a batch as JSON: a single notification like `body`, several with counts."""
+    first = batch.first[0]
+    if len(batch.every) == 1:
+        kind = "test" if batch.is_test else f"job.{first.one.event}"
+        return msgspec.json.encode(_message(batch.id, kind, first.one, first.context))
+    told = GroupMessage(
+        id=batch.id,
+        type="job.group",
+        timestamp=rfc3339(first.one.create_time),
+        data=GroupFacts(
+            counts=batch.counts,
+            first=[facts_of(one.one, one.context) for one in batch.first],
+            more=len(batch.rest),
+        ),
     )
     return msgspec.json.encode(told)
 
 
 def read_secret(text: str) -> bytes:
-    """Return the key that a secret stands for. Raises `Invalid`."""
+    """Return the key in a secret. Raises `Invalid`."""
     prefix, mark, encoded = text.partition(_PREFIX)
     try:
         key = base64.b64decode(encoded, validate=True)
@@ -71,7 +203,7 @@ def read_secret(text: str) -> bytes:
     return key
 
 
-def signed(message: str, at: int, text: bytes, key: bytes) -> dict[str, str]:
+def signature(message: str, at: int, text: bytes, key: bytes) -> dict[str, str]:
     """Return the headers of a message; `at` is the time of the attempt in nanoseconds."""
     seconds = str(at // SECOND)
     whole = b".".join((message.encode(), seconds.encode(), text))
@@ -83,16 +215,16 @@ def signed(message: str, at: int, text: bytes, key: bytes) -> dict[str, str]:
     }
 
 
-def pause(attempts: int, chance: float) -> int:
-    """Return how long to wait after so many attempts; `chance` is uniform in [0, 1).
+def retry_delay(attempts: int, chance: float) -> int:
+    """Return the delay after a number of attempts; `chance` is uniform in [0, 1).
 
-    >>> [pause(n, 0.5) // SECOND for n in (1, 2, 3, 9)]
+    >>> [retry_delay(n, 0.5) // SECOND for n in (1, 2, 3, 9)]
     [1, 4, 16, 14400]
     """
     grown = min(_FIRST_PAUSE * 4 ** (attempts - 1), _LONGEST_PAUSE)
     return int(grown * (0.8 + 0.4 * chance))
 
 
-def is_given_up(one: Notification, attempts: int, next_attempt: int) -> bool:
-    """Tell whether there is no further attempt: there were enough, or it would come too late."""
+def is_expired(one: Notification, attempts: int, next_attempt: int) -> bool:
+    """Return whether there is no further attempt, because of their number or the elapsed time."""
     return attempts >= MOST_ATTEMPTS or next_attempt > one.create_time + GIVEN_UP_AFTER

@@ -1,1 +1,1 @@
-"""Where tasks run."""
+"""Run allocations and their tasks on this host and on clusters."""

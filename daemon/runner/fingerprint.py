@@ -1,7 +1,7 @@
-"""What this machine is and has, under the names that job files ask for.
+"""Detect the attributes and resources of this host, named as in job files.
 
-`Config` may overrule CPU, memory and disk. Names that begin with `unique.` are of this machine
-alone; all others, with class, datacenter and meta data, make up the class of nodes it belongs to.
+`Settings` can override CPU, memory and disk. Attributes that begin with `unique.` belong to this host
+alone. All others, with class, datacenter and metadata, define the computed node class.
 """
 
 import os
@@ -13,9 +13,9 @@ from types import MappingProxyType
 
 import msgspec
 
-from daemon.config import Config
-from daemon.runner import networks
-from daemon.runner.drivers.driver import Driver
+from daemon.config.settings import Settings
+from daemon.runner import host_networks
+from daemon.runner.core.driver import Driver
 from daemon.version import VERSION
 from storage.records.node import (
     DriverInfo,
@@ -29,17 +29,17 @@ from storage.records.node import (
 )
 from storage.records.times import rfc3339
 
-# The version of the peer whose jobs API this is: job files ask for it.
+# The Nomad version of the jobs API; constraints in job files test for it.
 PEER_VERSION = "2.0.6"
-_SECRETS_VERSION = "1.16.0"  # of the other peer, whose tokens we give to tasks
+_SECRETS_VERSION = "1.16.0"  # the Vault version of the token API for tasks
 
 _MEGABYTE = 1024 * 1024
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
-_FALLBACK_MHZ = 1000.0  # where the machine does not say how fast it is, as the peer assumes
+_FALLBACK_MHZ = 1000.0  # if the clock rate is unknown; Nomad assumes the same
 
 
-class CPU(msgspec.Struct, frozen=True):
-    """The processors: their numbers, MHz of one of them, and its name."""
+class CpuInfo(msgspec.Struct, frozen=True):
+    """The CPU: numbers of the cores, clock rate of one in MHz, and model name."""
 
     cores: list[int]
     mhz: float
@@ -47,24 +47,24 @@ class CPU(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """Return the MHz of all together."""
+        """Return the total of all cores in MHz."""
         return int(len(self.cores) * self.mhz)
 
 
 def fingerprint(
-    config: Config,
+    config: Settings,
     drivers: Mapping[str, Driver],
     now: int,
     further: Mapping[str, str] = MappingProxyType({}),
 ) -> Node:
-    """Return this machine as a node that is ready. Its id and history are the caller's to add.
+    """Return this host as a ready node; the caller adds ID and history.
 
-    `further` are attributes besides those that are found here.
+    `further` are additional attributes.
     """
     cpu = find_cpu(Path("/proc/cpuinfo").read_text(), sorted(os.sched_getaffinity(0)))
     memory = memory_bytes(Path("/proc/meminfo").read_text())
     disk = os.statvfs(config.data_dir)
-    network = networks.find_network(loopback=config.dev)
+    network = host_networks.find_network(loopback=config.dev)
     found = {name: driver.fingerprint() for name, driver in drivers.items()}
     shares = config.cpu_total_mhz or cpu.total
     attributes = {
@@ -117,8 +117,8 @@ def fingerprint(
             one.name: {"Name": one.name, "Path": one.path, "ReadOnly": one.read_only}
             for one in config.host_volumes
         },
-        host_networks=networks.host_networks(
-            config.host_networks, networks.addresses() if config.host_networks else ()
+        host_networks=host_networks.host_networks(
+            config.host_networks, host_networks.addresses() if config.host_networks else ()
         ),
         status=NodeStatus.READY,
     )
@@ -148,7 +148,7 @@ def _system() -> dict[str, str]:
 
 
 def _signals() -> list[str]:
-    """Return the names of the signals that a task can be sent, but for those without a meaning."""
+    """Return the names of the signals for tasks, except those without a meaning."""
     return sorted(name for name in signal.Signals.__members__ if not name.startswith("SIGRT"))
 
 
@@ -159,7 +159,7 @@ def _os_release() -> dict[str, str]:
         return {}
 
 
-def _cpu(cpu: CPU, shares: int) -> dict[str, str]:
+def _cpu(cpu: CpuInfo, shares: int) -> dict[str, str]:
     return {
         "cpu.arch": _ARCHITECTURES.get(platform.machine(), platform.machine()),
         "cpu.modelname": cpu.model,
@@ -171,18 +171,21 @@ def _cpu(cpu: CPU, shares: int) -> dict[str, str]:
     }
 
 
-def find_cpu(cpuinfo: str, cores: list[int]) -> CPU:
-    """Return the processors that we may use, from the text of `/proc/cpuinfo`."""
+def find_cpu(cpuinfo: str, cores: list[int]) -> CpuInfo:
+    """Return the usable cores, from the text of `/proc/cpuinfo`."""
     values: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         values.setdefault(key.strip(), value.strip())
     mhz = _highest_mhz(cores) or float(values.get("cpu MHz") or 0) or _FALLBACK_MHZ
-    return CPU(cores, mhz, values.get("model name", ""))
+    return CpuInfo(cores, mhz, values.get("model name", ""))
 
 
 def _highest_mhz(cores: list[int]) -> float:
-    """Return what a core can do at most, which does not change with the load; 0 when unknown."""
+    """Return the maximum clock rate of a core in MHz; 0 if unknown.
+
+    Unlike the current rate, the maximum does not change with the load.
+    """
     speeds = []
     for core in cores:
         path = Path(f"/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq")
@@ -194,13 +197,13 @@ def _highest_mhz(cores: list[int]) -> float:
 
 
 def memory_bytes(meminfo: str) -> int:
-    """Return the memory of the machine, from the text of `/proc/meminfo`."""
+    """Return the memory of the host in bytes, from the text of `/proc/meminfo`."""
     line = next(line for line in meminfo.splitlines() if line.startswith("MemTotal:"))
     return int(line.split()[1]) * 1024
 
 
 def volume(mountinfo: str, path: Path) -> str:
-    """Return the device or file system that holds a path, from the text of a `mountinfo`."""
+    """Return the device or file system that holds a path, from the text of a `mountinfo` file."""
     best, source = "", ""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")

@@ -1,124 +1,171 @@
-"""The node: this machine, and the allocations that should run on it.
+"""Run the allocations that the scheduler has placed on this host and on cluster pools.
 
-`open_runner` registers the machine and keeps its allocations as the store wants them: those that
-are new are started, those that run are told of changes, those that are purged are ended and their
-directories removed. What an earlier daemon started is found again and goes on undisturbed.
+`open_runner` registers the host as a node and brings its allocations into the desired state of the
+store. It starts new allocations, updates running ones, and stops purged ones and removes their
+directories. Tasks that an earlier daemon started are re-attached and keep running undisturbed.
 """
 
 import logging
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextlib import asynccontextmanager
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import trio
 
+from daemon.app.context import MessageChannel
 from daemon.clock import Clock
-from daemon.config import DISK_FAIL, DISK_OFF, OPEN, Config
+from daemon.config.settings import DISK_FAIL, DISK_OFF, Settings
+from daemon.fences import TOPIC, Fences
+from daemon.launcher.alloc_removal import GONE
 from daemon.launcher.client import Launcher
-from daemon.parts import Line
-from daemon.runner import disk, kept_logs, taskdir
-from daemon.runner.alloc import AllocRunner
-from daemon.runner.drivers import cgroup
-from daemon.runner.drivers.driver import Driver
-from daemon.runner.drivers.group import Groups
-from daemon.runner.drivers.scan import Scanner
-from daemon.runner.env import node_values, passed_on
-from daemon.runner.host import Credentials, Host, Listeners, Variables, nobody, unguarded
-from daemon.runner.identities import Signer
-from daemon.runner.inside import converse
-from daemon.runner.logs import TaskLog
-from daemon.runner.machine import (
-    drivers_of,
-    fetcher_of,
-    find_bounds,
-    keep_descriptors,
-    raise_limit,
-    register,
+from daemon.runner.alloc import disk_usage
+from daemon.runner.alloc.alloc_gc import enforce_retention, retain_logs
+from daemon.runner.alloc.alloc_runner import AllocRunner
+from daemon.runner.alloc.desired_allocs import DesiredAllocation, load_desired
+from daemon.runner.alloc.predecessors import predecessors_of
+from daemon.runner.core.driver import Driver
+from daemon.runner.core.file_descriptors import raise_fd_limit, set_cloexec
+from daemon.runner.core.resource_usage import IDLE, host_usage, of_allocation, sample_cpus
+from daemon.runner.core.status_report import ReportQueue
+from daemon.runner.core.task_env import inherited_environment, node_values
+from daemon.runner.core.task_log import Logs, TaskLog
+from daemon.runner.exec_session import run_exec_session
+from daemon.runner.logs.rotation import LogRotator
+from daemon.runner.node_registration import drivers_of, fetcher_of, register
+from daemon.runner.setup.artifacts.install import discard
+from daemon.runner.setup.runtime import (
+    Listeners,
+    RuntimeContext,
+    TokenProvider,
+    VariableReader,
+    no_listeners,
+    unguarded,
 )
-from daemon.runner.report import Reports
-from daemon.runner.room import keep_logs, keep_room
-from daemon.runner.rotation import Sweeper
-from daemon.runner.secret_dirs import SecretDirs
-from daemon.runner.turns import ends_before
-from daemon.runner.uids import open_uids
-from daemon.runner.usage import IDLE, look_at_machine, of_allocation, of_machine
-from daemon.runner.wanted import Wanted, wanted
+from daemon.runner.setup.secrets_tmpfs import SecretsTmpfs
+from daemon.runner.setup.workload_identity import IdentitySigner
+from daemon.runner.task_containment import TaskCgroups, hold
 from storage.errors import NotFound, Refused
 from storage.queries import allocations, nodes
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import TaskPhase
+from storage.records.base import SECOND
 from storage.records.service import CheckResult
 from storage.records.task import Task
-from storage.records.usage import AllocationUsage, MachineUsage
+from storage.records.usage import AllocationUsage, AllocationUsageLine, MachineUsage
 from storage.store import Store
+
+if TYPE_CHECKING:
+    from daemon.runner.task_egress import TaskEgressPolicy
 
 _log = logging.getLogger("steward.runner")
 
-_REMOVED_TOGETHER = 2  # directories; a thread for each of hundreds would only wait for the others
-_MOST_SESSIONS = 1024  # each needs a process and up to six descriptors
+_REMOVED_TOGETHER = 2  # directories at a time; more would only queue for the same disk
+_MOST_SESSIONS = 1024  # exec sessions; each needs a process and up to six file descriptors
 
-# A development daemon ends its tasks: each has this long to react, all together have a bit more.
+# In development mode the daemon stops its tasks when it exits. Each task has `_DEV_GRACE` seconds
+# to react, all tasks together have `_DEV_END`.
 _DEV_GRACE = 3.0
 _DEV_END = 4.0
-_DEV_LAST = 0.5  # seconds to kill what is left
+_DEV_LAST = 0.5  # seconds to kill the remaining processes
 
-_LEAVING = 3.0  # seconds that a start waits for the end of what was forgotten while no daemon lived
+_FENCED = "allocation"
+_FENCED_REMOVAL = "removal of an allocation"
+# Seconds that startup waits for allocations that were purged while no daemon was running.
+_LEAVING = 3.0
 
 
-class Runner:
-    """The allocations that run on this machine, and on the clusters that it has pools of."""
+class NodeRunner:
+    """The running allocations of this host and of its cluster pools."""
 
-    def __init__(self, store: Store, host: Host, clusters: Iterable[Host] = ()) -> None:
-        """`host` is this machine; all have one directory for allocations."""
+    def __init__(
+        self, store: Store, host: RuntimeContext, clusters: Iterable[RuntimeContext] = ()
+    ) -> None:
+        """Take the local host and the hosts of clusters; all share one allocation directory."""
         self.node_id = host.node_id
         self._store, self._host = store, host
         self._hosts = {one.node_id: one for one in (host, *clusters)}
         self._running: dict[str, AllocRunner] = {}
-        self._seen = -1  # the last change of the scheduler that was looked at
-        self._nodes_seen = -1  # the last change of a node whose metadata were looked at
+        self._seen = -1  # index of the last scheduler change that was applied
+        self._nodes_seen = -1  # index of the last node change whose metadata was applied
         self._nursery: trio.Nursery | None = None
-        self._looked = IDLE  # at what the machine does
-        self._collection = trio.Event()  # somebody wants what has ended removed
+        self._looked = IDLE  # the previous sample of host usage
+        self._collection = trio.Event()  # set when garbage collection is requested
         self._removing = trio.CapacityLimiter(_REMOVED_TOGETHER)
-        self._sessions = 0  # commands that somebody runs inside tasks
+        self._sessions = 0  # running exec sessions
 
-    # ---- what can be asked of it ------------------------------------------------------------------
+    # --- requests from API and scheduler ---
 
     async def restart(
         self, alloc_id: str, task: str | None = None, *, all_tasks: bool = False
     ) -> None:
-        """Begin another attempt at one task of an allocation, or at those that run, or at all.
+        """Restart one task, all running tasks, or all tasks of an allocation.
 
         Raises `NotFound` when the allocation is unknown, `Refused` when it or the task has ended.
         """
         await self._find(alloc_id).restart(task, all_tasks=all_tasks)
 
-    async def signal(self, alloc_id: str, task: str | None, name: str) -> None:
-        """Send a signal to the main process of one task, or of all that run; errors as above.
+    async def make_volume(self, volume_id: str, mode: int, owner: tuple[int, int]) -> None:
+        """Create the directory of a volume; -1 in `owner` keeps the creator's ID.
 
-        An unknown signal name means SIGINT, as with the peer.
+        Raises `OSError`.
+        """
+        await self._host.launcher.make_volume(volume_id, mode, owner)
+
+    async def remove_volume(self, volume_id: str) -> None:
+        """Delete the directory of a volume with all its files. Raises `OSError`."""
+        await self._host.launcher.remove_volume(volume_id)
+
+    async def signal(self, alloc_id: str, task: str | None, name: str) -> None:
+        """Send a signal to the main process of one task, or of all running tasks.
+
+        An unknown signal name means SIGINT, as in Nomad. Raises `NotFound` or `Refused`.
         """
         await self._find(alloc_id).signal(task, name)
 
     async def usage(self, alloc_id: str) -> AllocationUsage:
-        """Return what an allocation uses. Raises `NotFound` when it is unknown."""
+        """Return the resource usage of an allocation. Raises `NotFound` when it is unknown."""
         try:
             return await self._find(alloc_id).usage()
-        except Refused:  # it has ended
+        except Refused:  # the allocation has ended
             return of_allocation({}, self._host.clock.now())
 
+    async def brief_usages(
+        self, ids: Iterable[str], sees: Callable[[str], bool]
+    ) -> list[AllocationUsageLine]:
+        """Return short usage lines of the running allocations among `ids`.
+
+        `sees` decides by namespace whether the caller may read an allocation.
+        """
+        found = []
+        for alloc_id in ids:
+            runner = self._running.get(alloc_id)
+            if runner is not None and not runner.is_over and sees(runner.namespace):
+                found.append(await runner.brief_usage())
+            await trio.lowlevel.checkpoint()
+        return found
+
     def checks(self, alloc_id: str) -> list[CheckResult]:
-        """Return what the checks of an allocation's services found last."""
+        """Return the last results of the service checks of an allocation."""
         runner = self._running.get(alloc_id)
         return runner.checks if runner is not None else []
 
     def machine_usage(self) -> MachineUsage:
-        """Return what the machine uses, on average since the last question."""
-        before, self._looked = self._looked, look_at_machine()
-        return of_machine(
+        """Return the host's resource usage, averaged since the previous call."""
+        before, self._looked = self._looked, sample_cpus()
+        return host_usage(
             before,
             self._looked,
             mhz=self._host.mhz,
@@ -127,13 +174,13 @@ class Runner:
         )
 
     def egress(self) -> tuple[bool, str]:
-        """Return whether tasks are kept from some addresses as the settings ask, and how or why not."""
+        """Return whether the egress policy is enforced as configured, and how or why not."""
         return self._host.egress()
 
     async def collect(self, alloc_id: str) -> None:
-        """Remove the directory of an allocation that has ended.
+        """Remove the directory of a terminal allocation.
 
-        Raises `NotFound` when it is unknown, `Refused` when it runs.
+        Raises `NotFound` when the allocation is unknown, `Refused` when it is running.
         """
         if not self._is_known(alloc_id):
             raise NotFound(f'Unknown allocation "{alloc_id}"')
@@ -142,49 +189,57 @@ class Runner:
         await self.remove_directory(alloc_id)
 
     def collect_all(self) -> None:
-        """Have the directories of all that has ended removed; thousands take seconds, so soon."""
+        """Request removal of the directories of all terminal allocations.
+
+        The removal runs in the background: thousands of directories take seconds.
+        """
         self._collection.set()
 
     async def _follow_collections(self) -> None:
-        """Remove what has ended whenever somebody asks, one sweep at a time."""
+        """Run one garbage collection sweep after another, each on request."""
         while True:
             await self._collection.wait()
             self._collection = trio.Event()
             for one in await self.ended():
-                await self.remove_directory(one)
+                with self._host.fences.around(_FENCED_REMOVAL, one):
+                    await self.remove_directory(one)
 
     async def ended(self) -> list[str]:
-        """Return the allocations that have ended and a directory, the oldest first."""
-        present = await trio.to_thread.run_sync(taskdir.present, self._host.alloc_dir)
-        ended = await self._store.read_long(partial(allocations.ended, ids=present))
+        """Return the terminal allocations that still have a directory, oldest first."""
+        present = await self._host.launcher.present()
+        ended = await self._store.read_long(partial(allocations.terminal, ids=present))
         return [one for one in ended if one not in self._running]
 
     async def owners(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """Return namespace and id of the job of each of these allocations."""
-        return await self._store.read_long(partial(allocations.owners, ids=ids))
+        """Return the namespace and ID of the job of each allocation."""
+        return await self._store.read_long(partial(allocations.owning_jobs, ids=ids))
 
     def present(self) -> list[AllocRunner]:
-        """Return the allocations that run here."""
+        """Return the allocations that are running on this host or its clusters."""
         return [one for one in self._running.values() if not one.is_over]
 
     def _is_known(self, alloc_id: str) -> bool:
         return self._store.read(lambda db: allocations.find(db, alloc_id)) is not None
 
     async def converse(
-        self, alloc_id: str, task: str, command: Sequence[str], line: Line, *, tty: bool
+        self, alloc_id: str, task: str, command: Sequence[str], line: MessageChannel, *, tty: bool
     ) -> None:
-        """Run a command inside a task and let a client talk with it. Raises `Refused` as above."""
+        """Run a command inside a task and connect it to a client.
+
+        Raises `NotFound` when the allocation is unknown, `Refused` when it is not running or the
+        limit on sessions is reached.
+        """
         if self._sessions >= _MOST_SESSIONS:
-            raise Refused(f"{_MOST_SESSIONS} commands run inside tasks already: try again later")
+            raise Refused(f"{_MOST_SESSIONS} exec sessions are open already: try again later")
         self._sessions += 1
         try:
             session = await self._find(alloc_id).open_session(task, command, tty=tty)
-            await converse(session, line)
+            await run_exec_session(session, line)
         finally:
             self._sessions -= 1
 
     def has_ended(self, alloc_id: str, task: str) -> bool:
-        """Tell whether a task writes nothing to its log any more."""
+        """Return whether a task has stopped writing to its logs."""
         allocation = self._store.read(lambda db: allocations.find(db, alloc_id))
         if allocation is None or allocation.client_terminal:
             return True
@@ -192,8 +247,13 @@ class Runner:
         return state is not None and state.state == TaskPhase.DEAD
 
     def log(self, alloc_id: str, task: Task, kind: str) -> TaskLog:
-        """Return a task's standard output or error; `kind` is stdout or stderr."""
-        return TaskLog(self._host.directory(alloc_id), task.name, kind, task.log_config)
+        """Return the log of one output stream of a task; `kind` is `stdout` or `stderr`."""
+        return self.logs.log(alloc_id, task.name, kind, task.log_config)
+
+    @property
+    def logs(self) -> Logs:
+        """Return the logs of all tasks."""
+        return self._host.logs
 
     def _find(self, alloc_id: str) -> AllocRunner:
         runner = self._running.get(alloc_id)
@@ -203,27 +263,52 @@ class Runner:
             raise Refused("Task not running")
         raise NotFound(f'Unknown allocation "{alloc_id}"')
 
-    # ---- its life -----------------------------------------------------------------------------------
+    # --- main loop ---
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the node's allocations as the store wants them, until cancelled; then let go."""
+        """Apply the desired state of the store until cancelled.
+
+        Cancelling releases the tasks: they keep running.
+        """
         await self._make_room()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._follow_removals)
-            nursery.start_soon(self._follow_collections)
-            topics = [allocations.node_topic(node_id) for node_id in self._hosts]
-            topics += [f"nodes/{node_id}" for node_id in self._hosts]
+            keep_running = self._host.fences.keep_running
+            nursery.start_soon(keep_running, "removed allocations", self._follow_removals)
+            nursery.start_soon(keep_running, "collected allocations", self._follow_collections)
+            await nursery.start(self._follow_changes)
+            task_status.started()
+
+    async def _follow_changes(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Apply the changes of the scheduler.
+
+        A restart of this loop after an error does not affect running tasks.
+        """
+        topics = [allocations.node_topic(node_id) for node_id in self._hosts]
+        topics += [TOPIC, *(f"nodes/{node_id}" for node_id in self._hosts)]
+
+        async def follow() -> None:
+            nonlocal task_status
             while True:
                 with self._store.watch(*topics) as changes:
                     self._renew_metadata()
                     self._sync()
                     task_status.started()
                     task_status = trio.TASK_STATUS_IGNORED
-                    await changes.wait()
+                    with trio.move_on_after(self._until_next_attempt()):
+                        await changes.wait()
+
+        await self._host.fences.keep_running("allocations", follow)
+
+    def _until_next_attempt(self) -> float:
+        """Return the seconds until an allocation that failed to start is tried again."""
+        at = self._host.fences.next_time(_FENCED)
+        return float("inf") if at is None else max(at - self._host.clock.now(), 0) / SECOND
 
     def _renew_metadata(self) -> None:
-        """Have tasks that begin find the metadata that their node has now."""
+        """Update the node metadata that newly started tasks see."""
         index = self._store.read(lambda db: db.table_index("nodes"))
         if index == self._nodes_seen:
             return
@@ -233,58 +318,72 @@ class Runner:
                 host.renew_metadata(node.meta)
 
     def _sync(self) -> None:
-        """Look at everything that the scheduler has changed since the last time."""
+        """Apply all changes of the scheduler since the previous call."""
         look = partial(
-            wanted,
+            load_desired,
             node_ids=self._hosts,
             after=self._seen,
             known=self._running,
             now=self._host.clock.now(),
         )
-        # Those that end first: what begins may have to wait for them.
+        # Stop allocations first, because new ones may have to wait for their end.
+        seen, failed, fences = self._seen, False, self._host.fences
         for one in sorted(self._store.read(look), key=lambda one: one.is_to_run):
             allocation = one.allocation
-            self._seen = max(self._seen, allocation.alloc_modify_index)
-            if known := self._running.get(allocation.id):
-                known.update(allocation, one.job)
-            elif not allocation.client_terminal:
-                self._begin(one)
+            seen = max(seen, allocation.alloc_modify_index)
+            with fences.unless_held(_FENCED, allocation.id) as has_turn:
+                if not has_turn:
+                    pass
+                elif known := self._running.get(allocation.id):
+                    known.update(allocation, one.job)
+                elif not allocation.client_terminal:
+                    self._begin(one)
+            failed = failed or fences.of(_FENCED, allocation.id) is not None
+        if not failed:  # otherwise all of these changes are applied again
+            self._seen = seen
 
-    def _begin(self, one: Wanted) -> None:
+    def _begin(self, one: DesiredAllocation) -> None:
         host, running = self._hosts[one.allocation.node_id], self._running.values()
-        before = ends_before(one.allocation, running, host.capacity, self._is_known)
+        before = predecessors_of(one.allocation, running, host.capacity, self._is_known)
         runner = AllocRunner(host, one.allocation, one.job, one.pasts, before)
         self._running[runner.id] = runner
         assert self._nursery is not None  # noqa: S101  # set by `run`
         self._nursery.start_soon(self._run_allocation, runner)
 
     async def _run_allocation(self, runner: AllocRunner) -> None:
+        fences = self._host.fences
         await runner.run()
-        await self._host.secret_dirs.release(self._host.directory(runner.id))
-        # As long as the store does not know its end, it would take a change for a reason to begin.
+        with fences.around(_FENCED_REMOVAL, runner.id):
+            await self._host.secret_dirs.release(runner.id)
+        # Until the store has the final status, it would treat any change as a reason to start
+        # again.
         await runner.reported()
         del self._running[runner.id]
         if runner.is_purged:
-            await self.remove_directory(runner.id)
+            with fences.around(_FENCED_REMOVAL, runner.id):
+                await self.remove_directory(runner.id)
 
     async def end_all(self) -> None:
-        """End every task, and say nothing of it: it is the daemon that ends, not they."""
+        """Stop every task without reporting it.
+
+        The daemon exits; the tasks did not end on their own.
+        """
         self._host.reports.silence()
         async with trio.open_nursery() as nursery:
             for runner in self._running.values():
                 nursery.start_soon(runner.abort, _DEV_GRACE)
 
     async def destroy_all(self) -> None:
-        """Kill what is left of every task."""
+        """Kill the remaining processes of all tasks."""
         async with trio.open_nursery() as nursery:
             for alloc_id, runner in self._running.items():
                 if not runner.is_over:
                     nursery.start_soon(self._hosts[runner.node_id].destroy, alloc_id)
 
-    # ---- what is not known any more -----------------------------------------------------------------
+    # --- purged allocations ---
 
     async def _follow_removals(self) -> None:
-        """Tidy up at the start, and whenever the store has forgotten allocations."""
+        """Clean up at startup, and whenever allocations are purged from the store."""
         topics = [allocations.removed_topic(node_id) for node_id in self._hosts]
         while True:
             with self._store.watch(*topics) as removals:
@@ -292,118 +391,136 @@ class Runner:
                 await removals.wait()
 
     async def _make_room(self) -> None:
-        """End what runs here of forgotten allocations: their room and ports may be others' already."""
+        """Stop purged allocations.
+
+        Their resources and ports may be assigned to other allocations already.
+        """
         with trio.move_on_after(_LEAVING):
             async with trio.open_nursery() as nursery:
                 for alloc_id in await self._forgotten():
                     nursery.start_soon(self._host.destroy, alloc_id)
 
     async def _tidy(self) -> None:
-        """End what runs and remove what lies here of allocations that the store does not know."""
-        # Before anything else begins in the room that they are to leave.
-        known = self._store.read(partial(allocations.known, ids=self._running))
+        """Stop the processes and remove the directories of unknown allocations."""
+        # Stop them before any allocation starts that reuses their resources.
+        known = self._store.read(partial(allocations.existing_ids, ids=self._running))
         for alloc_id in self._running.keys() - known:
             self._running[alloc_id].purge()
-        for alloc_id in self._host.secret_dirs.allocations() - self._running.keys():
-            await self._host.secret_dirs.release(self._host.directory(alloc_id))
+        for alloc_id in await self._over(self._host.secret_dirs.allocations()):
+            await self._host.secret_dirs.release(alloc_id)
         async with trio.open_nursery() as nursery:
             for alloc_id in await self._forgotten():
                 nursery.start_soon(self._remove, alloc_id)
 
+    async def _over(self, ids: Set[str]) -> Set[str]:
+        """Return those that the store does not know, or that have ended, and that do not run here.
+
+        It does not say enough that one does not run here: nothing does yet when a daemon begins.
+        """
+
+        def look(db: ReadSnapshot) -> set[str]:
+            return {*(ids - allocations.existing_ids(db, ids)), *allocations.terminal(db, ids)}
+
+        return await self._store.read_long(look) - self._running.keys()
+
     async def _forgotten(self) -> set[str]:
-        """Return the allocations that the store does not know, and of which something lies here."""
-        present = await trio.to_thread.run_sync(taskdir.present, self._host.alloc_dir)
-        known = await self._store.read_long(partial(allocations.known, ids=present))
+        """Return the allocations that have local files or processes but are not in the store."""
+        present = await self._host.launcher.present()
+        known = await self._store.read_long(partial(allocations.existing_ids, ids=present))
         return set(present) - known - set(self._running)
 
     async def _remove(self, alloc_id: str) -> None:
-        for host in self._hosts.values():
-            await host.destroy(alloc_id)
-        await self.remove_directory(alloc_id)
+        with self._host.fences.around(_FENCED_REMOVAL, alloc_id):
+            for host in self._hosts.values():
+                await host.destroy(alloc_id)
+            await self.remove_directory(alloc_id)
 
     async def remove_directory(self, alloc_id: str) -> None:
-        """Remove the directory of an allocation that has ended; its logs are put aside."""
-        await trio.to_thread.run_sync(self._remove_directory, alloc_id, limiter=self._removing)
-
-    def _remove_directory(self, alloc_id: str) -> None:
-        root = self._host.directory(alloc_id)
-        try:
-            kept_logs.keep(root, self._host.logs_dir / alloc_id)
-        except OSError as error:
-            _log.warning("the logs of allocation %s cannot be kept: %s", alloc_id, error)
-        taskdir.remove(root)
-        if self._host.uids:
-            self._host.uids.release(alloc_id)
+        """Remove the directory of a terminal allocation and retain its logs."""
+        alloc_id, launcher = alloc_id.removesuffix(GONE), self._host.launcher
+        async with self._removing:
+            try:
+                await launcher.keep(alloc_id)
+            except OSError as error:
+                _log.warning("the logs of allocation %s cannot be retained: %s", alloc_id, error)
+            try:
+                await launcher.remove(alloc_id)
+            except OSError as error:
+                _log.warning("files of allocation %s cannot be removed: %s", alloc_id, error)
 
 
 @asynccontextmanager
 async def open_runner(
     store: Store,
     clock: Clock,
-    config: Config,
+    config: Settings,
     ids: Iterator[str],
-    signer: Signer,
-    variables: Variables,
-    credentials: Credentials,
+    signer: IdentitySigner,
+    variables: VariableReader,
+    credentials: TokenProvider,
     launcher: Launcher,
     *,
     drivers: Mapping[str, Driver] | None = None,
-    groups: Groups | None = None,
+    holding: TaskCgroups | None = None,
+    guard: "TaskEgressPolicy | None" = None,
     environment: Mapping[str, str] = os.environ,
-    listeners: Listeners = nobody,
+    listeners: Listeners = no_listeners,
     chance: Callable[[], float] | None = None,
     pool_drivers: Mapping[str, Mapping[str, Driver]] = MappingProxyType({}),
-) -> AsyncIterator[Runner]:
-    """Register this machine as a node and run its allocations.
+    fences: Fences | None = None,
+    is_separated: bool = False,
+) -> AsyncIterator[NodeRunner]:
+    """Register this host as a node and run its allocations.
 
-    At the end of the block tasks live on, and are found again by the next runner; in development
-    they are ended. Either takes less than five seconds. `drivers` and `groups` replace those of the
-    machine. Of `environment`, the agent's own, tasks get the variables of an allow list.
-    `listeners` tells who listens on ports already; `chance` gives random numbers from 0 up to 1;
-    `pool_drivers` are those of each pool of a cluster.
+    When the block ends, tasks keep running and the next runner re-attaches to them. In development
+    mode they are stopped. Either takes less than five seconds.
+
+    `drivers` replace the host's drivers. `holding` is the process group setup and `guard` the
+    egress policy; both are created here by default. Tasks inherit an allow-listed part of
+    `environment`, the agent's own environment. `listeners` returns the listening sockets on given
+    ports. `chance` returns random numbers in [0, 1). `pool_drivers` are the drivers of each cluster
+    pool. `is_separated` means that the launcher has privileges that the daemon lacks.
     """
-    inherited = passed_on(
+    fences = fences or Fences(clock)
+    inherited = inherited_environment(
         environment, config.task_environment, bundled=getattr(sys, "frozen", False)
     )
-    groups = groups or cgroup.find(config.groups_of) or Scanner()
-    uids = guard = None
+    holding = holding or hold(config, (os.geteuid(), os.getegid()))
     if drivers is None:
-        uids = open_uids(config.task_uids, config.alloc_dir)
-        bounds = find_bounds(groups, config)
-        places = cgroup.places(groups.parent, bounds[0].parent)
-        if config.task_egress != OPEN or any(map(cgroup.is_guarded, places)):
-            from daemon.runner.egress import guarded  # few ask for it
-
-            guard = guarded(config, places)
-        drivers = await drivers_of(groups, inherited, launcher, config, uids, bounds)
-    taskdir.make_root(config.alloc_dir)
-    raise_limit()
-    keep_descriptors()
-    node = await register(
-        store, config, drivers, next(ids), clock.now(), guard.attributes if guard else {}
-    )
+        drivers = await drivers_of(holding, inherited, launcher, config)
+    raise_fd_limit()
+    set_cloexec()
+    attributes = {
+        "launcher.separated": str(is_separated).lower(),
+        **(guard.attributes if guard else {}),
+    }
+    node = await register(store, config, drivers, next(ids), clock.now(), attributes)
+    fetcher = fetcher_of(config)
+    await trio.to_thread.run_sync(discard, fetcher.staging)  # left by a daemon that was killed
     resources = node.node_resources
-    reports = Reports(store, clock, ids)
-    host = Host(
+    reports = ReportQueue(store, clock, ids, fences)
+    host = RuntimeContext(
         node_id=node.id,
         capacity=node.capacity,
         alloc_dir=config.alloc_dir,
         logs_dir=config.logs_dir,
+        logs=Logs(launcher, config.output_dir),
         store=store,
         variables=variables,
         credentials=credentials,
         launcher=launcher,
-        secret_dirs=SecretDirs(str(config.alloc_dir)),
+        secret_dirs=SecretsTmpfs(str(config.alloc_dir), launcher),
         rendering=trio.CapacityLimiter(1),
         clock=clock,
+        fences=fences,
         drivers={name: driver for name, driver in drivers.items() if node.drivers[name].healthy},
         reports=reports,
-        sweeper=Sweeper(),
-        fetcher=fetcher_of(config),
+        sweeper=LogRotator(fences=fences),
+        fetcher=fetcher,
         volumes={one.name: one for one in config.host_volumes},
         values=node_values(node, config.region),
         environment=inherited,
-        parent_cgroup=groups.parent,
+        parent_cgroup=holding.groups.parent,
         mhz=resources.cpu.cpu_shares / max(1, resources.cpu.total_cpu_cores),
         signer=signer,
         issuer=config.issuer,
@@ -412,29 +529,32 @@ async def open_runner(
         task_socket=config.task_socket_path,
         listeners=listeners,
         chance=chance or random.SystemRandom().random,
-        uids=uids,
         egress=guard.check if guard else unguarded,
     )
     clusters = None
     if config.pools or any(one.engine for one in store.read(nodes.every)):
-        from daemon.runner.pools import find_clusters  # few have any
+        # Imported late, because few hosts have clusters.
+        from daemon.runner.cluster_nodes import find_clusters
 
         path = environment.get("PATH", os.defpath)
         clusters = await find_clusters(host, config, pool_drivers, ids, path)
-    runner = Runner(store, host, clusters.hosts if clusters else ())
+    runner = NodeRunner(store, host, clusters.hosts if clusters else ())
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(reports.run)
-            nursery.start_soon(host.sweeper.run)
+            nursery.start_soon(fences.keep_running, "reports of tasks", reports.run)
+            nursery.start_soon(fences.keep_running, "logs of tasks", host.sweeper.run)
             await nursery.start(runner.run)
             if clusters:
-                nursery.start_soon(clusters.mirror.run)
-            nursery.start_soon(
-                keep_room, config, runner.ended, runner.owners, runner.remove_directory
-            )
-            nursery.start_soon(keep_logs, config, clock)
+                nursery.start_soon(clusters.mirror.run)  # fenced: its loops survive errors
+            removing = (runner.ended, runner.owners, runner.remove_directory)
+            rooms = partial(enforce_retention, config, *removing, measure=launcher.measure)
+            nursery.start_soon(fences.keep_running, "directories of what has ended", rooms)
+            logs = partial(retain_logs, config, clock, launcher)
+            nursery.start_soon(fences.keep_running, "logs of what has ended", logs)
             if config.alloc_disk_limit != DISK_OFF:
-                nursery.start_soon(disk.watch, runner.present, config.alloc_disk_seconds)
+                period = config.alloc_disk_seconds
+                watch = partial(disk_usage.watch, runner.present, launcher.measure, period, fences)
+                nursery.start_soon(fences.keep_running, "disk usage", watch)
             try:
                 yield runner
             finally:
@@ -447,5 +567,6 @@ async def open_runner(
             with trio.move_on_after(_DEV_LAST, shield=True):
                 await runner.destroy_all()
             with trio.CancelScope(shield=True):
-                await host.secret_dirs.release()
-        groups.release()
+                for alloc_id in host.secret_dirs.allocations():
+                    await host.secret_dirs.release(alloc_id)
+        holding.release()

@@ -1,1 +1,1 @@
-"""The decision: a pure function from what is, and what is wanted, to what shall change."""
+"""The scheduler: a pure function from current state and desired state to a plan."""

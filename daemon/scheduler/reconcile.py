@@ -1,51 +1,62 @@
-"""Reconcile: what should be of one group against what is, for service and batch jobs.
+"""Reconcile the desired and the current state of one group, for service and batch jobs.
 
-Once its allocations are sorted (`sorting`), what is missing up to the count is to be placed, and
-what is outdated to be replaced as fast as the rollout allows. Nothing is decided about nodes
-here. How many of each there are is what annotations show (golden: plan, deploy-canary, evaluate).
+The input are sorted allocations (`alloc_sets`). Missing allocations up to the count are to be placed,
+and outdated ones are replaced as fast as the rollout permits. No nodes are chosen here. The numbers
+appear in plan annotations (recorded from Nomad: plan, deploy-canary, evaluate).
 """
 
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from daemon.scheduler import rollout, sorting
-from daemon.scheduler.names import Names
-from daemon.scheduler.sorting import LOST, MIGRATED, NOT_NEEDED, Situation, counted, is_lost
+from daemon.scheduler import alloc_sets, rollout
+from daemon.scheduler.alloc_names import AllocNameIndex
+from daemon.scheduler.alloc_sets import (
+    LOST,
+    MIGRATED,
+    NOT_NEEDED,
+    ReconcileContext,
+    is_on_lost_node,
+    without_ids,
+)
 from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.evaluation import DesiredUpdates
 from storage.records.group import TaskGroup
 from storage.records.node import Node
 
 
-class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """One allocation that is to be placed: for another one, or as a canary."""
+class MissingAllocation(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocation to be placed, as a replacement or as a canary."""
 
     name: str
     previous: Allocation | None = None
-    rescheduled: bool = False  # the other one failed: it stops when this one has a place
+    rescheduled: bool = False  # the previous one failed and stops when this one is placed
     canary: bool = False
-    downgrade: bool = False  # takes the version of the other one: the new one is on trial
+    # Keeps the version of the previous one, because the new version has canaries.
+    downgrade: bool = False
 
 
 class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan does to one group."""
+    """The changes of a plan to one group."""
 
     stop: list[tuple[Allocation, str]] = []  # with the description
     update: list[Allocation] = []  # in place
-    replace: list[Missing] = []  # the other one stops when this one has a place
-    replace_if: list[Missing] = []  # likewise, as far as what is missing finds no place
-    limit: int = 0  # how many may be replaced or begin at this time
-    place: list[Missing] = []
-    fresh: int = 0  # how many are placed besides, under names that `names` gives
-    names: Names | None = None
+    replace: list[MissingAllocation] = []  # the previous one stops when this one is placed
+    # The previous one stops as far as missing allocations cannot be placed.
+    replace_if: list[MissingAllocation] = []
+    limit: int = 0  # how many may be replaced or started now
+    place: list[MissingAllocation] = []
+    fresh: int = 0  # how many to place in addition, with names from `names`
+    names: AllocNameIndex | None = None
     later: list[tuple[int, Allocation]] = []  # due times of delayed reschedules
     counts: DesiredUpdates = DesiredUpdates()
-    complete: bool = True  # whether no deployment waits for this group
+    complete: bool = True  # whether the group is complete as far as any deployment is concerned
 
 
-def reconcile(situation: Situation, name: str, allocations: Iterable[Allocation]) -> GroupChange:
-    """Return what is to be done about one group, and let the rollout concern it."""
+def reconcile(
+    situation: ReconcileContext, name: str, allocations: Iterable[Allocation]
+) -> GroupChange:
+    """Return the changes to one group, and include it in the rollout."""
     group = situation.job.group(name)
     known = list(allocations)
     if group is None or not group.count:
@@ -55,18 +66,19 @@ def reconcile(situation: Situation, name: str, allocations: Iterable[Allocation]
 
 
 def _without(allocations: list[Allocation], nodes: Mapping[str, Node]) -> GroupChange:
-    """Return the change that ends a group."""
+    """Return the change that stops a whole group."""
     stop = [
-        (one, LOST if is_lost(one, nodes) else NOT_NEEDED) for one in sorting.by_number(allocations)
+        (one, LOST if is_on_lost_node(one, nodes) else NOT_NEEDED)
+        for one in alloc_sets.by_number(allocations)
     ]
     return GroupChange(stop=stop, counts=DesiredUpdates(stop=len(stop)))
 
 
 class _Reconciliation:
-    """One group on its way to what it should be; the steps of `change` are taken in order."""
+    """The reconciliation of one group; `change` runs its steps in order."""
 
     def __init__(
-        self, situation: Situation, group: TaskGroup, allocations: list[Allocation]
+        self, situation: ReconcileContext, group: TaskGroup, allocations: list[Allocation]
     ) -> None:
         self._situation = situation
         self._rollout = situation.rollout
@@ -75,36 +87,37 @@ class _Reconciliation:
             one.desired_status == DesiredStatus.RUN and not situation.is_older(one)
             for one in allocations
         )
-        # Work that ends by itself is not rolled out; where nothing is, none promotes canaries.
+        # Batch jobs have no rollout; without a current deployment no one can promote canaries.
         self._max_parallel = 0 if situation.batch else rollout.max_parallel(group)
         self._canaries_wanted = group.update.canary if group.update and self._max_parallel else 0
-        self._sets = sets = sorting.sort(situation, allocations)
+        self._sets = sets = alloc_sets.sort(situation, allocations)
         sets.ignored += situation.ended.get(group.name, 0)
-        self._names = Names(
+        self._names = AllocNameIndex(
             situation.job.id, group.name, [*sets.keep, *sets.migrate, *sets.lost, *sets.failed]
         )
         state = self._rollout.group(group.name)
         self._promoted = state is not None and state.promoted
-        # Whether canaries of the new version wait for their promotion beside the others.
+        # Whether canaries of the new version run next to the old version and wait for promotion.
         self._on_trial = state is not None and bool(state.desired_canaries) and not self._promoted
         self._lacks_canaries = False
-        self._canaries: list[Missing] = []
-        self._missing: list[Missing] = []
+        self._canaries: list[MissingAllocation] = []
+        self._missing: list[MissingAllocation] = []
         self._fresh = 0
-        self._begun = 0  # how many the version changes or adds; what a deployment is about
+        # Number of allocations that the version adds or replaces, the size of the deployment.
+        self._begun = 0
 
     def change(self) -> GroupChange:
-        """Return what is to be done."""
+        """Return the changes."""
         sets = self._sets
         sets.stop += [(one, LOST) for one in sets.lost]
         canary_ids = self._rollout.canaries()
-        sorting.stop_surplus(
+        alloc_sets.stop_surplus(
             sets,
             self._group.count,
             apart=self._apart(),
             promoted=canary_ids if not self._on_trial else set(),
         )
-        sorting.sort_updates(self._situation, self._group, sets)
+        alloc_sets.sort_updates(self._situation, self._group, sets)
         self._try_first([one for one in [*sets.keep, *sets.failed] if one.id in canary_ids])
         self._find_missing()
         limit = self._limit()
@@ -146,20 +159,20 @@ class _Reconciliation:
         )
 
     def _apart(self) -> set[str]:
-        """Return the ids that do not count: canaries on trial stand beside what they may replace."""
+        """Return the IDs of allocations that do not count: canaries that wait for promotion."""
         return self._rollout.canaries() if self._on_trial else set()
 
     @property
     def _ready(self) -> bool:
-        """Tell whether the rollout may go on: not paused, not failed, not on trial."""
+        """Return whether the rollout may continue: not paused, failed, or waiting for promotion."""
         return not (self._rollout.held or self._on_trial)
 
-    # ---- canaries ----------------------------------------------------------------------------------
+    # --- canaries ---
 
     def _try_first(self, canaries: list[Allocation]) -> None:
-        """Let canaries run before anything is replaced, unless they have been promoted."""
+        """Place canaries before anything is replaced, unless they are promoted."""
         lacking = self._canaries_wanted - len(canaries)
-        # What they are to replace may have gone meanwhile; the deployment waits for them all the same.
+        # The outdated allocations may be gone, but the deployment still waits for the canaries.
         tried = bool(self._sets.outdated) or self._on_trial
         self._lacks_canaries = tried and lacking > 0 and not self._promoted
         if not self._lacks_canaries:
@@ -167,14 +180,14 @@ class _Reconciliation:
         self._on_trial = True
         if not self._rollout.held:
             names = self._names.canaries(lacking, existing=canaries, to_replace=self._sets.outdated)
-            self._canaries = [Missing(name=name, canary=True) for name in names]
+            self._canaries = [MissingAllocation(name=name, canary=True) for name in names]
 
-    # ---- missing -----------------------------------------------------------------------------------
+    # --- missing allocations ---
 
     def _find_missing(self) -> None:
-        """Find what failed or is lost and must be replaced, and how many are missing besides."""
+        """Find failed and lost allocations to replace, and the number of missing ones."""
         sets, apart = self._sets, self._apart()
-        there = len(counted([*sets.keep, *sets.failed], apart)) + len(sets.migrate)
+        there = len(without_ids([*sets.keep, *sets.failed], apart)) + len(sets.migrate)
         room = max(self._group.count - there, 0)
         lost = sets.lost[:room]
         self._fresh = room - len(lost)
@@ -185,11 +198,12 @@ class _Reconciliation:
         changed = len(sets.in_place) + len(sets.outdated)
         self._begun = changed + len(self._missing) + self._fresh
 
-    def _successor(self, one: Allocation, *, rescheduled: bool = False) -> Missing:
-        canary = sorting.is_canary(one)
-        # On trial two have one name on purpose; else what has come meanwhile keeps it.
+    def _successor(self, one: Allocation, *, rescheduled: bool = False) -> MissingAllocation:
+        canary = alloc_sets.is_canary(one)
+        # With canaries, two allocations share a name on purpose. Otherwise a newer one keeps the
+        # name.
         keeps_name = canary or self._on_trial
-        return Missing(
+        return MissingAllocation(
             name=one.name if keeps_name else self._names.for_replacement(one),
             previous=one,
             rescheduled=rescheduled,
@@ -198,9 +212,9 @@ class _Reconciliation:
         )
 
     def _hold_back(self) -> None:
-        """Begin nothing while the rollout is held; what is lost or failed is replaced all the same.
+        """Start nothing while the rollout is held; lost and failed allocations are still replaced.
 
-        But what belongs to a failed deployment is not tried again.
+        Allocations of a failed deployment are not retried.
         """
         if self._ready:
             return
@@ -217,26 +231,26 @@ class _Reconciliation:
                 )
             ]
 
-    # ---- outdated ----------------------------------------------------------------------------------
+    # --- outdated allocations ---
 
     def _limit(self) -> int:
-        """Return how many may be replaced or begin at this time."""
+        """Return how many allocations may be replaced or started now."""
         if not self._ready:
             return 0
         if not self._max_parallel or not (self._sets.outdated or self._sets.migrate):
             return self._group.count
         return self._rollout.room_to_update(self._group, self._sets.keep)
 
-    def _replacements(self, limit: int) -> list[Missing]:
+    def _replacements(self, limit: int) -> list[MissingAllocation]:
         return [
-            Missing(name=self._names.for_replacement(one), previous=one)
+            MissingAllocation(name=self._names.for_replacement(one), previous=one)
             for one in self._sets.outdated[:limit]
         ]
 
-    # ---- deployment --------------------------------------------------------------------------------
+    # --- deployment ---
 
     def _deploy(self) -> None:
-        """Let the deployment concern this group, and begin one for a version that has none."""
+        """Include the group in the deployment; create one for a new version."""
         name = self._group.name
         canaries = self._canaries_wanted if self._lacks_canaries else 0
         state = self._rollout.group(name)
@@ -252,6 +266,6 @@ class _Reconciliation:
             self._rollout.begin(self._group, total=self._begun, canaries=canaries)
 
     def _is_complete(self, *, settled: bool) -> bool:
-        """Tell whether the deployment need not wait for this group any more."""
+        """Return whether the deployment no longer needs to wait for this group."""
         name = self._group.name
         return self._rollout.group(name) is None or (settled and self._rollout.is_healthy(name))

@@ -1,8 +1,8 @@
-"""Rescheduling: whether and when a failed allocation is placed again, and what is remembered.
+"""Rescheduling: whether and when a failed allocation is placed again, and its history.
 
-The delay before the first time is the policy's; how it grows is its function's business. The
-failures behind an allocation are kept in its tracker, which its replacement inherits
-(golden: reschedule, evaluate).
+The policy sets the first delay and the function by which it grows. The reschedule tracker of an
+allocation lists earlier failures, and its replacement inherits the list (recorded from Nomad:
+reschedule, evaluate).
 """
 
 from collections.abc import Iterable
@@ -25,13 +25,13 @@ from storage.records.times import nanoseconds
 OK = "ok"
 NO_PLACE = "no placement"
 
-_NEARLY_NOW = SECOND  # a reschedule that is due so soon is done at once
-_TOGETHER = 5 * SECOND  # reschedules that are due so close together share an evaluation
-_KEPT_EVENTS = 5  # older ones of a tracker without a limit of attempts
+_NEARLY_NOW = SECOND  # a reschedule that is due within this time happens immediately
+_TOGETHER = 5 * SECOND  # reschedules within this time share an evaluation
+_KEPT_EVENTS = 5  # history of a tracker without a limit on attempts
 
 
-class When(Enum):
-    """What happens to a failed allocation."""
+class RescheduleTiming(Enum):
+    """When to reschedule a failed allocation."""
 
     NOW = "now"
     LATER = "later"
@@ -44,23 +44,23 @@ def decide(
     evaluation: Evaluation,
     deployment: Deployment | None,
     now: int,
-) -> When:
-    """Return what happens to a failed allocation.
+) -> RescheduleTiming:
+    """Return when to reschedule a failed allocation.
 
-    While its deployment goes on, the deployment's watcher decides first: it marks what may be
-    rescheduled. `LATER` is returned once; then a follow-up evaluation has been made.
+    During a deployment its watcher decides first and marks allocations that may be rescheduled.
+    `LATER` is returned once; after that a follow-up evaluation exists.
     """
     desired = allocation.desired
     if _held_back(allocation, deployment):
-        return When.NOT
+        return RescheduleTiming.NOT
     if desired.transition.force_reschedule and allocation.client_terminal:
-        return When.NOW
+        return RescheduleTiming.NOW
     due = due_at(allocation, policy)
     if due is None:
-        return When.NOT
+        return RescheduleTiming.NOT
     if desired.followup_eval_id == evaluation.id or due - now <= _NEARLY_NOW:
-        return When.NOW
-    return When.NOT if desired.followup_eval_id else When.LATER
+        return RescheduleTiming.NOW
+    return RescheduleTiming.NOT if desired.followup_eval_id else RescheduleTiming.LATER
 
 
 def _held_back(allocation: Allocation, deployment: Deployment | None) -> bool:
@@ -70,7 +70,7 @@ def _held_back(allocation: Allocation, deployment: Deployment | None) -> bool:
 
 
 def due_at(allocation: Allocation, policy: ReschedulePolicy | None) -> int | None:
-    """Return when a failed allocation is to be placed again, None for never; nanoseconds."""
+    """Return when to place a failed allocation again in nanoseconds, None for never."""
     if policy is None or allocation.client_status not in (ClientStatus.FAILED, ClientStatus.LOST):
         return None
     failed = failed_at(allocation)
@@ -85,16 +85,16 @@ def due_at(allocation: Allocation, policy: ReschedulePolicy | None) -> int | Non
 
 
 def failed_at(allocation: Allocation) -> int:
-    """Return when the last task of an allocation ended; nanoseconds."""
+    """Return when the last task of an allocation ended, in nanoseconds."""
     states = (allocation.client.task_states or {}).values()
     ends = [nanoseconds(state.finished_at) for state in states if state.finished_at]
     return max(ends, default=allocation.modify_time)
 
 
 def next_delay(policy: ReschedulePolicy, events: list[RescheduleEvent], failed: int) -> int:
-    """Return how long to wait after a failure, in nanoseconds; `events` are the earlier ones.
+    """Return the delay after a failure in nanoseconds; `events` are the earlier reschedules.
 
-    A delay that has reached its limit begins anew after a run that was longer than it.
+    A delay that has reached its maximum is reset after a run longer than the delay.
     """
     if not events or policy.delay_function not in (
         DelayFunction.EXPONENTIAL,
@@ -127,7 +127,7 @@ def _events(allocation: Allocation) -> list[RescheduleEvent]:
 def tracker_for_next(
     allocation: Allocation, policy: ReschedulePolicy | None, now: int
 ) -> RescheduleTracker:
-    """Return what the replacement of a failed allocation remembers of it and its predecessors."""
+    """Return the reschedule tracker for the replacement of a failed allocation."""
     policy = policy or ReschedulePolicy()
     events = _events(allocation)
     event = RescheduleEvent(
@@ -143,8 +143,8 @@ def tracker_for_next(
     return RescheduleTracker(events=[*kept, event], last_reschedule=OK)
 
 
-def without_place(allocation: Allocation) -> Allocation:
-    """Return a failed allocation with the note that no place was found for its replacement."""
+def note_unplaced(allocation: Allocation) -> Allocation:
+    """Return a failed allocation, marked as one whose replacement could not be placed."""
     tracker = allocation.desired.reschedule_tracker or RescheduleTracker(events=[])
     desired = msgspec.structs.replace(
         allocation.desired,
@@ -153,8 +153,8 @@ def without_place(allocation: Allocation) -> Allocation:
     return msgspec.structs.replace(allocation, desired=desired)
 
 
-def batches(due: Iterable[tuple[int, Allocation]]) -> list[tuple[int, list[Allocation]]]:
-    """Return what is due later in batches, each with the time of its first; nanoseconds."""
+def group_by_time(due: Iterable[tuple[int, Allocation]]) -> list[tuple[int, list[Allocation]]]:
+    """Return delayed reschedules in batches, each with its earliest time in nanoseconds."""
     made: list[tuple[int, list[Allocation]]] = []
     for at, allocation in sorted(due, key=lambda one: (one[0], one[1].id)):
         if not made or at - made[-1][0] >= _TOGETHER:

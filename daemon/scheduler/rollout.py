@@ -1,9 +1,9 @@
-"""Rollout: the deployment that a plan works for, and how fast it lets a version replace another.
+"""The rollout: the deployment that a plan belongs to, and the pace of replacement.
 
-Each new version of a service or system job that changes allocations gets a deployment, the
-first one included, when its groups say how to update (golden: deploy-rolling). A newer version
-or a stop cancels it. Here it is begun, advanced by what a plan places, and finished when all is
-healthy; health and promotion are noted by others.
+Each new version of a service or system job that changes allocations gets a deployment, including
+the first version. Its groups must have an `update` block (recorded from Nomad: deploy-rolling). A
+newer version or a stop cancels it. This module creates a deployment, counts placements, and
+completes it when all allocations are healthy. Health and promotion are recorded elsewhere.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,14 +42,14 @@ class Rollout:
         now: int,
         ids: Iterator[str],
     ) -> None:
-        """`latest` is the newest deployment of the job, whatever its version and status."""
+        """Take the job's newest deployment as `latest`, of any version and status."""
         self._job = job
         self._latest = latest
         self._evaluation = evaluation
         self._now = now
         self._ids = ids
         self._changed: dict[str, Deployment] = {}
-        # Of this version and not yet successful, or begun by this plan.
+        # The deployment of this version, unless it was successful, or the one created by this plan.
         self.current: Deployment | None = None
         self.old: Deployment | None = None
         if latest is not None:
@@ -66,7 +66,7 @@ class Rollout:
         self.old = latest
 
     def of_this_version(self, deployment: Deployment | None) -> bool:
-        """Tell whether a deployment is one of the job's current version."""
+        """Return whether a deployment belongs to the job's current version."""
         return (
             deployment is not None
             and self._job is not None
@@ -83,40 +83,43 @@ class Rollout:
         self._changed[changed.id] = changed
         return changed
 
-    # ---- how far it is ---------------------------------------------------------------------------
+    # --- progress ---
 
     @property
     def id(self) -> str:
-        """Return the id of the deployment that an evaluation is for, empty without any."""
+        """Return the deployment ID of the evaluation, empty without a deployment."""
         deployment = self.current or self._latest
         return deployment.id if deployment else ""
 
     def id_for(self, group_name: str) -> str:
-        """Return the id that new allocations of a group carry, empty when it is not deployed."""
+        """Return the deployment ID for new allocations of a group, empty if it is not deployed."""
         state = self.group(group_name)
         return self.current.id if state and self.current and self.current.active else ""
 
     @property
     def is_over(self) -> bool:
-        """Tell whether this version has been deployed: what is placed anew of it is none of a rollout."""
+        """Return whether this version was deployed successfully.
+
+        Later placements of the version are not part of a rollout.
+        """
         return self.old is not None and self.of_this_version(self.old)
 
     @property
     def held(self) -> bool:
-        """Tell whether it was paused or has failed, so that it must not go on."""
+        """Return whether the deployment is paused or failed, so that it must not continue."""
         return self.current is not None and self.current.status != DeploymentStatus.RUNNING
 
     @property
     def failed(self) -> bool:
-        """Tell whether it has failed."""
+        """Return whether the deployment has failed."""
         return self.current is not None and self.current.status == DeploymentStatus.FAILED
 
     def group(self, name: str) -> DeploymentGroup | None:
-        """Return how far a group is, None when the deployment does not concern it."""
+        """Return the progress of a group, or None if the deployment does not include it."""
         return self.current.task_groups.get(name) if self.current else None
 
     def unneeded_canaries(self) -> set[str]:
-        """Return the ids of canaries that were never promoted and never will be."""
+        """Return the IDs of canaries that were not promoted and no longer can be."""
         given_up = [one for one in (self.old, self.current if self.failed else None) if one]
         return {
             canary
@@ -127,14 +130,15 @@ class Rollout:
         }
 
     def canaries(self) -> set[str]:
-        """Return the ids of all canaries that were placed."""
+        """Return the IDs of all canaries."""
         groups = self.current.task_groups.values() if self.current else ()
         return {canary for group in groups for canary in group.placed_canaries or ()}
 
     def room_to_update(self, group: TaskGroup, kept: Iterable[Allocation]) -> int:
         """Return how many more allocations of a group may be replaced now.
 
-        Those that are on their way count; an unhealthy one stops everything.
+        Allocations that are not healthy yet count against the limit, and an unhealthy one stops the
+        rollout.
         """
         limit = max_parallel(group)
         if self.current is None:
@@ -148,10 +152,10 @@ class Rollout:
             limit -= healthy is None
         return max(limit, 0)
 
-    # ---- what a plan does to it --------------------------------------------------------------------
+    # --- changes ---
 
     def begin(self, group: TaskGroup, *, total: int, canaries: int = 0) -> None:
-        """Make the deployment concern a group; begin one if there is none yet."""
+        """Include a group in the deployment; create a missing deployment."""
         update = group.update
         state = DeploymentGroup(
             auto_revert=update.auto_revert if update else False,
@@ -165,7 +169,7 @@ class Rollout:
         self.set_group(group.name, state)
 
     def set_group(self, name: str, state: DeploymentGroup) -> None:
-        """Note how far a group is."""
+        """Set the progress of a group."""
         if self.current is None or self.current.task_groups.get(name) == state:
             return
         groups = {**self.current.task_groups, name: state}
@@ -194,7 +198,7 @@ class Rollout:
         )
 
     def note_placed(self, placed: Iterable[Allocation]) -> None:
-        """Count allocations that now belong to the deployment; the first starts its clock."""
+        """Count new allocations of the deployment; the first one starts its progress deadline."""
         by_group: dict[str, list[Allocation]] = {}
         for allocation in placed:
             if allocation.deployment_id == self.id_for(allocation.task_group) != "":
@@ -217,7 +221,7 @@ class Rollout:
         )
 
     def finish(self) -> None:
-        """Note that everything is placed, promoted and healthy."""
+        """Complete the deployment if everything is placed, promoted and healthy."""
         if self.current is not None and not self.held:
             self._change(
                 self.current,
@@ -226,9 +230,9 @@ class Rollout:
             )
 
     def is_healthy(self, group_name: str) -> bool:
-        """Tell whether a group has all the healthy allocations that it is to have.
+        """Return whether a group has all its desired healthy allocations.
 
-        Canaries that were promoted and of which there are more than that have been stopped by then.
+        Promoted canaries beyond that number have been stopped by then.
         """
         state = self.group(group_name)
         if state is None:
@@ -238,14 +242,14 @@ class Rollout:
         return state.healthy_allocs >= state.desired_total
 
     def changes(self) -> tuple[Deployment, ...]:
-        """Return the deployments that the plan begins or changes."""
+        """Return the created and changed deployments."""
         return tuple(
             _described(one) if one.create_index == 0 else one for one in self._changed.values()
         )
 
 
 def _described(deployment: Deployment) -> Deployment:
-    """Return a new deployment saying whether someone must promote its canaries."""
+    """Return a new deployment with a description that says whether canaries need promotion."""
     waiting = [one for one in deployment.task_groups.values() if one.desired_canaries]
     if not waiting:
         return deployment

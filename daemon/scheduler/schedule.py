@@ -1,19 +1,19 @@
-"""The decision: what shall change, so that a job becomes what it is wanted to be.
+"""The entry point of the scheduler: compute the plan for one evaluation.
 
-`schedule` is a function of its arguments alone: it reads no clock, draws no numbers and knows
-nobody. The same arguments give the same plan.
+`schedule` is a pure function. It reads no clock, draws no random numbers and does no I/O, so equal
+arguments give equal plans.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from daemon.scheduler.draft import Draft
+from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, by_number, is_on_lost_node
 from daemon.scheduler.nodes.placement import Placer
+from daemon.scheduler.plan_builder import PlanBuilder
 from daemon.scheduler.rollout import Rollout
-from daemon.scheduler.service import plan_service
-from daemon.scheduler.sorting import LOST, NOT_NEEDED, by_number, is_lost
+from daemon.scheduler.service_scheduler import plan_service
 from daemon.scheduler.state import ClusterState, Plan
-from daemon.scheduler.system import plan_system
+from daemon.scheduler.system_scheduler import plan_system
 from storage.records.allocation import Allocation
 from storage.records.evaluation import DesiredUpdates, Evaluation
 from storage.records.job import JobType
@@ -22,8 +22,8 @@ from storage.records.job import JobType
 def schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]) -> Plan:
     """Return the plan for an evaluation.
 
-    `now` is the time in nanoseconds. `ids` gives ids, each once, for what the plan makes:
-    allocations, a deployment, evaluations.
+    `now` is in nanoseconds. `ids` returns unique IDs for new allocations, deployments and
+    evaluations.
     """
     job = state.job
     if job is None or job.stop:
@@ -36,9 +36,9 @@ def schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iter
 
 
 def _stop(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]) -> Plan:
-    """Return the plan that ends everything of a job that was stopped or removed."""
+    """Return the plan that stops everything of a stopped or purged job."""
     job = state.job
-    draft = Draft(state, evaluation, now=now, ids=ids)
+    draft = PlanBuilder(state, evaluation, now=now, ids=ids)
     nodes = {one.node.id: one.node for one in state.nodes}
     running: defaultdict[str, list[Allocation]] = defaultdict(list)
     for group in (job.task_groups if job else None) or ():
@@ -49,7 +49,7 @@ def _stop(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterato
     for name, allocations in running.items():
         draft.counts[name] = DesiredUpdates(stop=len(allocations))
         for allocation in by_number(allocations):
-            lost = is_lost(allocation, nodes)
+            lost = is_on_lost_node(allocation, nodes)
             draft.stop(allocation, LOST if lost else NOT_NEEDED, lost=lost)
     draft.end_lost(state.allocations, nodes)
     rollout = Rollout(job, state.deployment, evaluation, now=now, ids=ids)

@@ -1,23 +1,23 @@
-"""What the scheduler is given, and what it gives back. Neither refers to anything outside."""
+"""The input and the output of the scheduler. Neither has references to outside objects."""
 
 from collections.abc import Mapping
 
 import msgspec
 
+from storage.records.allocated_resources import ResourceHolder
 from storage.records.allocation import Allocation
 from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
-from storage.records.holder import Holder
 from storage.records.job import Job
 from storage.records.node import Node
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """A node and what allocations that have not ended hold on it, those of this job included.
+    """A node and the resources of its non-terminal allocations, including those of this job.
 
-    CPU in MHz, memory and disk in MB; `allocations` is how many they are. On the ports `listening`
-    somebody is at the moment: no dynamic one is taken among them while there are others. Whole cores and
-    devices of this job's allocations may be left out: the scheduler sees them there.
+    CPU in MHz, memory and disk in MB; `allocations` is their number. `listening` are ports on which
+    processes listen now; dynamic ports avoid them if possible. Cores and devices of this job's
+    allocations may be omitted, because the scheduler sees those allocations.
     """
 
     node: Node
@@ -32,48 +32,48 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment, as far as one evaluation needs it.
+    """A consistent state, as far as one evaluation needs it.
 
-    `allocations` are those of the job, at least all that are wanted or have not ended; `ended`: of
-    a batch job, how many others each group has, which were stopped and are only counted.
-    `versions` holds the job as it is in each version that one of them runs, and the current one.
-    `deployment` is the newest of the job. `holders` is everything that has not ended, of all jobs,
-    when others may have to make room for this one; None when nobody has to.
+    `allocations` are those of the job, at least all desired and all non-terminal ones. `ended`
+    counts, for a batch job, the other stopped allocations of each group. `versions` has the job in
+    each version of these allocations and the current one. `deployment` is the job's newest.
+    `holders` are the non-terminal allocations of all jobs if preemption is possible, otherwise
+    None.
     """
 
     index: int
-    job: Job | None  # the current version; None when it was purged
+    job: Job | None  # the current version; None if the job was purged
     nodes: tuple[NodeState, ...]
     allocations: tuple[Allocation, ...] = ()
     ended: Mapping[str, int] = {}
     versions: Mapping[int, Job] = {}
     deployment: Deployment | None = None
-    holders: tuple[Holder, ...] | None = None
+    holders: tuple[ResourceHolder, ...] | None = None
 
 
 class Eviction(msgspec.Struct, frozen=True):
-    """An allocation of another job that makes room, and the id of the new one that it makes room for."""
+    """A preempted allocation of another job, and the ID of the allocation that preempts it."""
 
-    holder: Holder
+    holder: ResourceHolder
     by: str
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall change. Objects are complete but for their indexes, which storing them gives.
+    """A plan. Objects are complete except for their indexes, which are set when they are stored.
 
-    `job_modify_index` is the one the plan was made for: when the job's differs, the plan is
-    stale. So it is when a changed allocation or deployment has another modify index by now.
+    The plan is valid for `job_modify_index`; if the job's index differs, the plan is stale. It is
+    also stale if a changed allocation or deployment has another modify index.
     """
 
     job_modify_index: int
     place: tuple[Allocation, ...] = ()  # new
-    change: tuple[Allocation, ...] = ()  # existing: new desired half, version, health or lost
+    change: tuple[Allocation, ...] = ()  # existing: new desired state, version, health, or lost
     evict: tuple[Eviction, ...] = ()
     deployments: tuple[Deployment, ...] = ()  # new (create index 0) or changed
-    evaluations: tuple[Evaluation, ...] = ()  # new: wait for delayed reschedules
-    displaced: tuple[Evaluation, ...] = ()  # new: of the jobs whose allocations make room
-    blocked: Evaluation | None = None  # waits for room: new, or the evaluation itself once more
-    failed: Mapping[str, PlacementMetric] = {}  # group -> why some of it was not placed
-    queued: Mapping[str, int] = {}  # group -> how many were not placed
+    evaluations: tuple[Evaluation, ...] = ()  # new: delayed reschedules
+    displaced: tuple[Evaluation, ...] = ()  # new: jobs with preempted allocations
+    blocked: Evaluation | None = None  # the blocked evaluation: a new one, or the evaluation itself
+    failed: Mapping[str, PlacementMetric] = {}  # group -> placement failure
+    queued: Mapping[str, int] = {}  # group -> number of unplaced allocations
     annotations: PlanAnnotations = PlanAnnotations(desired_tg_updates={})
-    deployment_id: str = ""  # of the deployment the evaluation works for
+    deployment_id: str = ""  # of the deployment of the evaluation

@@ -1,8 +1,8 @@
-"""Updates: whether a new version may be given to a running allocation, or needs a new one.
+"""Decide whether a new version can update a running allocation in place.
 
-What only the daemon looks at (counts, priorities, policies, time-outs, plain services) changes
-in place; what the task's process or its directory was made from needs another process
-(golden: plan).
+Settings that only the daemon uses (counts, priorities, policies, timeouts, plain services) change
+in place. Inputs of the task's process or directory require a replacement (recorded from Nomad:
+plan).
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from storage.records.job import Job
 from storage.records.task import Consul, Network, Port, Resources, Service, Task
 
 
-def tasks_updated(old: Job, new: Job, group_name: str) -> bool:
-    """Tell whether a group's tasks differ so that running ones must be replaced."""
+def requires_replacement(old: Job, new: Job, group_name: str) -> bool:
+    """Return whether the tasks of a group differ, so that allocations must be replaced."""
     before, after = old.group(group_name), new.group(group_name)
     if before is None or after is None:
         return True
@@ -51,7 +51,7 @@ def _task_updated(before: Task, after: Task) -> bool:
 
 
 def _process(task: Task) -> tuple[object, ...]:
-    """Return what a task's process is started from."""
+    """Return the inputs of a task's process."""
     return (
         task.driver,
         task.user,
@@ -63,7 +63,7 @@ def _process(task: Task) -> tuple[object, ...]:
 
 
 def _directory(task: Task) -> tuple[object, ...]:
-    """Return what a task's directory is made from."""
+    """Return the inputs of a task's directory."""
     return (
         task.artifacts or [],
         task.templates or [],
@@ -77,7 +77,7 @@ def _directory(task: Task) -> tuple[object, ...]:
 
 
 def _share(resources: Resources) -> tuple[object, ...]:
-    """Return what a task gets of its node."""
+    """Return the resources of a task."""
     return (
         resources.cpu,
         resources.cores,
@@ -91,12 +91,12 @@ def _share(resources: Resources) -> tuple[object, ...]:
 
 
 def _meta(job: Job, group: TaskGroup, task: Task) -> dict[str, str]:
-    """Return what a task sees as its meta: inner values win."""
+    """Return the merged meta values of a task; inner values override outer ones."""
     return {**(job.meta or {}), **(group.meta or {}), **(task.meta or {})}
 
 
 def _networks(networks: Iterable[Network] | None) -> list[tuple[object, ...]]:
-    """Return what matters of networks: of dynamic ports the number does not."""
+    """Return the relevant parts of networks, without the values of dynamic ports."""
     return [
         (
             network.mode,
@@ -123,7 +123,7 @@ def _consul_updated(before: Consul | None, after: Consul | None) -> bool:
 
 
 def _connect_updated(before: Iterable[Service] | None, after: Iterable[Service] | None) -> bool:
-    """Tell whether a service inside a mesh changed: its proxy is part of the group."""
+    """Return whether a Connect service changed: its proxy is part of the group."""
     later = {service.name: service for service in after or ()}
     return any(
         service.connect is not None

@@ -1,1 +1,1 @@
-"""Texts with actions in them, in the language of Go's text/template: read, and filled in."""
+"""Templates in the language of Go's text/template: parser and renderer."""

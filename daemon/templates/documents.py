@@ -1,20 +1,20 @@
-"""JSON and YAML in templates. Pure."""
+"""JSON and YAML in templates. No I/O."""
 
 import json
 from collections.abc import Mapping
 
 import msgspec
 
-from daemon.templates.faults import Budget, Fault
-from daemon.templates.values import Absent, bounded, text_of
+from daemon.templates.errors import StepBudget, TemplateError
+from daemon.templates.values import MissingValue, bounded, text_of
 
-_READ = 4  # characters that cost as much as one step: a short text can hold many values
-_WRITTEN_YAML = 20  # steps for one value
+_READ = 4  # characters per step: a short text can hold many values
+_WRITTEN_YAML = 20  # steps per value
 _HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def parse_json(budget: Budget, document: object) -> object:
-    """Return what a JSON text means. Raises `Fault`."""
+def parse_json(budget: StepBudget, document: object) -> object:
+    """Parse a JSON text. Raises `TemplateError`."""
     text = text_of(document)
     budget.spend(1 + len(text) // _READ)
     if not text:
@@ -22,7 +22,7 @@ def parse_json(budget: Budget, document: object) -> object:
     try:
         return _checked(msgspec.json.decode(text))
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise Fault(str(error)) from error
+        raise TemplateError(str(error)) from error
 
 
 def _checked(value: object) -> object:
@@ -36,29 +36,29 @@ def _checked(value: object) -> object:
     return value
 
 
-def to_json(budget: Budget, value: object) -> str:
-    """Return a value as JSON in one line."""
+def to_json(budget: StepBudget, value: object) -> str:
+    """Return a value as JSON on one line."""
     return _dumped(budget, value, None)
 
 
-def to_json_pretty(budget: Budget, value: object) -> str:
-    """Return a value as JSON of several lines."""
+def to_json_pretty(budget: StepBudget, value: object) -> str:
+    """Return a value as indented JSON."""
     return _dumped(budget, value, 2)
 
 
-def _dumped(budget: Budget, value: object, indent: int | None) -> str:
+def _dumped(budget: StepBudget, value: object, indent: int | None) -> str:
     plain = _plain(budget, value, 1)
     apart = (",", ":") if indent is None else (",", ": ")
     text = json.dumps(plain, ensure_ascii=False, sort_keys=True, indent=indent, separators=apart)
-    for char, escape in _HTML.items():  # Go: safe inside of a page
+    for char, escape in _HTML.items():  # Go: safe inside HTML
         text = text.replace(char, escape)
     budget.make(len(text))
     return text
 
 
-def to_yaml(budget: Budget, value: object) -> str:
+def to_yaml(budget: StepBudget, value: object) -> str:
     """Return a value as YAML."""
-    import yaml  # a large library, and few templates write YAML
+    import yaml  # a large library, and few templates output YAML
 
     plain = _plain(budget, value, _WRITTEN_YAML)
     text = str(
@@ -73,13 +73,13 @@ def to_yaml(budget: Budget, value: object) -> str:
     return text.removesuffix("...\n").rstrip("\n")
 
 
-def _plain(budget: Budget, value: object, steps: int) -> object:
-    """Return a value in dictionaries and lists, each value counted."""
+def _plain(budget: StepBudget, value: object, steps: int) -> object:
+    """Return a value as plain dictionaries and lists; each value counts as steps."""
     budget.spend(steps)
     match value:
         case str():
             budget.make(len(value))
-        case Absent():
+        case MissingValue():
             return None
         case Mapping():
             return {str(key): _plain(budget, one, steps) for key, one in value.items()}

@@ -1,40 +1,40 @@
-"""Filling in a template: actions become text. Pure."""
+"""Rendering of templates. No I/O."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from daemon.templates.faults import LONGEST, Budget, Fault, TooLong
+from daemon.templates.errors import LONGEST, StepBudget, TemplateError, TemplateOutputTooLong
 from daemon.templates.nodes import (
     Body,
-    Call,
-    Chain,
-    Command,
-    Constant,
-    Dot,
-    Function,
-    If,
-    Leave,
+    BreakNode,
+    CommandNode,
+    ConstantNode,
+    DotNode,
+    FieldChainNode,
+    FunctionNode,
+    IfNode,
     Node,
     Operand,
-    Pipe,
-    Plain,
-    Program,
-    Range,
-    Show,
-    Variable,
-    With,
+    OutputNode,
+    ParsedTemplate,
+    PipeNode,
+    RangeNode,
+    TemplateCallNode,
+    TextNode,
+    VariableNode,
+    WithNode,
 )
-from daemon.templates.values import field, is_true, shown, type_name
+from daemon.templates.values import field, format_value, is_true, type_name
 
-# It gets the budget before its arguments.
+# The function receives the budget before its arguments.
 Callee = Callable[..., object]
 _ANY = 1000
-_NAMES_FOR_A_STEP = 16  # that are passed over when a variable is looked for
+_NAMES_FOR_A_STEP = 16  # names that a lookup skips per step
 
 
-class Known(msgspec.Struct, frozen=True):
-    """A function that templates may call, with the fewest and the most arguments it takes."""
+class TemplateFunction(msgspec.Struct, frozen=True):
+    """A function that templates can call, with its minimum and maximum number of arguments."""
 
     call: Callee
     least: int = 0
@@ -50,26 +50,30 @@ class _Continue(Exception):  # no error
 
 
 def evaluate(
-    program: Program, functions: Mapping[str, Known], budget: Budget, *, strict: bool = False
+    program: ParsedTemplate,
+    functions: Mapping[str, TemplateFunction],
+    budget: StepBudget,
+    *,
+    strict: bool = False,
 ) -> str:
-    """Return what a template writes. Raises `Fault`, also when it takes more than its budget.
+    """Return the output of a template. Raises `TemplateError`, also if it exceeds its budget.
 
-    `strict`: a map's entry that there is not is an error.
+    With `strict`, a missing map entry is an error.
     """
     evaluator = _Evaluator(program, functions, budget, strict=strict)
     try:
         evaluator.body(program.body, None)
     except RecursionError:
-        raise Fault("a value is nested too deep") from None
+        raise TemplateError("a value is nested too deep") from None
     return "".join(evaluator.pieces)
 
 
 class _Evaluator:
     def __init__(
         self,
-        program: Program,
-        functions: Mapping[str, Known],
-        budget: Budget,
+        program: ParsedTemplate,
+        functions: Mapping[str, TemplateFunction],
+        budget: StepBudget,
         *,
         strict: bool,
     ) -> None:
@@ -79,10 +83,10 @@ class _Evaluator:
         self._length = 0
         self.pieces: list[str] = []
 
-    # ---- actions --------------------------------------------------------------------------------
+    # --- actions ---
 
     def body(self, body: Body, dot: object) -> None:
-        """Write what these nodes say about a value."""
+        """Output these nodes for a value."""
         self._budget.enter()
         for node in body:
             self._budget.spend()
@@ -91,38 +95,38 @@ class _Evaluator:
 
     def _node(self, node: Node, dot: object) -> None:
         match node:
-            case Plain():
+            case TextNode():
                 self._write(node.text)
-            case Show():
+            case OutputNode():
                 value = self._pipe(node.pipe, dot)
                 if not node.pipe.variables:
-                    self._write(shown(value, self._budget))
-            case If() | With() | Range():
+                    self._write(format_value(value, self._budget))
+            case IfNode() | WithNode() | RangeNode():
                 known = len(self._variables)
                 self._block(node, dot)
                 del self._variables[known:]
-            case Call():
+            case TemplateCallNode():
                 self._call(node, dot)
-            case Leave():
+            case BreakNode():
                 raise _Break if node.ends else _Continue
 
     def _write(self, text: str) -> None:
         self._budget.make(len(text))
         self._length += len(text)
         if self._length > LONGEST:
-            raise Fault(f"the result has more than {LONGEST} characters")
+            raise TemplateError(f"the result has more than {LONGEST} characters")
         self.pieces.append(text)
 
-    def _block(self, node: If | With | Range, dot: object) -> None:
+    def _block(self, node: IfNode | WithNode | RangeNode, dot: object) -> None:
         value = self._pipe(node.pipe, dot)
-        if isinstance(node, Range):
+        if isinstance(node, RangeNode):
             self._range(node, value, dot)
         elif not is_true(value):
             self.body(node.otherwise, dot)
         else:
-            self.body(node.body, value if isinstance(node, With) else dot)
+            self.body(node.body, value if isinstance(node, WithNode) else dot)
 
-    def _range(self, node: Range, value: object, dot: object) -> None:
+    def _range(self, node: RangeNode, value: object, dot: object) -> None:
         turns = 0
         names = node.pipe.variables
         known = len(self._variables) - (len(names) if node.pipe.declares else 0)
@@ -156,12 +160,12 @@ class _Evaluator:
                 return iter(())
         raise _at(line, f"range can't iterate over {type_name(value)}")
 
-    def _keep_turn(self, pipe: Pipe, key: object, one: object) -> None:
+    def _keep_turn(self, pipe: PipeNode, key: object, one: object) -> None:
         names = pipe.variables
         for name, value in zip(names, (key, one) if len(names) > 1 else (one,), strict=False):
             self._assign(name, value)
 
-    def _call(self, node: Call, dot: object) -> None:
+    def _call(self, node: TemplateCallNode, dot: object) -> None:
         body = self._templates.get(node.name)
         if body is None:
             raise _at(node.line, f'template "{node.name}" not defined')
@@ -170,25 +174,25 @@ class _Evaluator:
         self.body(body, value)
         self._variables = outer
 
-    # ---- pipelines ------------------------------------------------------------------------------
+    # --- pipelines ---
 
-    def _pipe(self, pipe: Pipe, dot: object) -> object:
+    def _pipe(self, pipe: PipeNode, dot: object) -> object:
         self._budget.enter()
         value: object = None
         try:
             for number, command in enumerate(pipe.commands):
                 before = (value,) if number else ()
                 value = self._command(command, dot, before)
-        except TooLong:
+        except TemplateOutputTooLong:
             raise
-        except Fault as error:
+        except TemplateError as error:
             raise _at(pipe.line, str(error)) from error
-        for name in pipe.variables:  # those of a range get their values at each turn
+        for name in pipe.variables:  # a range sets its variables in each iteration
             self._keep(pipe, name, value)
         self._budget.leave()
         return value
 
-    def _keep(self, pipe: Pipe, name: str, value: object) -> None:
+    def _keep(self, pipe: PipeNode, name: str, value: object) -> None:
         if pipe.declares:
             self._variables.append((name, value))
         else:
@@ -199,38 +203,38 @@ class _Evaluator:
             if self._variables[place][0] == name:
                 self._variables[place] = (name, value)
                 return
-        raise Fault(f'undefined variable "{name}"')
+        raise TemplateError(f'undefined variable "{name}"')
 
     def _variable(self, name: str) -> object:
         for distance, (known, value) in enumerate(reversed(self._variables)):
             if known == name:
                 self._budget.spend(distance // _NAMES_FOR_A_STEP)
                 return value
-        raise Fault(f'undefined variable "{name}"')
+        raise TemplateError(f'undefined variable "{name}"')
 
-    def _command(self, command: Command, dot: object, before: tuple[object, ...]) -> object:
+    def _command(self, command: CommandNode, dot: object, before: tuple[object, ...]) -> object:
         self._budget.spend()
         first, *rest = command.operands
-        if isinstance(first, Function):
+        if isinstance(first, FunctionNode):
             return self._apply(first.name, rest, dot, before)
         if rest or before:
-            raise Fault("can't give argument to something that is no function")
+            raise TemplateError("can't give argument to something that is no function")
         return self._operand(first, dot)
 
     def _operand(self, operand: Operand, dot: object) -> object:
         self._budget.spend()
         match operand:
-            case Dot():
+            case DotNode():
                 return dot
-            case Constant():
+            case ConstantNode():
                 return operand.value
-            case Variable():
+            case VariableNode():
                 return self._variable(operand.name)
-            case Function():
+            case FunctionNode():
                 return self._apply(operand.name, [], dot, ())
-            case Pipe():
+            case PipeNode():
                 return self._pipe(operand, dot)
-            case Chain():
+            case FieldChainNode():
                 value = self._operand(operand.of, dot)
                 for name in operand.names:
                     value = field(value, name, strict=self._strict)
@@ -247,17 +251,17 @@ class _Evaluator:
             self._budget.look_at(one)
         known = self._functions[name]
         if not known.least <= len(arguments) <= known.most:
-            raise Fault(f"wrong number of args for {name}: got {len(arguments)}")
+            raise TemplateError(f"wrong number of args for {name}: got {len(arguments)}")
         try:
             return known.call(self._budget, *arguments)
-        except TooLong:
+        except TemplateOutputTooLong:
             raise
-        except Fault as error:
-            raise Fault(f"error calling {name}: {error}") from error
+        except TemplateError as error:
+            raise TemplateError(f"error calling {name}: {error}") from error
 
 
 def _first(wanted: bool, given: Iterable[object], before: tuple[object, ...]) -> object:
-    """Return the first value that is, or is not, empty; what follows it is not even looked at."""
+    """Return the first value that is, or is not, empty, without evaluating the others."""
     value: object = None
     count = 0
     for value in given:
@@ -269,10 +273,10 @@ def _first(wanted: bool, given: Iterable[object], before: tuple[object, ...]) ->
         if is_true(value) == wanted:
             return value
     if not count:
-        raise Fault("wrong number of args: want at least 1 got 0")
+        raise TemplateError("wrong number of args: want at least 1 got 0")
     return value
 
 
-def _at(line: int, problem: str) -> Fault:
-    """Return a fault with its line, unless it has one."""
-    return Fault(problem if problem.startswith("line ") else f"line {line}: {problem}")
+def _at(line: int, problem: str) -> TemplateError:
+    """Return an error with its line, unless it already has one."""
+    return TemplateError(problem if problem.startswith("line ") else f"line {line}: {problem}")

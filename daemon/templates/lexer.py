@@ -1,4 +1,4 @@
-"""From the text of a template to its words (pkg.go.dev/text/template, "Text and spaces"). Pure."""
+"""Lexer of templates (pkg.go.dev/text/template, "Text and spaces"). No I/O."""
 
 import re
 from bisect import bisect_left
@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
-from daemon.jobspec.gotext import quote
-from daemon.templates.faults import Fault
+from daemon.templates.errors import TemplateError
+from daemon.text.go_format import quote
 
 _SPACE = " \t\r\n"
 _SPACES = frozenset(_SPACE)
@@ -26,11 +26,11 @@ _WORD = re.compile(
 )
 
 
-class Kind(StrEnum):
-    """What a word is."""
+class TokenType(StrEnum):
+    """The type of a token."""
 
-    PLAIN = "plain"  # what stands outside of actions
-    END = "end"  # of an action
+    PLAIN = "plain"  # text outside of actions
+    END = "end"  # part of an action
     TEXT = "text"
     CHAR = "char"
     NUMBER = "number"
@@ -40,17 +40,17 @@ class Kind(StrEnum):
     SIGN = "sign"
 
 
-class Word(msgspec.Struct, frozen=True):
-    """A word, the line where it stands, and whether there is space before it."""
+class TemplateToken(msgspec.Struct, frozen=True):
+    """A token, its line, and whether a space precedes it."""
 
-    kind: Kind
+    kind: TokenType
     text: str
     line: int
     is_apart: bool = False
 
 
 class _Source:
-    """The text of a template, and on which line a place is."""
+    """The text of a template, with the line of each offset."""
 
     def __init__(self, text: str, right: str) -> None:
         self.text, self.right = text, right
@@ -60,10 +60,10 @@ class _Source:
         return bisect_left(self._breaks, at) + 1
 
 
-def words(text: str, left: str, right: str) -> Iterator[Word]:
-    """Yield the words of a template whose actions stand between these marks. Raises `Fault`."""
+def tokenize(text: str, left: str, right: str) -> Iterator[TemplateToken]:
+    """Yield the tokens of a template with these delimiters. Raises `TemplateError`."""
     source, at = _Source(text, right), 0
-    trim = False  # the action before takes the space that follows it
+    trim = False  # the previous action trims the following space
     while (start := text.find(left, at)) >= 0:
         inside = start + len(left)
         trims = text.startswith("-", inside) and text[inside + 1 : inside + 2] in _SPACES
@@ -76,25 +76,27 @@ def words(text: str, left: str, right: str) -> Iterator[Word]:
     yield _plain(source, at, len(text), before=trim, after=False)
 
 
-def _plain(source: _Source, start: int, end: int, *, before: bool, after: bool) -> Word:
+def _plain(source: _Source, start: int, end: int, *, before: bool, after: bool) -> TemplateToken:
     plain = source.text[start:end]
     plain = plain.lstrip(_SPACE) if before else plain
-    return Word(Kind.PLAIN, plain.rstrip(_SPACE) if after else plain, source.line(start))
+    return TemplateToken(
+        TokenType.PLAIN, plain.rstrip(_SPACE) if after else plain, source.line(start)
+    )
 
 
 def _comment(source: _Source, start: int) -> tuple[int, bool]:
-    """Return where a comment ends, and whether it takes the space that follows."""
+    """Return the end of a comment, and whether it trims the following space."""
     end = source.text.find("*/", start)
     if end < 0:
-        raise Fault(f"line {source.line(start)}: unclosed comment")
+        raise TemplateError(f"line {source.line(start)}: unclosed comment")
     found = _closing(source, end + 2)
     if found is None:
-        raise Fault(f"line {source.line(start)}: comment ends before closing delimiter")
+        raise TemplateError(f"line {source.line(start)}: comment ends before closing delimiter")
     return found
 
 
 def _closing(source: _Source, at: int) -> tuple[int, bool] | None:
-    """Return where an action ends that is closed here, and whether it takes the space after it."""
+    """Return the end of an action that closes here, and whether it trims the following space."""
     text, right = source.text, source.right
     if text.startswith(right, at):
         return at + len(right), False
@@ -103,20 +105,20 @@ def _closing(source: _Source, at: int) -> tuple[int, bool] | None:
     return None
 
 
-def _action(source: _Source, at: int) -> Generator[Word, None, tuple[int, bool]]:
-    """Yield the words of an action; return where it ends, and whether it takes the space after it."""
+def _action(source: _Source, at: int) -> Generator[TemplateToken, None, tuple[int, bool]]:
+    """Yield the tokens of an action; return its end, and whether it trims the following space."""
     text, is_apart, began = source.text, False, source.line(at)
     while (end := _closing(source, at)) is None:
         if at >= len(text):
-            raise Fault(f"line {began}: unclosed action")
+            raise TemplateError(f"line {began}: unclosed action")
         if text[at] in _SPACES:
             at, is_apart = at + 1, True
             continue
         match = _WORD.match(text, at)
         line = source.line(at)
         if match is None:
-            raise Fault(f"line {line}: unexpected {quote(text[at])} in an action")
-        yield Word(Kind(str(match.lastgroup)), match[0], line, is_apart)
+            raise TemplateError(f"line {line}: unexpected {quote(text[at])} in an action")
+        yield TemplateToken(TokenType(str(match.lastgroup)), match[0], line, is_apart)
         at, is_apart = match.end(), False
-    yield Word(Kind.END, source.right, source.line(at))
+    yield TemplateToken(TokenType.END, source.right, source.line(at))
     return end

@@ -1,7 +1,7 @@
-"""The functions that templates of tasks have besides Go's: texts, numbers, lists, encodings. Pure.
+"""Template functions in addition to Go's: texts, numbers, lists and encodings. No I/O.
 
-Names and the order of arguments are those that job files use: what is worked on comes last, so
-that a pipeline can bring it.
+Job files determine the names and the order of arguments. The main argument is the last one, so that
+a pipeline can supply it.
 """
 
 import base64
@@ -11,22 +11,22 @@ from collections.abc import Callable, Mapping
 
 from daemon.matching import regexp
 from daemon.templates.documents import parse_json, to_json, to_json_pretty, to_yaml
-from daemon.templates.evaluate import Known
-from daemon.templates.faults import Budget, Fault
+from daemon.templates.errors import StepBudget, TemplateError
+from daemon.templates.evaluate import TemplateFunction
 from daemon.templates.values import bounded, equal, list_of, number_of, text_of, whole_of
 from storage.errors import Invalid
 
-_LONGEST_NUMBER = 30  # digits that are read
+_LONGEST_NUMBER = 30  # digits that are parsed
 _MICROSECONDS_OF_A_STEP = 1
 _TRUTHS = {
     **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
     **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
 }
 
-# ---- texts --------------------------------------------------------------------------------------
+# --- texts ---
 
 
-def _join(budget: Budget, apart: object, values: object) -> str:
+def _join(budget: StepBudget, apart: object, values: object) -> str:
     mark, found = text_of(apart), list_of(values)
     budget.spend(len(found))
     texts = [text_of(one) for one in found]
@@ -34,7 +34,7 @@ def _join(budget: Budget, apart: object, values: object) -> str:
     return mark.join(texts)
 
 
-def _split(budget: Budget, apart: object, value: object) -> list[str]:
+def _split(budget: StepBudget, apart: object, value: object) -> list[str]:
     mark, text = text_of(apart), text_of(value).strip()
     if not text:
         return []
@@ -42,32 +42,32 @@ def _split(budget: Budget, apart: object, value: object) -> list[str]:
     return text.split(mark) if mark else list(text)
 
 
-def _replace_all(budget: Budget, old: object, new: object, value: object) -> str:
+def _replace_all(budget: StepBudget, old: object, new: object, value: object) -> str:
     found, put, text = text_of(old), text_of(new), text_of(value)
     budget.make(len(text) + text.count(found) * len(put))
     return text.replace(found, put)
 
 
-def _matches(budget: Budget, pattern: object, value: object) -> bool:
+def _matches(budget: StepBudget, pattern: object, value: object) -> bool:
     text = text_of(value)
     budget.make(len(text))
     try:
         return regexp.search(text_of(pattern), text)
     except Invalid as error:
-        raise Fault(str(error)) from error
+        raise TemplateError(str(error)) from error
 
 
-def _replace_matches(budget: Budget, pattern: object, new: object, value: object) -> str:
+def _replace_matches(budget: StepBudget, pattern: object, new: object, value: object) -> str:
     text = text_of(value)
     try:
-        budget.spend(regexp.effort(text_of(pattern), len(text)) // _MICROSECONDS_OF_A_STEP)
+        budget.spend(regexp.search_cost(text_of(pattern), len(text)) // _MICROSECONDS_OF_A_STEP)
         return regexp.replace(text_of(pattern), text_of(new), text, budget.make)
     except Invalid as error:
-        raise Fault(str(error)) from error
+        raise TemplateError(str(error)) from error
 
 
 def _title(text: str) -> str:
-    """Return a text with the first letter of each word in upper case, the others as they are."""
+    """Return a text with the first letter of each word in upper case, the others unchanged."""
     before = [" ", *text]
     return "".join(
         char if last.isalnum() or last in "_'" else char.title()
@@ -75,37 +75,37 @@ def _title(text: str) -> str:
     )
 
 
-def _on_text(change: Callable[[str], str]) -> Known:
-    def call(budget: Budget, value: object) -> str:
+def _on_text(change: Callable[[str], str]) -> TemplateFunction:
+    def call(budget: StepBudget, value: object) -> str:
         text = text_of(value)
         budget.make(4 * len(text))
         return change(text)
 
-    return Known(call, 1, 1)
+    return TemplateFunction(call, 1, 1)
 
 
-def _trim_prefix(_: Budget, prefix: object, value: object) -> str:
+def _trim_prefix(_: StepBudget, prefix: object, value: object) -> str:
     return text_of(value).removeprefix(text_of(prefix))
 
 
-def _trim_suffix(_: Budget, suffix: object, value: object) -> str:
+def _trim_suffix(_: StepBudget, suffix: object, value: object) -> str:
     return text_of(value).removesuffix(text_of(suffix))
 
 
-def _indent(budget: Budget, spaces: object, value: object) -> str:
+def _indent(budget: StepBudget, spaces: object, value: object) -> str:
     width, text = whole_of(spaces), text_of(value)
     if width < 0:
-        raise Fault("indent value must be a positive integer")
+        raise TemplateError("indent value must be a positive integer")
     lines = text.split("\n")
     budget.make(len(text) + width * len(lines))
     return "\n".join(f"{' ' * width}{line}" if line else line for line in lines)
 
 
-def _contains(budget: Budget, wanted: object, values: object) -> bool:
+def _contains(budget: StepBudget, wanted: object, values: object) -> bool:
     return _in(budget, values, wanted)
 
 
-def _in(budget: Budget, values: object, wanted: object) -> bool:
+def _in(budget: StepBudget, values: object, wanted: object) -> bool:
     if isinstance(values, str):
         budget.make(len(values))
         return text_of(wanted) in values
@@ -117,65 +117,65 @@ def _in(budget: Budget, values: object, wanted: object) -> bool:
 def _is(one: object, other: object) -> bool:
     try:
         return equal(one, other)
-    except Fault:
+    except TemplateError:
         return False
 
 
-# ---- numbers ------------------------------------------------------------------------------------
+# --- numbers ---
 
 
-def _parse_int(_: Budget, value: object) -> int:
+def _parse_int(_: StepBudget, value: object) -> int:
     text = text_of(value)
     if not text:
         return 0
     digits = text[1:] if text[0] in "+-" else text
     if not digits.isdecimal() or not digits.isascii() or len(digits) > _LONGEST_NUMBER:
-        raise Fault(f"{text[:_LONGEST_NUMBER]!r} is not a whole number")
+        raise TemplateError(f"{text[:_LONGEST_NUMBER]!r} is not a whole number")
     return int(bounded(int(text)))
 
 
-def _parse_bool(_: Budget, value: object) -> bool:
+def _parse_bool(_: StepBudget, value: object) -> bool:
     text = text_of(value)
     if text not in ("", *_TRUTHS):
-        raise Fault(f"{text[:_LONGEST_NUMBER]!r} is neither true nor false")
+        raise TemplateError(f"{text[:_LONGEST_NUMBER]!r} is neither true nor false")
     return _TRUTHS.get(text, False)
 
 
-def _calculation(work: Callable[[float, float], float]) -> Known:
-    """Return a function of two numbers, the second given first: `{{ 5 | subtract 2 }}` is 3."""
+def _calculation(work: Callable[[float, float], float]) -> TemplateFunction:
+    """Return a function of two numbers, in reverse order: `{{ 5 | subtract 2 }}` is 3."""
 
-    def call(_: Budget, second: object, first: object) -> float:
+    def call(_: StepBudget, second: object, first: object) -> float:
         try:
             return bounded(work(number_of(first), number_of(second)))
         except ZeroDivisionError:
-            raise Fault("division by zero") from None
+            raise TemplateError("division by zero") from None
         except OverflowError:
-            raise Fault("the result is too large") from None
+            raise TemplateError("the result is too large") from None
 
-    return Known(call, 2, 2)
+    return TemplateFunction(call, 2, 2)
 
 
 def _divide(first: float, second: float) -> float:
     if isinstance(first, int) and isinstance(second, int):
-        whole = abs(first) // abs(second)  # Go: towards zero
+        whole = abs(first) // abs(second)  # Go: toward zero
         return whole if (first < 0) == (second < 0) else -whole
     return first / second
 
 
 def _modulo(first: float, second: float) -> float:
     if not (isinstance(first, int) and isinstance(second, int)):
-        raise Fault("modulo is for whole numbers")
+        raise TemplateError("modulo is for whole numbers")
     rest = abs(first) % abs(second)
     return rest if first >= 0 else -rest
 
 
-def _loop(_: Budget, first: object, end: object = None) -> range:
+def _loop(_: StepBudget, first: object, end: object = None) -> range:
     start, stop = (0, whole_of(first)) if end is None else (whole_of(first), whole_of(end))
     bounded(stop - start)
     return range(start, stop)
 
 
-# ---- encodings ----------------------------------------------------------------------------------
+# --- encodings ---
 
 
 def _encoded(text: str) -> str:
@@ -186,7 +186,7 @@ def _decoded(text: str) -> str:
     try:
         return base64.b64decode(text, validate=True).decode(errors="replace")
     except (binascii.Error, ValueError) as error:
-        raise Fault(f"not base64: {error}") from error
+        raise TemplateError(f"not base64: {error}") from error
 
 
 def _sha256(text: str) -> str:
@@ -198,35 +198,35 @@ def _md5(text: str) -> str:
 
 
 _ARGUMENTS = 3
-LIBRARY: dict[str, Known] = {
-    "join": Known(_join, 2, 2),
-    "split": Known(_split, 2, 2),
-    "replaceAll": Known(_replace_all, _ARGUMENTS, _ARGUMENTS),
-    "regexMatch": Known(_matches, 2, 2),
-    "regexReplaceAll": Known(_replace_matches, _ARGUMENTS, _ARGUMENTS),
+LIBRARY: dict[str, TemplateFunction] = {
+    "join": TemplateFunction(_join, 2, 2),
+    "split": TemplateFunction(_split, 2, 2),
+    "replaceAll": TemplateFunction(_replace_all, _ARGUMENTS, _ARGUMENTS),
+    "regexMatch": TemplateFunction(_matches, 2, 2),
+    "regexReplaceAll": TemplateFunction(_replace_matches, _ARGUMENTS, _ARGUMENTS),
     "toUpper": _on_text(str.upper),
     "toLower": _on_text(str.lower),
     "toTitle": _on_text(_title),
     "trimSpace": _on_text(str.strip),
-    "trimPrefix": Known(_trim_prefix, 2, 2),
-    "trimSuffix": Known(_trim_suffix, 2, 2),
-    "indent": Known(_indent, 2, 2),
-    "contains": Known(_contains, 2, 2),
-    "in": Known(_in, 2, 2),
-    "parseInt": Known(_parse_int, 1, 1),
-    "parseBool": Known(_parse_bool, 1, 1),
+    "trimPrefix": TemplateFunction(_trim_prefix, 2, 2),
+    "trimSuffix": TemplateFunction(_trim_suffix, 2, 2),
+    "indent": TemplateFunction(_indent, 2, 2),
+    "contains": TemplateFunction(_contains, 2, 2),
+    "in": TemplateFunction(_in, 2, 2),
+    "parseInt": TemplateFunction(_parse_int, 1, 1),
+    "parseBool": TemplateFunction(_parse_bool, 1, 1),
     "add": _calculation(lambda first, second: first + second),
     "subtract": _calculation(lambda first, second: first - second),
     "multiply": _calculation(lambda first, second: first * second),
     "divide": _calculation(_divide),
     "modulo": _calculation(_modulo),
-    "loop": Known(_loop, 1, 2),
+    "loop": TemplateFunction(_loop, 1, 2),
     "base64Encode": _on_text(_encoded),
     "base64Decode": _on_text(_decoded),
     "sha256Hex": _on_text(_sha256),
     "md5sum": _on_text(_md5),
-    "parseJSON": Known(parse_json, 1, 1),
-    "toJSON": Known(to_json, 1, 1),
-    "toJSONPretty": Known(to_json_pretty, 1, 1),
-    "toYAML": Known(to_yaml, 1, 1),
+    "parseJSON": TemplateFunction(parse_json, 1, 1),
+    "toJSON": TemplateFunction(to_json, 1, 1),
+    "toJSONPretty": TemplateFunction(to_json_pretty, 1, 1),
+    "toYAML": TemplateFunction(to_yaml, 1, 1),
 }

@@ -1,111 +1,114 @@
-"""What a template is made of: plain text, actions, and the pipelines in them. Pure."""
+"""Syntax tree of a template: plain text, actions and pipelines. No I/O."""
 
 from collections.abc import Mapping
 
 import msgspec
 
 
-class Dot(msgspec.Struct, frozen=True):
-    """The value that is meant at the moment."""
+class DotNode(msgspec.Struct, frozen=True):
+    """The current value, `.`."""
 
 
-class Constant(msgspec.Struct, frozen=True):
-    """A value that is written down."""
+class ConstantNode(msgspec.Struct, frozen=True):
+    """A literal."""
 
     value: object
 
 
-class Variable(msgspec.Struct, frozen=True):
-    """A variable; `$` is what the template was given."""
+class VariableNode(msgspec.Struct, frozen=True):
+    """A variable; `$` is the value passed to the template."""
 
     name: str
 
 
-class Function(msgspec.Struct, frozen=True):
-    """A function by its name."""
+class FunctionNode(msgspec.Struct, frozen=True):
+    """A function, by name."""
 
     name: str
 
 
-class Chain(msgspec.Struct, frozen=True):
-    """Fields of a value, one of the other."""
+class FieldChainNode(msgspec.Struct, frozen=True):
+    """A chain of fields of a value."""
 
     of: "Operand"
     names: tuple[str, ...]
 
 
-class Command(msgspec.Struct, frozen=True):
+class CommandNode(msgspec.Struct, frozen=True):
     """An operand, or a function with its arguments."""
 
     operands: tuple["Operand", ...]
 
 
-class Pipe(msgspec.Struct, frozen=True):
-    """Commands, of which each gets the result of the one before it; and who keeps the result."""
+class PipeNode(msgspec.Struct, frozen=True):
+    """A chain of commands, and the variables for its result.
+
+    Each command receives the previous result as its last argument.
+    """
 
     line: int
-    commands: tuple[Command, ...]
+    commands: tuple[CommandNode, ...]
     variables: tuple[str, ...] = ()
-    declares: bool = True  # the variables are new
+    declares: bool = True  # the variables are declared here
 
 
-class Plain(msgspec.Struct, frozen=True):
+class TextNode(msgspec.Struct, frozen=True):
     """Text outside of actions."""
 
     text: str
 
 
-class Show(msgspec.Struct, frozen=True):
-    """Writes the result of a pipeline, unless a variable keeps it."""
+class OutputNode(msgspec.Struct, frozen=True):
+    """Output of a pipeline's result, unless a variable receives it."""
 
-    pipe: Pipe
+    pipe: PipeNode
 
 
-class If(msgspec.Struct, frozen=True):
-    """One of two bodies."""
+class IfNode(msgspec.Struct, frozen=True):
+    """A conditional with two bodies."""
 
-    pipe: Pipe
+    pipe: PipeNode
     body: "Body"
     otherwise: "Body"
 
 
-class With(msgspec.Struct, frozen=True):
-    """A body for a value that is not empty, and one without it."""
+class WithNode(msgspec.Struct, frozen=True):
+    """A body for a non-empty value, and one for an empty value."""
 
-    pipe: Pipe
+    pipe: PipeNode
     body: "Body"
     otherwise: "Body"
 
 
-class Range(msgspec.Struct, frozen=True):
-    """A body for each of several values, and one for none."""
+class RangeNode(msgspec.Struct, frozen=True):
+    """A body for each of several values, and one for no values."""
 
-    pipe: Pipe
+    pipe: PipeNode
     body: "Body"
     otherwise: "Body"
 
 
-class Call(msgspec.Struct, frozen=True):
-    """Another template, with a value."""
+class TemplateCallNode(msgspec.Struct, frozen=True):
+    """A call of another template with a value."""
 
     line: int
     name: str
-    pipe: Pipe | None
+    pipe: PipeNode | None
 
 
-class Leave(msgspec.Struct, frozen=True):
-    """Ends a loop, or this turn of it."""
+class BreakNode(msgspec.Struct, frozen=True):
+    """The end of a loop, or of its current iteration."""
 
     ends: bool
 
 
-class Program(msgspec.Struct, frozen=True):
-    """A template and those that it defines."""
+class ParsedTemplate(msgspec.Struct, frozen=True):
+    """A template with the templates that it defines."""
 
     body: "Body"
     templates: Mapping[str, "Body"]
 
 
-Operand = Dot | Constant | Variable | Function | Chain | Pipe
-Node = Plain | Show | If | With | Range | Call | Leave
+Operand = DotNode | ConstantNode | VariableNode | FunctionNode | FieldChainNode | PipeNode
+Node = TextNode | OutputNode | IfNode | WithNode | RangeNode | TemplateCallNode | BreakNode
 Body = tuple[Node, ...]

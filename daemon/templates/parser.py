@@ -1,65 +1,71 @@
-"""From words to a template (pkg.go.dev/text/template, "Actions" and "Pipelines"). Pure."""
+"""Parser of templates (pkg.go.dev/text/template, "Actions" and "Pipelines"). No I/O."""
 
 from collections.abc import Callable, Container, Iterable, Iterator
 
-from daemon.jobspec.gotext import quote
-from daemon.templates.faults import DEEPEST, Fault
-from daemon.templates.lexer import Kind, Word, words
-from daemon.templates.literals import char, number, text
+from daemon.templates.errors import DEEPEST, TemplateError
+from daemon.templates.go_literals import char, number, text
+from daemon.templates.lexer import TemplateToken, TokenType, tokenize
 from daemon.templates.nodes import (
     Body,
-    Call,
-    Chain,
-    Command,
-    Constant,
-    Dot,
-    Function,
-    If,
-    Leave,
+    BreakNode,
+    CommandNode,
+    ConstantNode,
+    DotNode,
+    FieldChainNode,
+    FunctionNode,
+    IfNode,
     Node,
     Operand,
-    Pipe,
-    Plain,
-    Program,
-    Range,
-    Show,
-    Variable,
-    With,
+    OutputNode,
+    ParsedTemplate,
+    PipeNode,
+    RangeNode,
+    TemplateCallNode,
+    TextNode,
+    VariableNode,
+    WithNode,
 )
+from daemon.text.go_format import quote
 
 LONGEST_TEXT = 512 * 1024  # characters of a template
-_BLOCKS: dict[str, type[If | With | Range]] = {"if": If, "with": With, "range": Range}
+_BLOCKS: dict[str, type[IfNode | WithNode | RangeNode]] = {
+    "if": IfNode,
+    "with": WithNode,
+    "range": RangeNode,
+}
 _CONSTANTS = {"true": True, "false": False, "nil": None}
-_LITERALS: dict[Kind, Callable[[str], object]] = {
-    Kind.TEXT: text,
-    Kind.CHAR: char,
-    Kind.NUMBER: number,
+_LITERALS: dict[TokenType, Callable[[str], object]] = {
+    TokenType.TEXT: text,
+    TokenType.CHAR: char,
+    TokenType.NUMBER: number,
 }
 _KEYWORDS = {*_BLOCKS, "else", "end", "define", "block", "template", "break", "continue"}
 
 
-def parse(source: str, functions: Container[str], left: str = "{{", right: str = "}}") -> Program:
-    """Return what a template says. Raises `Fault` with the line for one that cannot be read."""
+def parse(
+    source: str, functions: Container[str], left: str = "{{", right: str = "}}"
+) -> ParsedTemplate:
+    """Parse a template. Raises `TemplateError` with the line of a syntax error."""
     if len(source) > LONGEST_TEXT:
-        raise Fault(f"the template has more than {LONGEST_TEXT} characters")
-    parser = _Parser(words(source, left or "{{", right or "}}"), functions)
+        raise TemplateError(f"the template has more than {LONGEST_TEXT} characters")
+    parser = _Parser(tokenize(source, left or "{{", right or "}}"), functions)
     body = parser.body(until=())
-    return Program(body, parser.templates)
+    return ParsedTemplate(body, parser.templates)
 
 
 class _Parser:
-    def __init__(self, found: Iterable[Word], functions: Container[str]) -> None:
-        self._words: Iterator[Word] = iter(found)
+    def __init__(self, found: Iterable[TemplateToken], functions: Container[str]) -> None:
+        self._words: Iterator[TemplateToken] = iter(found)
         self._functions = functions
-        self._ahead: list[Word] = []
-        self._last = Word(Kind.END, "", 1)
+        self._ahead: list[TemplateToken] = []
+        self._last = TemplateToken(TokenType.END, "", 1)
         self._depth = self._loops = 0
         self._known = ["$"]  # variables
         self.templates: dict[str, Body] = {}
 
-    # ---- words ----------------------------------------------------------------------------------
+    # --- tokens ---
 
-    def _peek(self) -> Word | None:
+    def _peek(self) -> TemplateToken | None:
         if not self._ahead:
             word = next(self._words, None)
             if word is None:
@@ -67,7 +73,7 @@ class _Parser:
             self._ahead.append(word)
         return self._ahead[-1]
 
-    def _next(self) -> Word:
+    def _next(self) -> TemplateToken:
         word = self._peek()
         if word is None:
             raise self._fault("unexpected end of the template: an end is missing")
@@ -75,18 +81,18 @@ class _Parser:
         self._last = word
         return word
 
-    def _fault(self, problem: str) -> Fault:
-        return Fault(f"line {self._last.line}: {problem}")
+    def _fault(self, problem: str) -> TemplateError:
+        return TemplateError(f"line {self._last.line}: {problem}")
 
-    def _is(self, kind: Kind, *texts: str) -> bool:
+    def _is(self, kind: TokenType, *texts: str) -> bool:
         word = self._peek()
         return word is not None and word.kind is kind and (not texts or word.text in texts)
 
-    def _take(self, kind: Kind, *texts: str) -> Word | None:
+    def _take(self, kind: TokenType, *texts: str) -> TemplateToken | None:
         return self._next() if self._is(kind, *texts) else None
 
     def _end(self, where: str) -> None:
-        if not self._take(Kind.END):
+        if not self._take(TokenType.END):
             raise self._fault(f"unexpected {quote(self._next().text)} in {where}")
 
     def _deeper(self) -> None:
@@ -94,18 +100,18 @@ class _Parser:
         if self._depth > DEEPEST:
             raise self._fault(f"blocks or brackets are nested more than {DEEPEST} deep")
 
-    # ---- actions --------------------------------------------------------------------------------
+    # --- actions ---
 
     def body(self, until: tuple[str, ...]) -> Body:
-        """Return everything up to one of these keywords, which is taken too."""
+        """Return all nodes up to one of these keywords, which is also consumed."""
         self._deeper()
         nodes: list[Node] = []
         while (word := self._peek()) is not None:
-            if word.kind is Kind.PLAIN:
+            if word.kind is TokenType.PLAIN:
                 self._next()
                 if word.text:
-                    nodes.append(Plain(word.text))
-            elif word.kind is Kind.NAME and word.text in until:
+                    nodes.append(TextNode(word.text))
+            elif word.kind is TokenType.NAME and word.text in until:
                 self._next()
                 self._depth -= 1
                 return tuple(nodes)
@@ -117,10 +123,10 @@ class _Parser:
 
     def _action(self) -> Node | None:
         word = self._peek()
-        if word is None or word.kind is not Kind.NAME or word.text not in _KEYWORDS:
+        if word is None or word.kind is not TokenType.NAME or word.text not in _KEYWORDS:
             pipe = self._pipeline("command")
             self._end("command")
-            return Show(pipe)
+            return OutputNode(pipe)
         self._next()
         match word.text:
             case "if" | "with" | "range":
@@ -152,9 +158,9 @@ class _Parser:
         return _BLOCKS[keyword](pipe, body, otherwise)
 
     def _otherwise(self, keyword: str) -> Body:
-        if keyword != "range" and self._take(Kind.NAME, keyword):
+        if keyword != "range" and self._take(TokenType.NAME, keyword):
             self._deeper()
-            chained = self._block(keyword)  # it takes the end of both
+            chained = self._block(keyword)  # it consumes the end of both
             self._depth -= 1
             return (chained,)
         self._end("else")
@@ -173,10 +179,10 @@ class _Parser:
         self._end("block")
         body = self._apart()
         self.templates.setdefault(name, body)
-        return Call(line, name, pipe)
+        return TemplateCallNode(line, name, pipe)
 
     def _apart(self) -> Body:
-        """Return the body of another template: it knows no variable and is in no loop of this one."""
+        """Parse the body of a nested definition, in a new scope of variables and loops."""
         outer, self._known = self._known, ["$"]
         loops, self._loops = self._loops, 0
         body = self.body(until=("end",))
@@ -186,12 +192,12 @@ class _Parser:
 
     def _call(self, line: int) -> Node:
         name = self._name("template")
-        pipe = None if self._is(Kind.END) else self._pipeline("template")
+        pipe = None if self._is(TokenType.END) else self._pipeline("template")
         self._end("template")
-        return Call(line, name, pipe)
+        return TemplateCallNode(line, name, pipe)
 
     def _name(self, where: str) -> str:
-        word = self._take(Kind.TEXT)
+        word = self._take(TokenType.TEXT)
         if word is None:
             raise self._fault(f"{where} needs the name of a template in quotes")
         return text(word.text)
@@ -200,37 +206,40 @@ class _Parser:
         if not self._loops:
             raise self._fault(f"{keyword} outside of a range")
         self._end(keyword)
-        return Leave(ends=keyword == "break")
+        return BreakNode(ends=keyword == "break")
 
-    # ---- pipelines ------------------------------------------------------------------------------
+    # --- pipelines ---
 
-    def _pipeline(self, where: str) -> Pipe:
+    def _pipeline(self, where: str) -> PipeNode:
         line = self._last.line
         variables, declares = self._variables(where)
         commands = [self._command(where)]
-        while self._take(Kind.SIGN, "|"):
+        while self._take(TokenType.SIGN, "|"):
             commands.append(self._command(where))
         if declares:
             self._known += variables
         for command in commands[1:]:
-            if isinstance(command.operands[0], (Constant, Dot)):
+            if isinstance(command.operands[0], (ConstantNode, DotNode)):
                 raise self._fault("a value that is no function cannot stand behind a |")
-        return Pipe(line, tuple(commands), tuple(variables), declares)
+        return PipeNode(line, tuple(commands), tuple(variables), declares)
 
     def _variables(self, where: str) -> tuple[list[str], bool]:
-        """Take `$x :=`, `$x =` or, in a range, `$i, $x :=`; return the names and whether they are new."""
-        first = self._take(Kind.VARIABLE)
+        """Consume `$x :=`, `$x =` or, in a range, `$i, $x :=`.
+
+        Return the names and whether they are new.
+        """
+        first = self._take(TokenType.VARIABLE)
         if first is None:
             return [], False
         names = [first.text]
-        if where == "range" and self._take(Kind.SIGN, ","):
-            second = self._take(Kind.VARIABLE)
+        if where == "range" and self._take(TokenType.SIGN, ","):
+            second = self._take(TokenType.VARIABLE)
             if second is None:
                 raise self._fault("range can only initialize variables")
             names.append(second.text)
-        sign = self._take(Kind.SIGN, ":=", "=")
+        sign = self._take(TokenType.SIGN, ":=", "=")
         if sign is None and len(names) == 1:
-            self._ahead.append(first)  # it is an operand
+            self._ahead.append(first)  # the variable is an operand
             return [], False
         if sign is None:
             raise self._fault("range needs := or = behind its variables")
@@ -244,48 +253,48 @@ class _Parser:
         if name not in self._known:
             raise self._fault(f"undefined variable {quote(name)}")
 
-    def _command(self, where: str) -> Command:
+    def _command(self, where: str) -> CommandNode:
         operands = []
         while (operand := self._operand()) is not None:
             operands.append(operand)
         if not operands:
             raise self._fault(f"missing value for {where}")
-        return Command(tuple(operands))
+        return CommandNode(tuple(operands))
 
     def _operand(self) -> Operand | None:
         operand = self._term()
         if operand is None:
             return None
         names = []
-        while (word := self._peek()) and word.kind is Kind.FIELD and not word.is_apart:
+        while (word := self._peek()) and word.kind is TokenType.FIELD and not word.is_apart:
             names.append(self._next().text[1:])
         if not names:
             return operand
-        if isinstance(operand, Constant):
+        if isinstance(operand, ConstantNode):
             raise self._fault("a constant has no fields")
-        if isinstance(operand, Chain):
-            return Chain(operand.of, (*operand.names, *names))
-        return Chain(operand, tuple(names))
+        if isinstance(operand, FieldChainNode):
+            return FieldChainNode(operand.of, (*operand.names, *names))
+        return FieldChainNode(operand, tuple(names))
 
     def _term(self) -> Operand | None:
         word = self._peek()
         if word is None:
             return None
         if word.kind in _LITERALS:
-            return Constant(self._literal(self._next()))
-        if word.kind is Kind.FIELD:
-            return Chain(Dot(), (self._next().text[1:],))
-        if word.kind is Kind.VARIABLE:
+            return ConstantNode(self._literal(self._next()))
+        if word.kind is TokenType.FIELD:
+            return FieldChainNode(DotNode(), (self._next().text[1:],))
+        if word.kind is TokenType.VARIABLE:
             self._next()
             self._require(word.text)
-            return Variable(word.text)
-        if word.kind is Kind.NAME:
+            return VariableNode(word.text)
+        if word.kind is TokenType.NAME:
             return self._named()
-        if self._take(Kind.SIGN, "."):
-            return Dot()
-        return self._bracket() if self._take(Kind.SIGN, "(") else None
+        if self._take(TokenType.SIGN, "."):
+            return DotNode()
+        return self._bracket() if self._take(TokenType.SIGN, "(") else None
 
-    def _literal(self, word: Word) -> object:
+    def _literal(self, word: TemplateToken) -> object:
         try:
             return _LITERALS[word.kind](word.text)
         except ValueError as error:
@@ -294,15 +303,15 @@ class _Parser:
     def _named(self) -> Operand:
         name = self._next().text
         if name in _CONSTANTS:
-            return Constant(_CONSTANTS[name])
+            return ConstantNode(_CONSTANTS[name])
         if name not in self._functions:
             raise self._fault(f"function {quote(name)} not defined")
-        return Function(name)
+        return FunctionNode(name)
 
-    def _bracket(self) -> Pipe:
+    def _bracket(self) -> PipeNode:
         self._deeper()
         pipe = self._pipeline("brackets")
-        if not self._take(Kind.SIGN, ")"):
+        if not self._take(TokenType.SIGN, ")"):
             raise self._fault("unclosed left paren")
         self._depth -= 1
         return pipe

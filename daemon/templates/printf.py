@@ -1,19 +1,19 @@
-"""`printf` as Go has it (pkg.go.dev/fmt), for the values of templates. Pure."""
+"""Go's `printf` (pkg.go.dev/fmt) for template values. No I/O."""
 
 import re
 from collections.abc import Callable, Sequence
 
-from daemon.jobspec.gotext import quote
-from daemon.templates.faults import Budget, Fault
-from daemon.templates.values import shown, type_name
+from daemon.templates.errors import StepBudget, TemplateError
+from daemon.templates.values import format_value, type_name
+from daemon.text.go_format import quote
 
 _VERB = re.compile(r"%([-+# 0]*)(\d*)(?:\.(\d*))?(.?)", re.DOTALL)
 _WIDEST = 1000  # characters of a width or a precision
 _DEFAULT_PRECISION = 6
 
 
-def printf(budget: Budget, form: str, values: Sequence[object]) -> str:
-    """Return values as a form says. Raises `Fault` for one that asks for too much."""
+def printf(budget: StepBudget, form: str, values: Sequence[object]) -> str:
+    """Format values by a format string. Raises `TemplateError` if the result would be too large."""
     budget.make(len(form))
     left, pieces, at = list(values), [], 0
     for match in _VERB.finditer(form):
@@ -22,13 +22,13 @@ def printf(budget: Budget, form: str, values: Sequence[object]) -> str:
         pieces.append(_filled(budget, match, left))
     pieces.append(form[at:])
     if left:
-        extra = ", ".join(f"{type_name(one)}={shown(one, budget)}" for one in left)
+        extra = ", ".join(f"{type_name(one)}={format_value(one, budget)}" for one in left)
         pieces.append(f"%!(EXTRA {extra})")
     budget.make(sum(map(len, pieces)))
     return "".join(pieces)
 
 
-def _filled(budget: Budget, match: re.Match[str], left: list[object]) -> str:
+def _filled(budget: StepBudget, match: re.Match[str], left: list[object]) -> str:
     flags, width, precision, verb = match.groups()
     if verb == "%":
         return "%"
@@ -38,13 +38,13 @@ def _filled(budget: Budget, match: re.Match[str], left: list[object]) -> str:
         return f"%!{verb}(MISSING)"
     for size in (width, precision or ""):
         if len(size) > len(str(_WIDEST)) or int(size or 0) > _WIDEST:
-            raise Fault(f"a width or precision is more than {_WIDEST}")
+            raise TemplateError(f"a width or precision is more than {_WIDEST}")
     value = left.pop(0)
     budget.spend()
     form = _FORMS.get(verb)
     body = form(budget, value, flags, precision) if form else None
     if body is None:
-        return f"%!{verb}({type_name(value)}={shown(value, budget)})"
+        return f"%!{verb}({type_name(value)}={format_value(value, budget)})"
     return _padded(body, flags, int(width or 0), is_number=isinstance(value, int | float))
 
 
@@ -56,48 +56,48 @@ def _padded(body: str, flags: str, width: int, *, is_number: bool) -> str:
     return body.rjust(width)
 
 
-Form = Callable[[Budget, object, str, str | None], str | None]
+Form = Callable[[StepBudget, object, str, str | None], str | None]
 
 
-def _as_it_is(budget: Budget, value: object, flags: str, precision: str | None) -> str:
+def _as_it_is(budget: StepBudget, value: object, flags: str, precision: str | None) -> str:
     if isinstance(value, int) and "+" in flags and not isinstance(value, bool):
         return f"{value:+d}"
     if "#" in flags and isinstance(value, str):
         return quote(value)
-    return "<nil>" if value is None else shown(value, budget)
+    return "<nil>" if value is None else format_value(value, budget)
 
 
-def _text(budget: Budget, value: object, flags: str, precision: str | None) -> str | None:
+def _text(budget: StepBudget, value: object, flags: str, precision: str | None) -> str | None:
     if isinstance(value, bool | int | float) or value is None:
         return None
-    whole = shown(value, budget)
+    whole = format_value(value, budget)
     return whole if precision is None else whole[: int(precision or 0)]
 
 
-def _quoted(budget: Budget, value: object, flags: str, precision: str | None) -> str | None:
+def _quoted(budget: StepBudget, value: object, flags: str, precision: str | None) -> str | None:
     if isinstance(value, str):
         budget.make(4 * len(value))
         return quote(value)
     return None
 
 
-def _truth(budget: Budget, value: object, flags: str, precision: str | None) -> str | None:
-    return shown(value, budget) if isinstance(value, bool) else None
+def _truth(budget: StepBudget, value: object, flags: str, precision: str | None) -> str | None:
+    return format_value(value, budget) if isinstance(value, bool) else None
 
 
-def _char(budget: Budget, value: object, flags: str, precision: str | None) -> str | None:
+def _char(budget: StepBudget, value: object, flags: str, precision: str | None) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     is_one = 0 <= value <= 0x10FFFF and not 0xD800 <= value < 0xE000
     return chr(value) if is_one else "\ufffd"
 
 
-def _type(budget: Budget, value: object, flags: str, precision: str | None) -> str:
+def _type(budget: StepBudget, value: object, flags: str, precision: str | None) -> str:
     return type_name(value)
 
 
 def _whole(base: str) -> Form:
-    def form(budget: Budget, value: object, flags: str, precision: str | None) -> str | None:
+    def form(budget: StepBudget, value: object, flags: str, precision: str | None) -> str | None:
         if isinstance(value, str) and base in "xX":
             budget.make(2 * len(value))
             return f"{value.encode(errors='replace').hex()}"
@@ -111,11 +111,11 @@ def _whole(base: str) -> Form:
 
 
 def _decimal(verb: str) -> Form:
-    def form(budget: Budget, value: object, flags: str, precision: str | None) -> str | None:
+    def form(budget: StepBudget, value: object, flags: str, precision: str | None) -> str | None:
         if isinstance(value, bool) or not isinstance(value, float):
             return None
         if precision is None and verb in "gG":
-            return f"{'+' if '+' in flags and value >= 0 else ''}{shown(value, budget)}"
+            return f"{'+' if '+' in flags and value >= 0 else ''}{format_value(value, budget)}"
         places = _DEFAULT_PRECISION if precision is None else int(precision or 0)
         return f"{_sign(value, flags)}{abs(value):.{places}{verb}}"
 

@@ -1,51 +1,54 @@
-"""A template of a task: read once, filled in whenever what it asks for has changed. Pure."""
+"""A task's template: parsed once, and rendered again when its lookups change. No I/O."""
 
 from collections.abc import Mapping
 
 import msgspec
 
 from daemon.templates.builtin import BUILTIN
+from daemon.templates.errors import StepBudget
 from daemon.templates.evaluate import evaluate
-from daemon.templates.faults import Budget
 from daemon.templates.library import LIBRARY
-from daemon.templates.lookups import Answers, Lookups, Question
-from daemon.templates.nodes import Program
+from daemon.templates.lookups import Answers, LookupKey, LookupResults
+from daemon.templates.nodes import ParsedTemplate
 from daemon.templates.parser import parse
 
-# A step takes a microsecond or two.
-FEW_STEPS = 5_000  # do not hold up who does it
+# A step takes one or two microseconds.
+FEW_STEPS = 5_000  # do not block the caller
 MOST_STEPS = 500_000
 
-_NAMES = frozenset({*BUILTIN, *LIBRARY, *Lookups({}, {}, 0).functions})
+_NAMES = frozenset({*BUILTIN, *LIBRARY, *LookupResults({}, {}, 0).functions})
 
 
-class Rendering(msgspec.Struct, frozen=True, kw_only=True):
-    """A text, what was asked for it, and what of that has to be there and is not."""
+class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A text, its lookups, and the required lookups without a result."""
 
     text: str
-    asked: frozenset[Question]
-    missing: frozenset[Question]
+    asked: frozenset[LookupKey]
+    missing: frozenset[LookupKey]
 
 
-def read(source: str, left: str = "", right: str = "") -> Program:
-    """Return a template that can be filled in. Raises `Fault`."""
+def read(source: str, left: str = "", right: str = "") -> ParsedTemplate:
+    """Parse a template. Raises `TemplateError`."""
     return parse(source, _NAMES, left, right)
 
 
 def render(
-    program: Program,
+    program: ParsedTemplate,
     answers: Answers,
     environment: Mapping[str, str],
     *,
     now: int,
     strict: bool = False,
     steps: int = MOST_STEPS,
-) -> Rendering:
-    """Fill in a template with what is known.
+) -> RenderResult:
+    """Render a template with the known results.
 
-    `strict`: a map's entry that there is not is an error. Raises `Fault`; `TooLong` for more steps.
+    With `strict`, a missing map entry is an error. Raises `TemplateError`, or
+    `TemplateOutputTooLong` above the step limit.
     """
-    lookups = Lookups(answers, environment, now)
+    lookups = LookupResults(answers, environment, now)
     functions = {**BUILTIN, **LIBRARY, **lookups.functions}
-    text = evaluate(program, functions, Budget(steps), strict=strict)
-    return Rendering(text=text, asked=frozenset(lookups.asked), missing=frozenset(lookups.missing))
+    text = evaluate(program, functions, StepBudget(steps), strict=strict)
+    return RenderResult(
+        text=text, asked=frozenset(lookups.asked), missing=frozenset(lookups.missing)
+    )

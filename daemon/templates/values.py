@@ -1,32 +1,32 @@
-"""The values of templates: what is empty, how they are shown, compared and taken apart. Pure.
+"""Template values: emptiness, formatting, comparison and access. No I/O.
 
-They are nil, truths, whole numbers of 64 bits, floating numbers, texts, lists, maps, and records
-whose fields are known. Rules and texts of errors are Go's (pkg.go.dev/text/template).
+Values are nil, Booleans, 64-bit integers, floats, texts, lists, maps, and records with known
+fields. Rules and error texts are Go's (pkg.go.dev/text/template).
 """
 
 from collections.abc import Mapping
 
 import msgspec
 
-from daemon.jobspec import gotext
-from daemon.templates.faults import Budget, Fault
+from daemon.templates.errors import StepBudget, TemplateError
+from daemon.text import go_format
 
 NO_VALUE = "<no value>"
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
-class Items(dict[str, str]):
-    """A map of texts: what is not in it is an empty text."""
+class StringMap(dict[str, str]):
+    """A map of texts; a missing entry is an empty text."""
 
 
-class Absent:
-    """What a map has not: nil, which is shown in another way."""
+class MissingValue:
+    """A missing map entry: nil with a different format."""
 
 
-ABSENT = Absent()
+ABSENT = MissingValue()
 
 
-class Tuple(msgspec.Struct, frozen=True):
+class ValueList(msgspec.Struct, frozen=True):
     """A key with its value."""
 
     Key: str
@@ -34,9 +34,9 @@ class Tuple(msgspec.Struct, frozen=True):
 
 
 def type_name(value: object) -> str:
-    """Return what Go calls the type of a value."""
+    """Return Go's name for the type of a value."""
     match value:
-        case None | Absent():
+        case None | MissingValue():
             return "<nil>"
         case bool():
             return "bool"
@@ -54,16 +54,16 @@ def type_name(value: object) -> str:
 
 
 def is_true(value: object) -> bool:
-    """Tell whether a value is not empty."""
+    """Return whether a value is not empty."""
     if isinstance(value, msgspec.Struct):
         return True
-    return not isinstance(value, Absent) and bool(value)
+    return not isinstance(value, MissingValue) and bool(value)
 
 
-def shown(value: object, budget: Budget, *, nested: bool = False) -> str:
-    """Return a value as a template writes it."""
+def format_value(value: object, budget: StepBudget, *, nested: bool = False) -> str:
+    """Format a value as template output."""
     match value:
-        case Absent():
+        case MissingValue():
             return NO_VALUE
         case str():
             return value
@@ -75,14 +75,16 @@ def shown(value: object, budget: Budget, *, nested: bool = False) -> str:
             return float_text(value)
         case list() | range():
             budget.spend(len(value))
-            text = gotext.words(shown(one, budget, nested=True) for one in value)
+            text = go_format.format_list(format_value(one, budget, nested=True) for one in value)
         case Mapping():
             budget.spend(len(value))
-            pairs = (f"{key}:{shown(value[key], budget, nested=True)}" for key in sorted(value))
-            text = f"map{gotext.words(pairs)}"
+            pairs = (
+                f"{key}:{format_value(value[key], budget, nested=True)}" for key in sorted(value)
+            )
+            text = f"map{go_format.format_list(pairs)}"
         case msgspec.Struct():
             fields = [getattr(value, name) for name in value.__struct_fields__]
-            text = f"{{{' '.join(shown(one, budget, nested=True) for one in fields)}}}"
+            text = f"{{{' '.join(format_value(one, budget, nested=True) for one in fields)}}}"
         case _:
             return str(value)
     budget.make(len(text))
@@ -90,62 +92,62 @@ def shown(value: object, budget: Budget, *, nested: bool = False) -> str:
 
 
 def float_text(value: float) -> str:
-    """Return a floating number as Go prints it."""
-    if value != value:  # not a number
+    """Format a float as Go does."""
+    if value != value:  # NaN
         return "NaN"
     if value in (float("inf"), float("-inf")):
         return "+Inf" if value > 0 else "-Inf"
-    return gotext.decimal(value)
+    return go_format.decimal(value)
 
 
 def bounded(value: float) -> int | float:
-    """Return the result of a calculation. Raises `Fault` for a whole number beyond 64 bits."""
+    """Return the result of a calculation. Raises `TemplateError` for integers beyond 64 bits."""
     if isinstance(value, int) and not _LEAST <= value <= _MOST:
-        raise Fault("the result is beyond 64 bits")
+        raise TemplateError("the result is beyond 64 bits")
     return value
 
 
 def field(value: object, name: str, *, strict: bool) -> object:
-    """Return a field of a record or an entry of a map. Raises `Fault`.
+    """Return a field of a record or an entry of a map. Raises `TemplateError`.
 
-    An entry that there is not is an error only if it is to be `strict`.
+    A missing entry is an error only with `strict`.
     """
     if isinstance(value, Mapping):
         return entry(value, name, strict=strict)
     if isinstance(value, msgspec.Struct) and name[:1].isupper() and hasattr(value, name):
         return getattr(value, name)
-    if value is None or isinstance(value, Absent):
-        raise Fault(f"nil pointer evaluating interface {{}}.{name}")
-    raise Fault(f"can't evaluate field {name} in type {type_name(value)}")
+    if value is None or isinstance(value, MissingValue):
+        raise TemplateError(f"nil pointer evaluating interface {{}}.{name}")
+    raise TemplateError(f"can't evaluate field {name} in type {type_name(value)}")
 
 
 def entry(value: Mapping[str, object], name: str, *, strict: bool) -> object:
-    """Return an entry of a map. Raises `Fault` if there is none and it is to be `strict`."""
+    """Return an entry of a map. Raises `TemplateError` if it is missing and `strict` is set."""
     if name in value:
         return value[name]
-    if isinstance(value, Items):
+    if isinstance(value, StringMap):
         if name[:1].isupper() and (made := _of_items(value, name)) is not None:
             return made
         if not strict:
             return ""
     if strict:
-        raise Fault(f"map has no entry for key {gotext.quote(name)}")
+        raise TemplateError(f"map has no entry for key {go_format.quote(name)}")
     return ABSENT
 
 
-def _of_items(value: Items, name: str) -> object:
-    """Return what the values of a variable have besides themselves."""
+def _of_items(value: StringMap, name: str) -> object:
+    """Return the keys, values or tuples of a variable; None for another name."""
     match name:
         case "Keys":
             return sorted(value)
         case "Values":
             return [value[key] for key in sorted(value)]
         case "Tuples":
-            return [Tuple(key, value[key]) for key in sorted(value)]
+            return [ValueList(key, value[key]) for key in sorted(value)]
     return None
 
 
-# ---- comparing ----------------------------------------------------------------------------------
+# --- comparison ---
 
 
 def _kind(value: object) -> str:
@@ -156,63 +158,66 @@ def _kind(value: object) -> str:
             return "number"
         case str():
             return "text"
-        case None | Absent():
+        case None | MissingValue():
             return "nil"
     return ""
 
 
 def equal(first: object, second: object) -> bool:
-    """Tell whether two values are the same. Raises `Fault` for those that cannot be compared."""
+    """Return whether two values are equal. Raises `TemplateError` for incomparable values."""
     kinds = _kind(first), _kind(second)
     if "nil" in kinds:
         return kinds[0] == kinds[1]
     if not all(kinds):
-        raise Fault("invalid type for comparison")
+        raise TemplateError("invalid type for comparison")
     if kinds[0] != kinds[1]:
-        raise Fault("incompatible types for comparison")
+        raise TemplateError("incompatible types for comparison")
     return first == second
 
 
 def less(first: object, second: object) -> bool:
-    """Tell whether a value comes before another. Raises `Fault` for those that have no order."""
+    """Return whether a value is less than another. Raises `TemplateError` for unordered values."""
     match first, second:
         case (bool(), _) | (_, bool()):
-            raise Fault("invalid type for comparison")
+            raise TemplateError("invalid type for comparison")
         case (int() | float(), int() | float()):
             return first < second
         case str(), str():
             return first < second
     if _kind(first) in {"number", "text"} and _kind(second) in {"number", "text"}:
-        raise Fault("incompatible types for comparison")
-    raise Fault("invalid type for comparison")
+        raise TemplateError("incompatible types for comparison")
+    raise TemplateError("invalid type for comparison")
 
 
-# ---- what functions ask for ---------------------------------------------------------------------
+# --- argument types ---
 
 
 def text_of(value: object) -> str:
-    """Return a text. Raises `Fault` for another value."""
+    """Return a text. Raises `TemplateError` for another value."""
     if isinstance(value, str):
         return value
-    raise Fault(f"wrong type for value; expected string; got {type_name(value)}")
+    raise TemplateError(f"wrong type for value; expected string; got {type_name(value)}")
 
 
 def whole_of(value: object) -> int:
-    """Return a whole number. Raises `Fault` for another value."""
+    """Return an integer. Raises `TemplateError` for another value."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise Fault(f"wrong type for value; expected int; got {type_name(value)}")
+    raise TemplateError(f"wrong type for value; expected int; got {type_name(value)}")
 
 
 def number_of(value: object) -> int | float:
-    """Return a number. Raises `Fault` for another value."""
+    """Return a number. Raises `TemplateError` for another value."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    raise Fault(f"wrong type for value; expected a number; got {type_name(value)}")
+    raise TemplateError(f"wrong type for value; expected a number; got {type_name(value)}")
 
 
 def list_of(value: object) -> list[object] | range:
-    """Return a list as it is: one of `loop` may have no end. Raises `Fault` for another value."""
+    """Return a list or a range unchanged, because a `loop` can be infinite.
+
+    Raises `TemplateError` for another value.
+    """
     if isinstance(value, list | range):
         return value
-    raise Fault(f"wrong type for value; expected a list; got {type_name(value)}")
+    raise TemplateError(f"wrong type for value; expected a list; got {type_name(value)}")

@@ -1,1 +1,1 @@
-"""The web interface: pages that the daemon makes, for who would rather look than read."""
+"""The web interface: HTML pages rendered by the daemon."""

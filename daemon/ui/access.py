@@ -1,31 +1,31 @@
-"""Access: the visitor's own token, and who else may do what."""
+"""The access pages: the user's own token, and access control."""
 
 from typing import Any
 
-from daemon.ui import words
-from daemon.ui.show import Found, or_nothing, page
-from daemon.web.visits import Visit
+from daemon.ui import formatting
+from daemon.ui.render import Found, optional, page
+from daemon.web.ui_session import UiRequest
 
 
 @page("access.html")
-async def overview(visit: Visit) -> Found:
-    """Show the visitor's token, and the tokens, policies, roles and login methods he may see."""
+async def overview(visit: UiRequest) -> Found:
+    """Show the user's token, and the tokens, policies, roles and login methods that they may see."""
     return {
-        "own": await or_nothing(visit, "/v1/acl/token/self") if visit.session else None,
-        "tokens": await or_nothing(visit, "/v1/acl/tokens"),
-        "policies": await or_nothing(visit, "/v1/acl/policies"),
-        "roles": await or_nothing(visit, "/v1/acl/roles"),
-        "methods": _methods(await or_nothing(visit, "/v1/sys/auth")),
+        "own": await optional(visit, "/v1/acl/token/self") if visit.session else None,
+        "tokens": await optional(visit, "/v1/acl/tokens"),
+        "policies": await optional(visit, "/v1/acl/policies"),
+        "roles": await optional(visit, "/v1/acl/roles"),
+        "methods": _methods(await optional(visit, "/v1/sys/auth")),
     }
 
 
 @page("policy.html")
-async def policy(visit: Visit) -> Found:
+async def policy(visit: UiRequest) -> Found:
     """Show the rules of a policy."""
-    found = await visit.get(words.address("/v1/acl/policy/", visit["name"]))
-    return {"policy": found, "tokens": await or_nothing(visit, "/v1/acl/tokens")}
+    found = await visit.get(formatting.address("/v1/acl/policy/", visit["name"]))
+    return {"policy": found, "tokens": await optional(visit, "/v1/acl/tokens")}
 
 
 def _methods(found: Any) -> dict[str, Any] | None:  # noqa: ANN401  # JSON
-    """Return the login methods by path, of an answer that has them once more beside itself."""
+    """Return the login methods by path; the response repeats them at its top level."""
     return found["data"] if isinstance(found, dict) and "data" in found else None

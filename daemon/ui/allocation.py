@@ -1,19 +1,19 @@
-"""One allocation: what its tasks went through, what they print, and their files."""
+"""The pages of one allocation: its tasks, their output, and their files."""
 
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from daemon.ui import words
-from daemon.ui.show import Found, nanoseconds, page
-from daemon.web.reply import Reply, of_error
-from daemon.web.visits import Visit
+from daemon.ui import formatting
+from daemon.ui.render import Found, nanoseconds, page
+from daemon.web.reply import HandlerReply, of_error
+from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound, StewardError
 
 
-async def frame(visit: Visit, tab: str) -> dict[str, Any]:
-    """Return what all pages of an allocation show."""
-    alloc = await visit.get(words.address("/v1/allocation/", visit["alloc_id"]))
+async def allocation_header(visit: UiRequest, tab: str) -> dict[str, Any]:
+    """Return the data that all pages of an allocation show."""
+    alloc = await visit.get(formatting.address("/v1/allocation/", visit["alloc_id"]))
     return {
         "alloc": alloc,
         "tab": tab,
@@ -25,21 +25,21 @@ async def frame(visit: Visit, tab: str) -> dict[str, Any]:
 
 
 @page("allocation.html")
-async def overview(visit: Visit) -> Found:
-    """Show what the tasks of an allocation went through, and what they use."""
-    base = await frame(visit, "overview")
+async def overview(visit: UiRequest) -> Found:
+    """Show the tasks of an allocation with their events and their resource usage."""
+    base = await allocation_header(visit, "overview")
     usage = None
     if base["alloc"]["ClientStatus"] == "running":
         try:
             usage = await visit.get(f"/v1/client/allocation/{base['alloc']['ID']}/stats")
-        except NotFound:  # it has ended meanwhile
+        except NotFound:  # it ended in the meantime
             usage = None
     lines = {name: _line(state, visit.now) for name, state in base["tasks"].items()}
     return {**base, "usage": usage, "lines": lines}
 
 
 def _line(state: dict[str, Any], now: int) -> dict[str, Any]:
-    """Return where on a line of time the events of a task stand, in hundredths."""
+    """Return the positions of a task's events on a time line, in percent."""
     events = state["Events"] or []
     if not events:
         return {"events": [], "end": now}
@@ -54,12 +54,12 @@ def _line(state: dict[str, Any], now: int) -> dict[str, Any]:
 
 
 @page("terminal.html")
-async def terminal(visit: Visit) -> Found:
-    """Offer a terminal in a task, for a command or for an action that the job declares.
+async def terminal(visit: UiRequest) -> Found:
+    """Show a terminal in a task, for a command or for an action of the job.
 
-    The page's script talks with the route of the API that the command line talks with.
+    The page's script uses the same API route as the command line.
     """
-    base = await frame(visit, "terminal")
+    base = await allocation_header(visit, "terminal")
     alloc = base["alloc"]
     running = [name for name, state in base["tasks"].items() if state["State"] == "running"]
     wanted, name = visit.query.text("task"), visit.query.text("action")
@@ -67,10 +67,15 @@ async def terminal(visit: Visit) -> Found:
     asked = {"tty": "true", "ws_handshake": "true"}
     if not name:
         path = ("/ui/v1/client/allocation/", alloc["ID"], "/exec")
-        return {**base, "running": running, "task": task, "talk": words.address(*path, **asked)}
+        return {
+            **base,
+            "running": running,
+            "task": task,
+            "talk": formatting.address(*path, **asked),
+        }
     action = _action(alloc, wanted, name)
     asked |= {"namespace": alloc["Namespace"], "allocID": alloc["ID"], "task": wanted}
-    talk = words.address("/ui/v1/job/", alloc["JobID"], "/action", **asked, action=name)
+    talk = formatting.address("/ui/v1/job/", alloc["JobID"], "/action", **asked, action=name)
     still = wanted in running
     return {**base, "running": still, "task": wanted, "action": action, "talk": talk}
 
@@ -86,21 +91,23 @@ def _action(alloc: dict[str, Any], task_name: str, name: str) -> dict[str, Any]:
 
 
 @page("files.html")
-async def files(visit: Visit) -> Found:
+async def files(visit: UiRequest) -> Found:
     """Show a directory of an allocation."""
-    base = await frame(visit, "files")
+    base = await allocation_header(visit, "files")
     path = PurePosixPath("/", visit.query.text("path"))
-    found = await visit.get(words.address("/v1/client/fs/ls/", visit["alloc_id"]), path=str(path))
+    found = await visit.get(
+        formatting.address("/v1/client/fs/ls/", visit["alloc_id"]), path=str(path)
+    )
     entries = sorted(found or (), key=lambda one: (not one["IsDir"], one["Name"]))
     parents = [] if path == PurePosixPath("/") else [*reversed(path.parents), path]
     return {**base, "path": str(path), "parents": parents, "entries": entries}
 
 
-async def file(visit: Visit) -> Reply:
-    """Give a file of an allocation. It is never shown as a page: a task has written it."""
+async def file(visit: UiRequest) -> HandlerReply:
+    """Return a file of an allocation, never as a page, because a task has written it."""
     path = PurePosixPath("/", visit.query.text("path"))
     try:
-        target = words.address("/v1/client/fs/cat/", visit["alloc_id"])
+        target = formatting.address("/v1/client/fs/cat/", visit["alloc_id"])
         found = await visit.ask("GET", target, path=str(path))
     except StewardError as error:
         return of_error(error)
@@ -109,7 +116,7 @@ async def file(visit: Visit) -> Reply:
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
         "Content-Security-Policy": "default-src 'none'; sandbox",
     }
-    return Reply(
+    return HandlerReply(
         body=found.body,
         stream=found.stream,
         content_type="application/octet-stream",

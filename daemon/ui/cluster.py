@@ -1,10 +1,10 @@
-"""What is not one job: nodes, services, evaluations, events."""
+"""The pages of nodes, services, evaluations and events."""
 
 from typing import Any
 
-from daemon.ui import words
-from daemon.ui.show import Found, or_nothing, page
-from daemon.web.visits import Visit
+from daemon.ui import formatting
+from daemon.ui.render import Found, optional, page
+from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
 
 PAGE = 50  # lines on one page of a list
@@ -12,29 +12,29 @@ _LIVE = 'ClientStatus == "running" or ClientStatus == "pending"'
 
 
 @page("nodes.html")
-async def nodes(visit: Visit) -> Found:
+async def nodes(visit: UiRequest) -> Found:
     """List the nodes."""
     return {"nodes": await visit.get("/v1/nodes", resources=True), "follow": "*"}
 
 
 @page("node.html")
-async def node(visit: Visit) -> Found:
-    """Show a node: its drivers, what it has and gives away, and what runs there."""
-    path = words.address("/v1/node/", visit["node_id"])
+async def node(visit: UiRequest) -> Found:
+    """Show a node: its drivers, its resources, and its running allocations."""
+    path = formatting.address("/v1/node/", visit["node_id"])
     found = await visit.get(path)
     live = await visit.get(f"{path}/allocations", filter=_LIVE)
     return {
         "node": found,
         "placed": live,
         "taken": _taken(live),
-        # A cluster's hosts do not tell what they use, and this machine is none of them.
+        # The hosts of a cluster report no usage, and this host is not one of them.
         "usage": None if "Hosts" in found else await visit.get("/v1/client/stats"),
         "follow": "*",
     }
 
 
 def _taken(placed: list[dict[str, Any]]) -> dict[str, int]:
-    """Return what allocations have been promised: CPU in MHz, memory in MiB."""
+    """Return the allocated resources: CPU in MHz, memory in MiB."""
     tasks = [task for one in placed for task in one["AllocatedResources"]["Tasks"].values()]
     return {
         "cpu": sum(task["Cpu"]["CpuShares"] for task in tasks),
@@ -43,14 +43,14 @@ def _taken(placed: list[dict[str, Any]]) -> dict[str, int]:
 
 
 @page("services.html")
-async def services(visit: Visit) -> Found:
-    """List the services with their instances, and what their checks found."""
+async def services(visit: UiRequest) -> Found:
+    """List the services with their instances, and the latest check results."""
     namespace = visit.query.text("namespace") or "*"
     found = []
     for group in await visit.get("/v1/services", namespace=namespace):
         for one in group["Services"]:
             name, within = one["ServiceName"], group["Namespace"]
-            path = words.address("/v1/service/", name)
+            path = formatting.address("/v1/service/", name)
             instances = await visit.get(path, namespace=within)
             for each in instances:
                 each["Checks"] = await checks(visit, name, each["AllocID"])
@@ -58,18 +58,18 @@ async def services(visit: Visit) -> Found:
     return {"services": found, "follow": "*"}
 
 
-async def checks(visit: Visit, service: str, alloc_id: str) -> list[dict[str, Any]]:
-    """Return what the checks of a service found last in an allocation."""
+async def checks(visit: UiRequest, service: str, alloc_id: str) -> list[dict[str, Any]]:
+    """Return the latest check results of a service in an allocation."""
     try:
-        found = await visit.get(words.address("/v1/client/allocation/", alloc_id, "/checks"))
-    except NotFound:  # it has ended meanwhile
+        found = await visit.get(formatting.address("/v1/client/allocation/", alloc_id, "/checks"))
+    except NotFound:  # it ended in the meantime
         return []
     return [one for one in (found or {}).values() if one["Service"] == service]
 
 
 @page("evaluations.html")
-async def evaluations(visit: Visit) -> Found:
-    """List what the scheduler decided, newest first."""
+async def evaluations(visit: UiRequest) -> Found:
+    """List the evaluations, newest first."""
     query = visit.query
     found = await visit.ask(
         "GET",
@@ -84,24 +84,24 @@ async def evaluations(visit: Visit) -> Found:
 
 
 @page("evaluation.html")
-async def evaluation(visit: Visit) -> Found:
-    """Show a decision of the scheduler: why it was made, and what came of it."""
-    path = words.address("/v1/evaluation/", visit["eval_id"])
+async def evaluation(visit: UiRequest) -> Found:
+    """Show an evaluation: its trigger and its result."""
+    path = formatting.address("/v1/evaluation/", visit["eval_id"])
     found = await visit.get(path)
     placed = await visit.get(f"{path}/allocations")
     return {"evaluation": found, "placed": placed, "follow": found["ID"]}
 
 
 @page("settings.html")
-async def settings(visit: Visit) -> Found:
-    """Show how the daemon is set up, and what it holds tasks to."""
+async def settings(visit: UiRequest) -> Found:
+    """Show the daemon's settings, and the limits that it enforces on tasks."""
     return {
         "settings": await visit.get("/v1/agent/settings"),
-        "nodes": await or_nothing(visit, "/v1/nodes") or [],
+        "nodes": await optional(visit, "/v1/nodes") or [],
     }
 
 
 @page("events.html")
-async def events(visit: Visit) -> Found:
-    """Show what changes, while it changes; the page's script asks for the events."""
+async def events(visit: UiRequest) -> Found:
+    """Show events live; the page's script requests them."""
     return {"follow": ""}

@@ -1,16 +1,16 @@
-"""Who may do what, changed in forms: tokens, policies and roles; and why somebody may, or is let in."""
+"""The forms of access control: tokens, policies, roles, and explanations of access."""
 
 from typing import Any
 
-from daemon.ui import words
-from daemon.ui.show import Found, action, page, shown, telling
-from daemon.web.reply import Reply
-from daemon.web.visits import Visit
+from daemon.ui import formatting
+from daemon.ui.render import Found, action, page, render_page, with_error_message
+from daemon.web.reply import HandlerReply
+from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, NotFound
 
 ACCESS = "/ui/access"
-_POLICY, _ROLE = "policy.", "role."  # what the names of fields begin with that choose one
-LOGIN = (  # what somebody says who logs in
+_POLICY, _ROLE = "policy.", "role."  # prefixes of form fields that select one
+LOGIN = (  # fields of a login
     "role",
     "jwt",
     "subscription_id",
@@ -21,25 +21,25 @@ LOGIN = (  # what somebody says who logs in
 )
 
 
-def text(visit: Visit, name: str) -> str:
-    """Return a field of the form, without what stands around it."""
+def text(visit: UiRequest, name: str) -> str:
+    """Return a field of the form without surrounding space."""
     return visit.form.get(name, "").strip()
 
 
-def _chosen(visit: Visit, beginning: str) -> list[str]:
+def _chosen(visit: UiRequest, beginning: str) -> list[str]:
     return [name.removeprefix(beginning) for name in visit.form if name.startswith(beginning)]
 
 
-def _rules(visit: Visit) -> str:
+def _rules(visit: UiRequest) -> str:
     return visit.form.get("rules", "").replace("\r\n", "\n")
 
 
-# ---- tokens ----------------------------------------------------------------------------------
+# --- tokens -------------------------------------------------------------------------------------
 
 
-@telling
-async def make_token(visit: Visit) -> Reply:
-    """Make a token, and show its secret this once."""
+@with_error_message
+async def create_token(visit: UiRequest) -> HandlerReply:
+    """Create a token, and show its secret once."""
     body = {
         "Name": text(visit, "name"),
         "Type": text(visit, "type"),
@@ -47,55 +47,57 @@ async def make_token(visit: Visit) -> Reply:
         "Roles": [{"ID": role_id} for role_id in _chosen(visit, _ROLE)],
         "ExpirationTTL": text(visit, "ttl") or None,
     }
-    return await shown(visit, "token.html", {"token": await visit.post("/v1/acl/token", body)})
+    return await render_page(
+        visit, "token.html", {"token": await visit.post("/v1/acl/token", body)}
+    )
 
 
 @action
-async def end_token(visit: Visit) -> str:
-    """End a token."""
-    await visit.ask("DELETE", words.address("/v1/acl/token/", visit["accessor"]))
+async def revoke_token(visit: UiRequest) -> str:
+    """Revoke a token."""
+    await visit.ask("DELETE", formatting.address("/v1/acl/token/", visit["accessor"]))
     return ACCESS
 
 
-# ---- policies --------------------------------------------------------------------------------
+# --- policies -----------------------------------------------------------------------------------
 
 
 @action
-async def put_policy(visit: Visit) -> str:
-    """Make a policy, or change it."""
+async def put_policy(visit: UiRequest) -> str:
+    """Create or change a policy."""
     name = text(visit, "name")
     if not name:
-        raise Malformed('name = "" names no policy: write one, as developers')
+        raise Malformed('name = "" is empty: write a name, such as developers')
     known = [one["Name"] for one in await visit.get("/v1/acl/policies")]
     if visit.form.get("new") and name in known:
-        raise Malformed(f"there is a policy {name}: change it on its own page")
+        raise Malformed(f"policy {name} exists already: change it on its own page")
     body = {"Name": name, "Description": text(visit, "description"), "Rules": _rules(visit)}
-    await visit.post(words.address("/v1/acl/policy/", name), body)
-    return words.address("/ui/policy/", name)
+    await visit.post(formatting.address("/v1/acl/policy/", name), body)
+    return formatting.address("/ui/policy/", name)
 
 
 @action
-async def remove_policy(visit: Visit) -> str:
-    """Remove a policy."""
-    await visit.ask("DELETE", words.address("/v1/acl/policy/", visit["name"]))
+async def remove_policy(visit: UiRequest) -> str:
+    """Delete a policy."""
+    await visit.ask("DELETE", formatting.address("/v1/acl/policy/", visit["name"]))
     return ACCESS
 
 
-# ---- roles -----------------------------------------------------------------------------------
+# --- roles --------------------------------------------------------------------------------------
 
 
 @page("role.html")
-async def role(visit: Visit) -> Found:
-    """Show a role, in a form."""
+async def role(visit: UiRequest) -> Found:
+    """Show a role in a form."""
     return {
-        "role": await visit.get(words.address("/v1/acl/role/", visit["role_id"])),
+        "role": await visit.get(formatting.address("/v1/acl/role/", visit["role_id"])),
         "policies": await visit.get("/v1/acl/policies"),
     }
 
 
 @action
-async def put_role(visit: Visit) -> str:
-    """Make a role, or change the one that the form names."""
+async def put_role(visit: UiRequest) -> str:
+    """Create a role, or change the one in the form."""
     role_id = text(visit, "id")
     body = {
         "ID": role_id,
@@ -103,24 +105,24 @@ async def put_role(visit: Visit) -> str:
         "Description": text(visit, "description"),
         "Policies": [{"Name": name} for name in _chosen(visit, _POLICY)],
     }
-    path = words.address("/v1/acl/role/", role_id) if role_id else "/v1/acl/role"
+    path = formatting.address("/v1/acl/role/", role_id) if role_id else "/v1/acl/role"
     await visit.post(path, body)
     return ACCESS
 
 
 @action
-async def remove_role(visit: Visit) -> str:
-    """Remove a role."""
-    await visit.ask("DELETE", words.address("/v1/acl/role/", visit["role_id"]))
+async def remove_role(visit: UiRequest) -> str:
+    """Delete a role."""
+    await visit.ask("DELETE", formatting.address("/v1/acl/role/", visit["role_id"]))
     return ACCESS
 
 
-# ---- why -------------------------------------------------------------------------------------
+# --- explanations -------------------------------------------------------------------------------
 
 
-@telling
-async def explain(visit: Visit) -> Reply:
-    """Show which rule allows a request, or refuses it: to a token, or to who has a policy."""
+@with_error_message
+async def explain(visit: UiRequest) -> HandlerReply:
+    """Show which rule allows or denies a request, to a token or to a set of policies."""
     policy = text(visit, "policy")
     body = {
         "Token": text(visit, "token"),
@@ -129,30 +131,34 @@ async def explain(visit: Visit) -> Reply:
         "Path": text(visit, "path"),
     }
     found = await visit.post("/v1/acl/explain", body)
-    return await shown(visit, "explained.html", {"asked": body, "found": found, "policy": policy})
+    return await render_page(
+        visit, "explained.html", {"asked": body, "found": found, "policy": policy}
+    )
 
 
-# ---- login methods ---------------------------------------------------------------------------
+# --- login methods ------------------------------------------------------------------------------
 
 
 @page("method.html")
-async def method(visit: Visit) -> Found:
-    """Show a login method: who is let in, and as what."""
+async def method(visit: UiRequest) -> Found:
+    """Show a login method with its roles."""
     return await _method(visit, visit["path"])
 
 
-@telling
-async def explain_login(visit: Visit) -> Reply:
-    """Show which rules a login would meet, and which one refuses it; nobody is let in."""
+@with_error_message
+async def explain_login(visit: UiRequest) -> HandlerReply:
+    """Show which rules a login meets, and which one rejects it; no token is issued."""
     path = visit["path"].strip("/")
     said = {name: value for name in LOGIN if (value := text(visit, name))}
     found = await _method(visit, path)
     answer = await visit.post(f"/v1/auth/{path}/explain", said)
-    said.pop("jwt", None)  # it opens something: it is not sent back
-    return await shown(visit, "method.html", {**found, "said": said, "explained": answer["data"]})
+    said.pop("jwt", None)  # a credential, so it is not sent back
+    return await render_page(
+        visit, "method.html", {**found, "said": said, "explained": answer["data"]}
+    )
 
 
-async def _method(visit: Visit, path: str) -> dict[str, Any]:
+async def _method(visit: UiRequest, path: str) -> dict[str, Any]:
     place = path.strip("/")
     known = (await visit.get("/v1/sys/auth"))["data"].get(f"{place}/")
     if known is None:
@@ -168,8 +174,8 @@ async def _method(visit: Visit, path: str) -> dict[str, Any]:
     }
 
 
-async def _data(visit: Visit, path: str, **query: object) -> dict[str, Any]:
-    """Return what stands at a path of the secrets side; nothing where there is nothing."""
+async def _data(visit: UiRequest, path: str, **query: object) -> dict[str, Any]:
+    """Return the data at a path of the Vault API; empty if there are none."""
     try:
         return dict((await visit.get(path, **query) or {}).get("data") or {})
     except NotFound:
@@ -177,7 +183,7 @@ async def _data(visit: Visit, path: str, **query: object) -> dict[str, Any]:
 
 
 def _set(found: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return what is set of a document, in words."""
+    """Return the non-empty values of a document as text."""
     return [(name, _word(value)) for name, value in found.items() if value not in ("", None, [], 0)]
 
 

@@ -1,30 +1,33 @@
-"""One job: what it is, how it got there, and what becomes of it."""
+"""The pages of one job: its state, its history, and its runs."""
 
 from typing import Any
 from urllib.parse import quote
 
 import trio
 
-from daemon.ui import paint, words
+from daemon.ui import formatting, highlight
 from daemon.ui.cluster import checks
-from daemon.ui.show import Found, page
-from daemon.web.visits import Visit
+from daemon.ui.render import Found, page
+from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
 
+_ALLOCATIONS = 200  # latest ones on the page of a job
+_STRIP = 50  # child jobs in the strip of a page
 _NEWEST = 20  # allocations, evaluations and slots that a page shows at first
 
 
-def at(visit: Visit, rest: str = "") -> str:
-    """Return the path of the visit's job in the API."""
-    return words.address("/v1/job/", visit["job_id"], rest)
+def job_url(visit: UiRequest, rest: str = "") -> str:
+    """Return the API path of the page's job."""
+    return formatting.address("/v1/job/", visit["job_id"], rest)
 
 
-async def frame(visit: Visit, tab: str) -> dict[str, object]:
-    """Return what all pages of a job show."""
+async def job_header(visit: UiRequest, tab: str) -> dict[str, object]:
+    """Return the data that all pages of a job show."""
     namespace = visit.query.text("namespace") or "default"
-    job = await visit.get(at(visit), namespace=namespace)
+    job = await visit.get(job_url(visit), namespace=namespace)
     return {
         "job": job,
+        "state": await visit.get(job_url(visit, "/state"), namespace=namespace),
         "namespace": namespace,
         "tab": tab,
         "follow": job["ID"],
@@ -33,38 +36,53 @@ async def frame(visit: Visit, tab: str) -> dict[str, object]:
 
 
 @page("job.html")
-async def overview(visit: Visit) -> Found:
-    """Show what a job wants and has: its groups, allocations, newest deployment and services."""
-    base = await frame(visit, "overview")
+async def overview(visit: UiRequest) -> Found:
+    """Show a job: its groups, allocations, latest deployment and services."""
+    base = await job_header(visit, "overview")
     asked = {"namespace": base["namespace"]}
-    summary = await visit.get(at(visit, "/summary"), **asked)
-    scale = await visit.get(at(visit, "/scale"), **asked)
-    allocations = await visit.get(at(visit, "/allocations"), **asked)
+    summary = await visit.get(job_url(visit, "/summary"), **asked)
+    scale = await visit.get(job_url(visit, "/scale"), **asked)
+    found = await visit.ask("GET", job_url(visit, "/allocations"), per_page=_ALLOCATIONS, **asked)
+    allocations = await visit.parsed(found)
     job: Any = base["job"]
+    state: Any = base["state"]
     return {
         **base,
         "summary": summary,
         "scale": scale["TaskGroups"] or {},
         "allocations": allocations,
-        "deployment": await visit.get(at(visit, "/deployment"), **asked),
-        "evaluations": (await visit.get(at(visit, "/evaluations"), **asked))[:1],
+        "more_allocations": bool(found.next_token),
+        "deployment": await visit.get(job_url(visit, "/deployment"), **asked),
+        "evaluations": (await visit.get(job_url(visit, "/evaluations"), **asked))[:1],
         "services": await _services(visit, asked),
         "parent": job["ParentID"],
         "actions": _actions(job, allocations),
         "told": await _told(visit, base),
+        "error": state["Error"],
+        "runs": await _runs(visit, base),
     }
 
 
-async def _services(visit: Visit, asked: dict[str, object]) -> list[dict[str, Any]]:
-    """Return the registered services of a job, each with what its checks found last."""
-    found: list[dict[str, Any]] = await visit.get(at(visit, "/services"), **asked)
+async def _runs(visit: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:
+    """Return the latest children of a periodic or parameterized job; empty for other jobs."""
+    state: Any = base["state"]
+    if not state["Runs"]:
+        return []
+    asked = {"namespace": base["namespace"], "per_page": _STRIP}
+    found: list[dict[str, Any]] = await visit.get(job_url(visit, "/runs"), **asked)
+    return found
+
+
+async def _services(visit: UiRequest, asked: dict[str, object]) -> list[dict[str, Any]]:
+    """Return the services of a job with their latest check results."""
+    found: list[dict[str, Any]] = await visit.get(job_url(visit, "/services"), **asked)
     for one in found:
         one["Checks"] = await checks(visit, one["ServiceName"], one["AllocID"])
     return found
 
 
 def _actions(job: dict[str, Any], allocations: list[Any]) -> list[dict[str, object]]:
-    """Return what may be run in the tasks of a job, each with the newest place where it may."""
+    """Return the actions of a job, each with the latest allocation that can run it."""
     running = [one for one in allocations if one["ClientStatus"] == "running"]
     running.sort(key=lambda one: one["CreateIndex"], reverse=True)
     return [
@@ -79,38 +97,49 @@ def _actions(job: dict[str, Any], allocations: list[Any]) -> list[dict[str, obje
     ]
 
 
-async def _told(visit: Visit, base: dict[str, object]) -> list[object]:
-    """Return what somebody was told of a job, or will be, if it wishes for that."""
+async def _told(visit: UiRequest, base: dict[str, object]) -> list[object]:
+    """Return the notifications about a job, if it has notification channels."""
     job: Any = base["job"]
     if not any(key.startswith("steward_notify") for key in job["Meta"] or {}):
         return []
-    found = await visit.get(at(visit, "/notifications"), namespace=base["namespace"])
+    found = await visit.get(job_url(visit, "/notifications"), namespace=base["namespace"])
     return list(found[:_NEWEST])
 
 
 @page("definition.html")
-async def definition(visit: Visit) -> Found:
-    """Show a job as it was submitted, and as it is understood."""
-    base = await frame(visit, "definition")
-    job: Any = base["job"]
-    return {**base, "source": await _source(visit, base, job["Version"])}
+async def definition(visit: UiRequest) -> Found:
+    """Show the submitted source and the effective definition of a job."""
+    base = await job_header(visit, "definition")
+    found = await visit.get(job_url(visit, "/definition"), namespace=base["namespace"])
+    return {
+        **base,
+        "source": found["Source"],
+        "format": found["Format"],
+        "origin": found["Origin"],
+    }
 
 
-async def _source(visit: Visit, base: dict[str, object], version: int) -> str | None:
-    """Return a version as it was submitted, if that is kept."""
-    asked = {"namespace": base["namespace"], "version": version}
-    try:
-        found = await visit.get(at(visit, "/submission"), **asked)
-    except NotFound:
-        return None
-    return str(found["Source"])
+async def _sources(
+    visit: UiRequest, base: dict[str, object], old: int, new: int
+) -> tuple[str, str]:
+    """Return the sources of two versions: both as submitted, or both generated."""
+
+    async def read(version: int, *, written: bool) -> dict[str, Any]:
+        asked = {"namespace": base["namespace"], "version": version, "written": written}
+        found: dict[str, Any] = await visit.get(job_url(visit, "/definition"), **asked)
+        return found
+
+    pair = [await read(version, written=False) for version in (old, new)]
+    if len({(one["Origin"], one["Format"]) for one in pair}) > 1:
+        pair = [await read(version, written=True) for version in (old, new)]
+    return str(pair[0]["Source"]), str(pair[1]["Source"])
 
 
 @page("versions.html")
-async def versions(visit: Visit) -> Found:
-    """Show all versions, and what each one changed."""
-    base = await frame(visit, "versions")
-    found = await visit.get(at(visit, "/versions"), namespace=base["namespace"], diffs=True)
+async def versions(visit: UiRequest) -> Found:
+    """Show all versions with their changes."""
+    base = await job_header(visit, "versions")
+    found = await visit.get(job_url(visit, "/versions"), namespace=base["namespace"], diffs=True)
     diffs = found["Diffs"] or []
     rows = [
         (job, diffs[number] if number < len(diffs) else None)
@@ -120,56 +149,55 @@ async def versions(visit: Visit) -> Found:
 
 
 @page("compare.html")
-async def compare(visit: Visit) -> Found:
-    """Show two versions beside each other: what they say, and what it means."""
-    base = await frame(visit, "versions")
+async def compare(visit: UiRequest) -> Found:
+    """Show two versions side by side: their sources and their differences."""
+    base = await job_header(visit, "versions")
     job: Any = base["job"]
     given, chosen = visit.query.natural("old"), visit.query.natural("new")
     new = job["Version"] if chosen is None else chosen
     old = max(new - 1, 0) if given is None else given
     asked = {"namespace": base["namespace"], "diffs": True, "diff_version": old}
-    found = await visit.get(at(visit, "/versions"), **asked)
+    found = await visit.get(job_url(visit, "/versions"), **asked)
     known = [one["Version"] for one in found["Versions"]]
     if new not in known:
         raise NotFound(f"version {new} not found")
-    before, after = await _source(visit, base, old), await _source(visit, base, new)
-    lines = None
-    if before is not None and after is not None:
-        lines = await trio.to_thread.run_sync(paint.beside, before, after)
+    before, after = await _sources(visit, base, old, new)
+    lines = await trio.to_thread.run_sync(highlight.side_by_side, before, after)
     diff = found["Diffs"][known.index(new)]
     return {**base, "known": known, "old": old, "new": new, "diff": diff, "lines": lines}
 
 
 @page("deployments.html")
-async def deployments(visit: Visit) -> Found:
-    """Show the roll-outs of a job."""
-    base = await frame(visit, "deployments")
-    found = await visit.get(at(visit, "/deployments"), namespace=base["namespace"])
+async def deployments(visit: UiRequest) -> Found:
+    """Show the deployments of a job."""
+    base = await job_header(visit, "deployments")
+    found = await visit.get(job_url(visit, "/deployments"), namespace=base["namespace"])
     return {**base, "deployments": found}
 
 
 @page("job_evaluations.html")
-async def evaluations(visit: Visit) -> Found:
-    """Show what the scheduler decided about a job."""
-    base = await frame(visit, "evaluations")
-    found = await visit.get(at(visit, "/evaluations"), namespace=base["namespace"])
+async def evaluations(visit: UiRequest) -> Found:
+    """Show the evaluations of a job."""
+    base = await job_header(visit, "evaluations")
+    found = await visit.get(job_url(visit, "/evaluations"), namespace=base["namespace"])
     return {**base, "evaluations": found}
 
 
 @page("launches.html")
-async def launches(visit: Visit) -> Found:
-    """Show the children of a job: those of its clock, and those that were dispatched."""
-    base = await frame(visit, "launches")
+async def periodic_page(visit: UiRequest) -> Found:
+    """Show the child jobs of a job: launched by schedule or dispatched."""
+    base = await job_header(visit, "launches")
     job: Any = base["job"]
     children = await visit.get(
         "/v1/jobs/statuses",
         namespace=base["namespace"],
         prefix=f"{job['ID']}/",
         include_children=True,
+        states=True,
         per_page=_NEWEST,
     )
     slots, clock = [], None
     if job["Periodic"]:
-        slots = await visit.get(at(visit, "/periodic/slots"), namespace=base["namespace"])
-        clock = await visit.get(at(visit, "/periodic"), namespace=base["namespace"])
+        slots = await visit.get(job_url(visit, "/periodic/slots"), namespace=base["namespace"])
+        clock = await visit.get(job_url(visit, "/periodic"), namespace=base["namespace"])
     return {**base, "children": children, "slots": slots[:_NEWEST], "clock": clock}

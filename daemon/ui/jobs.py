@@ -1,60 +1,74 @@
 """The overview, and the list of jobs."""
 
-from collections import Counter
+from typing import Any
 
-from daemon.ui import words
-from daemon.ui.show import Found, or_nothing, page
-from daemon.web.visits import Visit
+from daemon.text.job_state import TROUBLE, State
+from daemon.ui.render import Found, optional, page
+from daemon.web.ui_session import UiRequest
 
 PAGE = 50  # jobs on one page of the list
-_LOOKED_AT = 500  # newest jobs that the overview counts
-_SHOWN = 8  # lines of each part of the overview
+_LOOKED_AT = 500  # latest jobs that the overview counts
+_SHOWN = 8  # rows in each part of the overview
 _TYPES = ("service", "batch", "system", "sysbatch")
-_STATUSES = ("running", "pending", "dead")
-_TROUBLE = frozenset({"failed", "degraded", "waiting", "starting"})
+_STATES = tuple(map(str, State))
+_FAILING = frozenset({State.FAILED, State.FAILING, State.DEGRADED})
 
 
 @page("overview.html")
-async def overview(visit: Visit) -> Found:
-    """Show what runs, what fails, what waits and why, and what was done last."""
+async def overview(visit: UiRequest) -> Found:
+    """Show running, failing and blocked jobs, and recent changes."""
     namespace = visit.query.text("namespace") or "*"
-    lines = await visit.get("/v1/jobs/statuses", namespace=namespace, per_page=_LOOKED_AT)
-    states = Counter(words.job_state(line) for line in lines)
-    blocked = await or_nothing(
-        visit, "/v1/evaluations", namespace=namespace, status="blocked", per_page=_SHOWN
+    lines = await visit.get(
+        "/v1/jobs/statuses", namespace=namespace, states=True, per_page=_LOOKED_AT
     )
-    coming = await or_nothing(visit, "/v1/jobs/launches", namespace=namespace, per_page=_SHOWN)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        found.setdefault(line["StewardState"]["State"], []).append(line)
+    failed = await visit.get(
+        "/v1/jobs/statuses",
+        namespace=namespace,
+        include_children=True,
+        states=True,
+        state=State.FAILED,
+        per_page=5 * _SHOWN,
+    )
+    coming = await optional(visit, "/v1/jobs/launches", namespace=namespace, per_page=_SHOWN)
     return {
-        "states": states.most_common(),
-        "troubled": [one for one in lines if words.job_state(one) in _TROUBLE][:_SHOWN],
+        "states": [(word, len(found[word])) for word in _STATES if word in found],
+        "failing": [one for word in TROUBLE if word in _FAILING for one in found.get(word, ())],
+        "deploying": found.get(State.DEPLOYING, [])[:_SHOWN],
+        "without_place": found.get(State.BLOCKED, [])[:_SHOWN],
+        "failed_runs": [one for one in failed if one["ParentID"]][:_SHOWN],
         "newest": lines[:_SHOWN],
         "more": len(lines) == _LOOKED_AT,
-        "blocked": blocked or [],
         "coming": coming or [],
-        "nodes": await or_nothing(visit, "/v1/nodes", resources=True) or [],
-        "machine": await or_nothing(visit, "/v1/client/stats"),
+        "nodes": await optional(visit, "/v1/nodes", resources=True) or [],
+        "machine": await optional(visit, "/v1/client/stats"),
+        "faults": await optional(visit, "/v1/operator/faults") or [],
         "follow": "*",
     }
 
 
 @page("jobs.html")
-async def index(visit: Visit) -> Found:
-    """List jobs, newest change first: those that a search and choices leave."""
+async def index(visit: UiRequest) -> Found:
+    """List jobs, last change first, with search and filters."""
     query = visit.query
-    search, kind, status = query.text("search").strip(), query.text("type"), query.text("status")
+    search, kind, state = query.text("search").strip(), query.text("type"), query.text("state")
     asked = {
         "namespace": query.text("namespace") or "*",
         "contains": search,
         "type": kind if kind in _TYPES else "",
-        "status": status if status in _STATUSES else "",
+        "state": state if state in _STATES else "",
         "next_token": query.text("next_token"),
         "include_children": bool(search),
     }
-    found = await visit.ask("GET", "/v1/jobs/statuses", per_page=PAGE, **asked)
+    found = await visit.ask(
+        "GET", "/v1/jobs/statuses", states=True, strip=True, per_page=PAGE, **asked
+    )
     return {
         "lines": await visit.parsed(found),
         "next_token": found.next_token,
         "types": _TYPES,
-        "statuses": _STATUSES,
+        "states": _STATES,
         "follow": "*",
     }

@@ -1,58 +1,196 @@
-"""What tasks print: of one task, and of all allocations of a job together."""
+"""The log pages: the output of one task, or of all allocations of a job."""
 
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
 from urllib.parse import quote
 
-from daemon.ui import allocation, job, words
-from daemon.ui.show import Found, page
-from daemon.web.reply import TEXT, Reply, of_error
-from daemon.web.visits import Visit
+import msgspec
+
+from daemon.ui import allocation, ansi, formatting, job
+from daemon.ui.render import Found, page
+from daemon.web.reply import JSON, TEXT, HandlerReply, of_error
+from daemon.web.ui_session import UiRequest, apart
 from storage.errors import StewardError
 
-_TAIL = 64 * 1024  # bytes of a log that a page begins with
-_TAIL_OF_MANY = 4 * 1024  # of each of many
+_LINES = 200  # lines of a log at first
+_MORE = 500  # lines per request of the page's script
+_CONTEXT = 2  # context lines around each match
+_TAIL_OF_MANY = 4 * 1024  # bytes of each log, if there are many
 _STREAMS = ("stdout", "stderr")
+_SHORT = len(b"{}\n")  # the answer of a follower without lines
+
+Lines = list[dict[str, Any]]
 
 
 @page("logs.html")
-async def of_task(visit: Visit) -> Found:
-    """Show what a task prints, while it prints it."""
-    base = await allocation.frame(visit, "logs")
-    task = visit.query.text("task") or next(iter(base["tasks"]), "")
-    kind = visit.query.text("type")
-    return {**base, "task": task, "kind": kind if kind in _STREAMS else "stdout"}
+async def of_task(visit: UiRequest) -> Found:
+    """Show the log of a task: its end, the lines around a position, or the matches of a search."""
+    base = await allocation.allocation_header(visit, "logs")
+    query = visit.query
+    task = query.text("task") or next(iter(base["tasks"]), "")
+    given = query.text("type")
+    kind = given if given in _STREAMS else "all"
+    shown = {**base, "task": task, "kind": kind, "search": query.text("q")}
+    if not task:
+        return shown
+    asked = {"task": task, "type": kind if kind in _STREAMS else ""}
+    if query.text("q"):
+        asked |= {"contains": query.text("q"), "before": query.text("before"), "context": _CONTEXT}
+        found = await visit.get(_path(visit, "search"), **asked)
+    else:
+        places = {name: query.text(name) for name in ("before", "after", "at")}
+        found = await visit.get(_path(visit, "lines"), lines=_LINES, **asked, **places)
+        shown["is_tail"] = not any(places.values())
+    return {**shown, "found": found, "lines": await apart(_styled, found.get("Lines") or [], {})}
 
 
-async def task_log(visit: Visit) -> Reply:
-    """Give what a task has printed: its end and what follows, or all of it as a file."""
+def _path(visit: UiRequest, what: str) -> str:
+    return formatting.address(f"/v1/client/fs/{what}/", visit["alloc_id"])
+
+
+def _styled(lines: Lines, styles: dict[str, ansi.Style]) -> Lines:
+    """Return lines in styled pieces; `styles` holds the current style of each stream."""
+    found = []
+    for line in lines:
+        stream = line.get("Log") or line["Stream"]
+        pieces, after = ansi.styled(line.get("Text", ""), styles.get(stream, ansi.PLAIN))
+        if not line.get("Unfinished"):  # it will be sent again
+            styles[stream] = after
+        found.append({**line, "Text": "", "Pieces": pieces})
+    return found
+
+
+async def task_lines(visit: UiRequest) -> HandlerReply:
+    """Give lines of a log in pieces for the page's script: a page of them, or as they come."""
+    return await _lines(visit, _path(visit, "lines"), {"task": visit.query.text("task")})
+
+
+async def _lines(visit: UiRequest, path: str, asked: dict[str, object]) -> HandlerReply:
+    query, kind = visit.query, visit.query.text("type")
+    asked |= {
+        "type": kind if kind in _STREAMS else "",
+        "lines": "" if query.text("follow") else _MORE,
+        **{name: query.text(name) for name in ("before", "after")},
+    }
+    try:
+        if query.text("follow"):
+            found = await visit.ask("GET", path, follow=True, **asked)
+            stream = _pieces(found.stream) if found.stream else None
+            return HandlerReply(stream=stream, content_type=JSON)
+        page = await visit.get(path, **asked)
+    except StewardError as error:
+        return of_error(error)
+    return HandlerReply(body=await apart(_encoded, page, {}), content_type=JSON)
+
+
+async def _pieces(answers: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    styles: dict[str, ansi.Style] = {}
+    async with aclosing(answers) as open_answers:  # type: ignore[type-var]  # a generator
+        async for answer in open_answers:
+            yield await apart(_restyled, answer, styles) if len(answer) > _SHORT else answer
+
+
+def _restyled(answer: bytes, styles: dict[str, ansi.Style]) -> bytes:
+    """Return an answer with its lines in styled pieces."""
+    return _encoded(msgspec.json.decode(answer), styles) + b"\n"
+
+
+def _encoded(page: dict[str, Any], styles: dict[str, ansi.Style]) -> bytes:
+    return msgspec.json.encode({**page, "Lines": _styled(page.get("Lines") or [], styles)})
+
+
+async def task_log(visit: UiRequest) -> HandlerReply:
+    """Return a complete log as a file."""
     query, alloc_id = visit.query, visit["alloc_id"]
-    task, kind = query.text("task"), query.text("type") or "stdout"
-    path = words.address("/v1/client/fs/logs/", alloc_id)
-    name = f"{alloc_id[:8]}.{task}.{kind}.txt"
-    return await _log(visit, path, name, _TAIL, task=task, type=kind, plain=True)
+    task, kind = query.text("task"), query.text("type")
+    path = formatting.address("/v1/client/fs/logs/", alloc_id)
+    if kind not in _STREAMS:
+        return _told(await _both(visit, alloc_id, task), f"{alloc_id[:8]}.{task}.txt")
+    try:
+        found = await visit.ask("GET", path, task=task, type=kind, plain=True)
+    except StewardError as error:
+        return of_error(error)
+    return _told(found, f"{alloc_id[:8]}.{task}.{kind}.txt")
+
+
+async def _both(visit: UiRequest, alloc_id: str, task: str) -> HandlerReply:
+    """Return both streams of a task merged by time."""
+    try:
+        alloc = await visit.get(formatting.address("/v1/allocation/", alloc_id))
+        return await visit.ask(
+            "GET",
+            formatting.address("/v1/job/", alloc["JobID"], "/logs"),
+            namespace=alloc["Namespace"],
+            allocation=alloc_id,
+            task=task,
+            labels=False,
+        )
+    except StewardError as error:
+        return of_error(error)
+
+
+def _told(found: HandlerReply, name: str) -> HandlerReply:
+    """Return a log as a file with this name."""
+    if found.stream is None:
+        return found
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+    return HandlerReply(stream=found.stream, content_type=TEXT, headers=headers)
 
 
 @page("job_logs.html")
-async def of_job(visit: Visit) -> Found:
-    """Show what all allocations of a job print, while they print it."""
-    return await job.frame(visit, "logs")
-
-
-async def job_log(visit: Visit) -> Reply:
-    """Give what the allocations of a job have printed, line by line."""
-    namespace = visit.query.text("namespace") or "default"
-    name = f"{visit['job_id']}.txt"
-    return await _log(visit, job.at(visit, "/logs"), name, _TAIL_OF_MANY, namespace=namespace)
-
-
-async def _log(visit: Visit, path: str, name: str, tail: int, **asked: object) -> Reply:
-    """Give a log: its end and what follows, or with `download` all of it as a file."""
-    headers = {}
-    if visit.query.text("download"):
-        headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
+async def of_job(visit: UiRequest) -> Found:
+    """Show what the newest allocations of a job print: the end, earlier lines, or those of a search."""
+    base = await job.job_header(visit, "logs")
+    query, state = visit.query, base["state"]
+    assert isinstance(state, dict)  # noqa: S101  # it is JSON
+    kind = query.text("type") if query.text("type") in _STREAMS else "all"
+    asked: dict[str, object] = {"namespace": base["namespace"]}
+    asked["type"] = kind if kind in _STREAMS else ""
+    places = {name: query.text(name) for name in ("before", "after")}
+    if query.text("q"):
+        asked |= {"contains": query.text("q"), "before": query.text("before"), "context": _CONTEXT}
+        found = await visit.get(job.job_url(visit, "/logs/search"), **asked)
     else:
-        asked |= {"follow": True, "origin": "end", "offset": tail}
+        found = await visit.get(job.job_url(visit, "/logs/lines"), lines=_LINES, **asked, **places)
+    return {
+        **base,
+        "kind": kind,
+        "search": query.text("q"),
+        "found": found,
+        "lines": await apart(_styled, found.get("Lines") or [], {}),
+        "is_tail": not query.text("q") and not any(places.values()),
+        "newest_run": (state.get("Runs") or {}).get("LastRunID", ""),
+    }
+
+
+async def job_lines(visit: UiRequest) -> HandlerReply:
+    """Give lines of the log of a job in pieces for the page's script."""
+    namespace = visit.query.text("namespace") or "default"
+    return await _lines(visit, job.job_url(visit, "/logs/lines"), {"namespace": namespace})
+
+
+async def job_log(visit: UiRequest) -> HandlerReply:
+    """Return the output of a job's allocations: its end and new output, or all as a file."""
+    path, namespace = job.job_url(visit, "/logs"), visit.query.text("namespace") or "default"
+    is_file = bool(visit.query.text("download"))
+    tail = {} if is_file else {"follow": True, "origin": "end", "offset": _TAIL_OF_MANY}
     try:
-        found = await visit.ask("GET", path, **asked)
+        found = await visit.ask("GET", path, namespace=namespace, **tail)
     except StewardError as error:
         return of_error(error)
-    return Reply(stream=found.stream, content_type=TEXT, headers=headers)
+    if is_file:
+        return _told(found, f"{visit['job_id']}.txt")
+    return HandlerReply(stream=_plain(found.stream) if found.stream else None, content_type=TEXT)
+
+
+async def _plain(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield lines without escape sequences."""
+    async with aclosing(pieces) as open_pieces:  # type: ignore[type-var]  # a generator
+        async for piece in open_pieces:
+            yield await apart(_plain_lines, piece)
+
+
+def _plain_lines(piece: bytes) -> bytes:
+    lines = piece.decode(errors="replace").split("\n")
+    return "\n".join(map(ansi.plain, lines)).encode()

@@ -1,104 +1,107 @@
-"""The web interface on one screen: every page, and everything that a form may do.
+"""The web interface in one table: every page and every form action.
 
-Rights do not stand here: each page asks the API in the name of its visitor, and the table of the
-API says what that takes.
+The table has no permissions. Each page calls the API in the name of its user, and the table of the
+API has the permissions.
 """
 
 from typing import TYPE_CHECKING
 
-from daemon.web.late import LateModule
-from daemon.web.visits import Page
+from daemon.web.lazy import LazyModule
+from daemon.web.ui_session import UiPage
 
 if TYPE_CHECKING:
     from daemon.ui import (
         access,
-        acts,
+        actions,
         allocation,
         cluster,
         identity,
         job,
         jobs,
-        live,
+        live_updates,
         logs,
-        planning,
-        show,
-        sign,
+        plan_and_run,
+        render,
+        sign_in,
         variables,
     )
-else:  # Jinja and all pages are imported when somebody looks
-    access = LateModule("daemon.ui.access")
-    acts = LateModule("daemon.ui.acts")
-    allocation = LateModule("daemon.ui.allocation")
-    cluster = LateModule("daemon.ui.cluster")
-    identity = LateModule("daemon.ui.identity")
-    job = LateModule("daemon.ui.job")
-    jobs = LateModule("daemon.ui.jobs")
-    live = LateModule("daemon.ui.live")
-    logs = LateModule("daemon.ui.logs")
-    planning = LateModule("daemon.ui.planning")
-    show = LateModule("daemon.ui.show")
-    sign = LateModule("daemon.ui.sign")
-    variables = LateModule("daemon.ui.variables")
+else:  # Jinja and all pages are imported at the first request
+    access = LazyModule("daemon.ui.access")
+    actions = LazyModule("daemon.ui.actions")
+    allocation = LazyModule("daemon.ui.allocation")
+    cluster = LazyModule("daemon.ui.cluster")
+    identity = LazyModule("daemon.ui.identity")
+    job = LazyModule("daemon.ui.job")
+    jobs = LazyModule("daemon.ui.jobs")
+    live_updates = LazyModule("daemon.ui.live_updates")
+    logs = LazyModule("daemon.ui.logs")
+    plan_and_run = LazyModule("daemon.ui.plan_and_run")
+    render = LazyModule("daemon.ui.render")
+    sign_in = LazyModule("daemon.ui.sign_in")
+    variables = LazyModule("daemon.ui.variables")
 
-PAGES: tuple[Page, ...] = (
-    Page("/ui/", jobs.overview),
-    Page("/ui/static/{name}", show.static, is_file=True),
-    Page("/ui/events", live.events),
-    Page("/ui/sign-in", sign.form),
-    Page("/ui/sign-in", sign.sign_in, "POST"),
-    Page("/ui/sign-out", sign.sign_out, "POST"),
-    Page("/ui/jobs", jobs.index),
-    Page("/ui/run", planning.form),
-    Page("/ui/plan", planning.plan, "POST"),
-    Page("/ui/run", planning.run, "POST"),
-    Page("/ui/job/{job_id}", job.overview),
-    Page("/ui/job/{job_id}/definition", job.definition),
-    Page("/ui/job/{job_id}/versions", job.versions),
-    Page("/ui/job/{job_id}/compare", job.compare),
-    Page("/ui/job/{job_id}/deployments", job.deployments),
-    Page("/ui/job/{job_id}/evaluations", job.evaluations),
-    Page("/ui/job/{job_id}/launches", job.launches),
-    Page("/ui/job/{job_id}/logs", logs.of_job),
-    Page("/ui/job/{job_id}/log", logs.job_log),
-    Page("/ui/job/{job_id}/stop", acts.stop, "POST"),
-    Page("/ui/job/{job_id}/start", acts.start, "POST"),
-    Page("/ui/job/{job_id}/evaluate", acts.evaluate, "POST"),
-    Page("/ui/job/{job_id}/scale", acts.scale, "POST"),
-    Page("/ui/job/{job_id}/revert", acts.revert, "POST"),
-    Page("/ui/job/{job_id}/dispatch", acts.dispatch, "POST"),
-    Page("/ui/job/{job_id}/force", acts.force, "POST"),
-    Page("/ui/job/{job_id}/pause", acts.pause, "POST"),
-    Page("/ui/deployment/{deployment_id}/{act}", acts.steer, "POST"),
-    Page("/ui/allocation/{alloc_id}", allocation.overview),
-    Page("/ui/allocation/{alloc_id}/logs", logs.of_task),
-    Page("/ui/allocation/{alloc_id}/log", logs.task_log),
-    Page("/ui/allocation/{alloc_id}/files", allocation.files),
-    Page("/ui/allocation/{alloc_id}/file", allocation.file),
-    Page("/ui/allocation/{alloc_id}/terminal", allocation.terminal),
-    Page("/ui/allocation/{alloc_id}/restart", acts.restart, "POST"),
-    Page("/ui/allocation/{alloc_id}/stop", acts.stop_allocation, "POST"),
-    Page("/ui/nodes", cluster.nodes),
-    Page("/ui/node/{node_id}", cluster.node),
-    Page("/ui/node/{node_id}/eligibility", acts.eligibility, "POST"),
-    Page("/ui/node/{node_id}/drain", acts.drain, "POST"),
-    Page("/ui/services", cluster.services),
-    Page("/ui/evaluations", cluster.evaluations),
-    Page("/ui/evaluation/{eval_id}", cluster.evaluation),
-    Page("/ui/variables", variables.index),
-    Page("/ui/variables", variables.change, "POST"),
-    Page("/ui/variable/{path}", variables.variable),
-    Page("/ui/access", access.overview),
-    Page("/ui/tokens", identity.make_token, "POST"),
-    Page("/ui/token/{accessor}/end", identity.end_token, "POST"),
-    Page("/ui/policies", identity.put_policy, "POST"),
-    Page("/ui/policy/{name}", access.policy),
-    Page("/ui/policy/{name}/remove", identity.remove_policy, "POST"),
-    Page("/ui/roles", identity.put_role, "POST"),
-    Page("/ui/role/{role_id}", identity.role),
-    Page("/ui/role/{role_id}/remove", identity.remove_role, "POST"),
-    Page("/ui/explain", identity.explain, "POST"),
-    Page("/ui/method/{path}", identity.method),
-    Page("/ui/method/{path}/explain", identity.explain_login, "POST"),
-    Page("/ui/log", cluster.events),
-    Page("/ui/settings", cluster.settings),
+PAGES: tuple[UiPage, ...] = (
+    UiPage("/ui/", jobs.overview),
+    UiPage("/ui/static/{name}", render.static, is_file=True),
+    UiPage("/ui/events", live_updates.events),
+    UiPage("/ui/sign-in", sign_in.form),
+    UiPage("/ui/sign-in", sign_in.sign_in, "POST"),
+    UiPage("/ui/sign-out", sign_in.sign_out, "POST"),
+    UiPage("/ui/jobs", jobs.index),
+    UiPage("/ui/run", plan_and_run.form),
+    UiPage("/ui/plan", plan_and_run.plan, "POST"),
+    UiPage("/ui/run", plan_and_run.run, "POST"),
+    UiPage("/ui/job/{job_id}", job.overview),
+    UiPage("/ui/job/{job_id}/definition", job.definition),
+    UiPage("/ui/job/{job_id}/versions", job.versions),
+    UiPage("/ui/job/{job_id}/compare", job.compare),
+    UiPage("/ui/job/{job_id}/deployments", job.deployments),
+    UiPage("/ui/job/{job_id}/evaluations", job.evaluations),
+    UiPage("/ui/job/{job_id}/launches", job.periodic_page),
+    UiPage("/ui/job/{job_id}/logs", logs.of_job),
+    UiPage("/ui/job/{job_id}/log", logs.job_log),
+    UiPage("/ui/job/{job_id}/lines", logs.job_lines),
+    UiPage("/ui/job/{job_id}/stop", actions.stop, "POST"),
+    UiPage("/ui/job/{job_id}/start", actions.start, "POST"),
+    UiPage("/ui/job/{job_id}/evaluate", actions.evaluate, "POST"),
+    UiPage("/ui/job/{job_id}/scale", actions.scale, "POST"),
+    UiPage("/ui/job/{job_id}/revert", actions.revert, "POST"),
+    UiPage("/ui/job/{job_id}/dispatch", actions.dispatch, "POST"),
+    UiPage("/ui/job/{job_id}/force", actions.force, "POST"),
+    UiPage("/ui/job/{job_id}/pause", actions.pause, "POST"),
+    UiPage("/ui/deployment/{deployment_id}/{act}", actions.steer, "POST"),
+    UiPage("/ui/allocation/{alloc_id}", allocation.overview),
+    UiPage("/ui/allocation/{alloc_id}/logs", logs.of_task),
+    UiPage("/ui/allocation/{alloc_id}/log", logs.task_log),
+    UiPage("/ui/allocation/{alloc_id}/lines", logs.task_lines),
+    UiPage("/ui/allocation/{alloc_id}/files", allocation.files),
+    UiPage("/ui/allocation/{alloc_id}/file", allocation.file),
+    UiPage("/ui/allocation/{alloc_id}/terminal", allocation.terminal),
+    UiPage("/ui/allocation/{alloc_id}/restart", actions.restart, "POST"),
+    UiPage("/ui/allocation/{alloc_id}/stop", actions.stop_allocation, "POST"),
+    UiPage("/ui/nodes", cluster.nodes),
+    UiPage("/ui/node/{node_id}", cluster.node),
+    UiPage("/ui/node/{node_id}/eligibility", actions.eligibility, "POST"),
+    UiPage("/ui/node/{node_id}/drain", actions.drain, "POST"),
+    UiPage("/ui/services", cluster.services),
+    UiPage("/ui/evaluations", cluster.evaluations),
+    UiPage("/ui/evaluation/{eval_id}", cluster.evaluation),
+    UiPage("/ui/variables", variables.index),
+    UiPage("/ui/variables", variables.put_variable, "POST"),
+    UiPage("/ui/variable/{path}", variables.variable),
+    UiPage("/ui/access", access.overview),
+    UiPage("/ui/tokens", identity.create_token, "POST"),
+    UiPage("/ui/token/{accessor}/end", identity.revoke_token, "POST"),
+    UiPage("/ui/policies", identity.put_policy, "POST"),
+    UiPage("/ui/policy/{name}", access.policy),
+    UiPage("/ui/policy/{name}/remove", identity.remove_policy, "POST"),
+    UiPage("/ui/roles", identity.put_role, "POST"),
+    UiPage("/ui/role/{role_id}", identity.role),
+    UiPage("/ui/role/{role_id}/remove", identity.remove_role, "POST"),
+    UiPage("/ui/explain", identity.explain, "POST"),
+    UiPage("/ui/method/{path}", identity.method),
+    UiPage("/ui/method/{path}/explain", identity.explain_login, "POST"),
+    UiPage("/ui/log", cluster.events),
+    UiPage("/ui/settings", cluster.settings),
+    UiPage("/ui/release", actions.release, "POST"),
 )

@@ -1,20 +1,20 @@
-"""Variables: their list, one with its values, and changing it if nobody else has meanwhile."""
+"""Variables: list, show, and change them with a check for concurrent changes."""
 
 from typing import Any
 
-from daemon.ui import words
-from daemon.ui.show import Found, action, page
-from daemon.web.visits import Visit
+from daemon.ui import formatting
+from daemon.ui.render import Found, action, page
+from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, Refused
 
 PAGE = 100  # lines on one page of the list
-BLANK = 3  # rows of the form that are empty
+BLANK = 3  # empty rows in the form
 _CONFLICT = 409
 
 
 @page("variables.html")
-async def index(visit: Visit) -> Found:
-    """List the variables that the visitor may list, without their values."""
+async def index(visit: UiRequest) -> Found:
+    """List the variables that the user may list, without their values."""
     query = visit.query
     found = await visit.ask(
         "GET",
@@ -28,24 +28,24 @@ async def index(visit: Visit) -> Found:
 
 
 @page("variable.html")
-async def variable(visit: Visit) -> Found:
-    """Show a variable with its values, in a form."""
+async def variable(visit: UiRequest) -> Found:
+    """Show a variable with its values in a form."""
     namespace = visit.query.text("namespace") or "default"
-    found = await visit.get(words.address("/v1/var/", visit["path"]), namespace=namespace)
+    found = await visit.get(formatting.address("/v1/var/", visit["path"]), namespace=namespace)
     return {"variable": found, "namespace": namespace, "blank": BLANK}
 
 
 @action
-async def change(visit: Visit) -> str:
-    """Store the values that the form holds, or remove the variable."""
+async def put_variable(visit: UiRequest) -> str:
+    """Store the values in the form, or delete the variable."""
     form = visit.form
     path, namespace = form.get("path", "").strip(), form.get("namespace", "").strip() or "default"
     if not path:
-        raise Malformed('path = "" names no variable: write one, as app/settings')
+        raise Malformed('path = "" is empty: write a path, such as app/settings')
     index = form.get("index", "0")
     if not (index.isascii() and index.isdecimal() and len(index) < 20):
-        raise Malformed(f"index = {index!r} is not the index of a variable: load its page again")
-    target = words.address("/v1/var/", path)
+        raise Malformed(f"index = {index!r} is not the index of a variable: reload its page")
+    target = formatting.address("/v1/var/", path)
     where: dict[str, object] = {"namespace": namespace, "cas": int(index)}
     if form.get("act") == "remove":
         answer = await visit.ask("DELETE", target, **where)
@@ -53,21 +53,21 @@ async def change(visit: Visit) -> str:
         body = {"Namespace": namespace, "Path": path, "Items": _items(visit)}
         answer = await visit.ask("POST", target, body, **where)
     if answer.status == _CONFLICT:
-        raise Refused(f"{path} is not as it was when this page was loaded: load it again")
+        raise Refused(f"{path} has changed since this page was loaded: reload it")
     visit.said(answer)
     if form.get("act") == "remove":
         return "/ui/variables"
-    return words.address("/ui/variable/", path, namespace=namespace)
+    return formatting.address("/ui/variable/", path, namespace=namespace)
 
 
-def _items(visit: Visit) -> dict[str, str]:
-    """Return the values that a form holds, row by row. Raises `Malformed`."""
+def _items(visit: UiRequest) -> dict[str, str]:
+    """Return the values in a form, row by row. Raises `Malformed`."""
     items: dict[str, str] = {}
     form: Any = visit.form
     for field, name in form.items():
         if field.startswith("name.") and name.strip():
             if name.strip() in items:
-                raise Malformed(f"the name {name.strip()!r} stands there twice")
+                raise Malformed(f"the name {name.strip()!r} occurs twice")
             value = form.get(f"value.{field.removeprefix('name.')}", "")
             items[name.strip()] = value.replace("\r\n", "\n")
     return items

@@ -1,1 +1,1 @@
-"""What changes a variable."""
+"""Changes of variables and their locks."""

@@ -1,87 +1,88 @@
-"""Changing variables: check and set, and locks.
+"""Variable changes: check-and-set and locks.
 
-A change that finds another state than it expects changes nothing and returns the state that it
-found. A lock is held by whoever knows its id, until it is given back or its time has passed without
-a renewal. One that was lost can be had by nobody for its delay, so that a holder which has not
-noticed yet can finish what it does.
+If the state differs from the expected one, an operation changes nothing and returns the current
+state. A caller that knows a lock's ID holds the lock until it releases the lock or the TTL passes
+without renewal. After a lock expires, no caller can acquire it during its delay. In this time a
+former holder can finish its work.
 """
 
 import msgspec
 
-from daemon.acl.seal import Seal
+from daemon.acl.seal import EnvelopeCipher
 from storage.errors import Malformed
 from storage.queries import namespaces, variables
-from storage.queries.variables import Entry, Held
+from storage.queries.variables import VariableLock, VariableRow
 from storage.records.codec import encode
 from storage.store import Store
 from storage.writer import Transaction
 
 
-class Name(msgspec.Struct, frozen=True):
-    """Which variable is meant."""
+class VariableKey(msgspec.Struct, frozen=True):
+    """The namespace and path of a variable."""
 
     namespace: str
     path: str
 
     @property
     def place(self) -> str:
-        """Return where its values are kept."""
-        return variables.place(self.namespace, self.path)
+        """Return the path of the encrypted items."""
+        return variables.variable_path(self.namespace, self.path)
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change did: the variable as it is now, or, if it did nothing, as it was found.
+class ChangeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a change: the new variable, or the current one if nothing changed.
 
-    `by_lock`: it did nothing because of a lock, or of one that is missing.
+    `by_lock`: a held or a missing lock prevented the change.
     """
 
     index: int
-    entry: Entry | None = None
+    entry: VariableRow | None = None
     conflict: bool = False
     by_lock: bool = False
 
 
-def items_of(seal: Seal, entry: Entry) -> dict[str, str]:
-    """Return the values of a variable. Raises `Unsealable`."""
-    plain = seal.unseal(entry.sealed, variables.place(entry.namespace, entry.path))
+def decrypt_items(seal: EnvelopeCipher, entry: VariableRow) -> dict[str, str]:
+    """Return the decrypted items of a variable. Raises `Unsealable`."""
+    plain = seal.unseal(entry.sealed, variables.variable_path(entry.namespace, entry.path))
     return msgspec.json.decode(plain, type=dict[str, str])
 
 
-def is_locked(entry: Entry, now: int) -> bool:
-    """Tell whether somebody holds the lock of a variable."""
+def is_locked(entry: VariableRow, now: int) -> bool:
+    """Return whether a caller holds the lock of a variable."""
     return bool(entry.lock.id) and now < entry.lock.ends
 
 
-def _is_his(entry: Entry, lock_id: str, now: int) -> bool:
-    """Tell whether this caller may change a variable, as far as its lock goes.
+def _is_his(entry: VariableRow, lock_id: str, now: int) -> bool:
+    """Return whether the lock permits this caller to change a variable.
 
-    Who names a lock says that he holds it; if he has lost it, he has to know.
+    A caller that names a lock claims to hold it. If the caller has lost the lock, the change must
+    fail.
     """
     return entry.lock.id == lock_id if is_locked(entry, now) else not lock_id
 
 
-def _is_as_expected(entry: Entry | None, expected: int | None) -> bool:
-    """Tell whether a variable is as the caller believes: changed last at that index, or 0: absent."""
+def _is_as_expected(entry: VariableRow | None, expected: int | None) -> bool:
+    """Return whether a variable has the expected modify index; 0 means absent."""
     return expected is None or expected == (entry.modify_index if entry else 0)
 
 
 async def put(
     store: Store,
-    seal: Seal,
-    name: Name,
+    seal: EnvelopeCipher,
+    name: VariableKey,
     items: dict[str, str],
     *,
     expected: int | None,
-    lock: Held,
+    lock: VariableLock,
     now: int,
-) -> Outcome:
-    """Create a variable, or change its values; the holder of its lock sets its spans as well.
+) -> ChangeResult:
+    """Create or update a variable; the lock holder also sets the TTL and delay of its lock.
 
-    Raises `Malformed` when there is no such namespace.
+    Raises `Malformed` if the namespace does not exist.
     """
     sealed = seal.seal(encode(items), name.place)
 
-    def write(tx: Transaction) -> Outcome:
+    def write(tx: Transaction) -> ChangeResult:
         _check_namespace(tx, name)
         found = variables.find(tx, name.namespace, name.path)
         mine = _is_his(found, lock.id, now) if found else not lock.id
@@ -91,48 +92,48 @@ async def put(
         if lock.id:
             held = msgspec.structs.replace(lock, ends=changed.lock.ends)
             changed = msgspec.structs.replace(changed, lock=held)
-        return Outcome(index=tx.index, entry=variables.put(tx, changed))
+        return ChangeResult(index=tx.index, entry=variables.put(tx, changed))
 
     return await store.write(write)
 
 
 async def remove(
-    store: Store, name: Name, *, expected: int | None, lock_id: str, now: int
-) -> Outcome:
-    """Remove a variable; that there is none is as good."""
+    store: Store, name: VariableKey, *, expected: int | None, lock_id: str, now: int
+) -> ChangeResult:
+    """Delete a variable; a missing variable counts as success."""
 
-    def write(tx: Transaction) -> Outcome:
+    def write(tx: Transaction) -> ChangeResult:
         found = variables.find(tx, name.namespace, name.path)
         if found is None:
-            return Outcome(index=tx.last_index())
+            return ChangeResult(index=tx.last_index())
         mine = _is_his(found, lock_id, now)
         if not mine or not _is_as_expected(found, expected):
             return _conflict(tx, found, by_lock=not mine)
         variables.remove(tx, found)
-        return Outcome(index=tx.index)
+        return ChangeResult(index=tx.index)
 
     return await store.write(write)
 
 
-async def acquire(
+async def acquire_lock(
     store: Store,
-    seal: Seal,
-    name: Name,
+    seal: EnvelopeCipher,
+    name: VariableKey,
     items: dict[str, str] | None,
     *,
-    lock: Held,
+    lock: VariableLock,
     own_id: str = "",
     now: int,
-) -> Outcome:
-    """Take the lock of a variable, which is created if necessary; `items` replaces its values.
+) -> ChangeResult:
+    """Acquire the lock of a variable, which is created if necessary; `items` replaces its items.
 
-    Whoever holds it already, and names it as `own_id`, keeps it. The end of `lock` is not looked at.
-    Raises `Malformed` when there is no such namespace.
+    A holder that passes its lock ID as `own_id` keeps the lock. The expiry time of `lock` is
+    ignored. Raises `Malformed` if the namespace does not exist.
     """
     sealed = seal.seal(encode(items or {}), name.place)
     taken = msgspec.structs.replace(lock, ends=now + lock.ttl)
 
-    def write(tx: Transaction) -> Outcome:
+    def write(tx: Transaction) -> ChangeResult:
         _check_namespace(tx, name)
         found = variables.find(tx, name.namespace, name.path)
         is_own = found is not None and bool(own_id) and _is_his(found, own_id, now)
@@ -141,47 +142,49 @@ async def acquire(
         kept = found.sealed if found is not None and items is None else sealed
         held = msgspec.structs.replace(taken, id=own_id) if is_own else taken
         changed = msgspec.structs.replace(_changed(found, name, kept, now), lock=held)
-        return Outcome(index=tx.index, entry=variables.put(tx, changed))
+        return ChangeResult(index=tx.index, entry=variables.put(tx, changed))
 
     return await store.write(write)
 
 
-async def release(store: Store, name: Name, lock_id: str, now: int) -> Outcome:
-    """Give a lock back: the next one can have it at once."""
+async def release_lock(store: Store, name: VariableKey, lock_id: str, now: int) -> ChangeResult:
+    """Release a lock. Another caller can acquire it immediately."""
 
-    def write(tx: Transaction) -> Outcome:
+    def write(tx: Transaction) -> ChangeResult:
         found = variables.find(tx, name.namespace, name.path)
         if found is None or not is_locked(found, now) or found.lock.id != lock_id:
             return _conflict(tx, found, by_lock=True)
-        freed = msgspec.structs.replace(found, lock=Held(), modify_time=now)
-        return Outcome(index=tx.index, entry=variables.put(tx, freed))
+        freed = msgspec.structs.replace(found, lock=VariableLock(), modify_time=now)
+        return ChangeResult(index=tx.index, entry=variables.put(tx, freed))
 
     return await store.write(write)
 
 
-async def renew(store: Store, name: Name, lock_id: str, now: int) -> Outcome:
-    """Hold a lock for another of its spans."""
+async def renew_lock(store: Store, name: VariableKey, lock_id: str, now: int) -> ChangeResult:
+    """Renew a lock for another TTL."""
 
-    def write(tx: Transaction) -> Outcome:
+    def write(tx: Transaction) -> ChangeResult:
         found = variables.find(tx, name.namespace, name.path)
         if found is None or not is_locked(found, now) or found.lock.id != lock_id:
             return _conflict(tx, found, by_lock=True)
         held = msgspec.structs.replace(found.lock, ends=now + found.lock.ttl)
         variables.renew(tx, found, held.ends)
-        return Outcome(index=found.modify_index, entry=msgspec.structs.replace(found, lock=held))
+        return ChangeResult(
+            index=found.modify_index, entry=msgspec.structs.replace(found, lock=held)
+        )
 
     return await store.write(write)
 
 
-def _check_namespace(tx: Transaction, name: Name) -> None:
+def _check_namespace(tx: Transaction, name: VariableKey) -> None:
     if not namespaces.exists(tx, name.namespace):
         raise Malformed(f'variable "{name.path}" is in nonexistent namespace "{name.namespace}"')
 
 
-def _changed(found: Entry | None, name: Name, sealed: bytes, now: int) -> Entry:
-    """Return a variable with other values: the one that was found, or a new one."""
+def _changed(found: VariableRow | None, name: VariableKey, sealed: bytes, now: int) -> VariableRow:
+    """Return the current variable, or a new one, with other items."""
     if found is None:
-        return Entry(
+        return VariableRow(
             namespace=name.namespace,
             path=name.path,
             create_time=now,
@@ -191,6 +194,6 @@ def _changed(found: Entry | None, name: Name, sealed: bytes, now: int) -> Entry:
     return msgspec.structs.replace(found, sealed=sealed, modify_time=now)
 
 
-def _conflict(tx: Transaction, found: Entry | None, *, by_lock: bool) -> Outcome:
+def _conflict(tx: Transaction, found: VariableRow | None, *, by_lock: bool) -> ChangeResult:
     index = found.modify_index if found else tx.table_index("variables")
-    return Outcome(index=index, entry=found, conflict=True, by_lock=by_lock)
+    return ChangeResult(index=index, entry=found, conflict=True, by_lock=by_lock)

@@ -1,4 +1,4 @@
-"""Locks of variables that nobody renews end, and who waits for that is woken."""
+"""Expiry of variable locks that no holder renews. Waiting callers are notified."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,36 +7,67 @@ from functools import partial
 import trio
 
 from daemon.clock import Clock, wait_until
-from daemon.fences import Fences
+from daemon.fences import TOPIC, Fences
 from storage.queries import variables
-from storage.store import Store, unless_full
+from storage.read_pool import ReadSnapshot
+from storage.records.base import SECOND
+from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
-STEP = 50  # locks that end in one write
+STEP = 50  # locks that expire in one round
+_FENCED = "lock"
+_LOOK_AGAIN = 60 * SECOND
 
 
 @asynccontextmanager
 async def open_locks(store: Store, clock: Clock, fences: Fences) -> AsyncIterator[None]:
-    """End locks when their time is over, while the block runs."""
+    """Release expired locks while the block runs."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fences.keep_running, "locks", partial(_follow, store, clock))
+        nursery.start_soon(fences.keep_running, "locks", partial(_follow, store, clock, fences))
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _follow(store: Store, clock: Clock) -> None:
+async def _follow(store: Store, clock: Clock, fences: Fences) -> None:
     while True:
-        with store.watch(variables.TOPIC) as changes:
+        with store.watch(variables.TOPIC, TOPIC) as changes:
             now = clock.now()
-            ends = store.read(variables.next_end)
-            if ends is None or ends > now:
-                await wait_until(ends, clock, changes)
+            held = fences.held(_FENCED)
+            due = store.read(partial(_due, now=now, held=held))
+            if not due:
+                times = [store.read(variables.next_end), fences.next_time(_FENCED)]
+                coming = [time for time in times if time is not None and (time > now or not held)]
+                # If a lock cannot be released, retry periodically and look for the next one behind
+                # it.
+                await wait_until(
+                    min([*coming, *([now + _LOOK_AGAIN] if held else [])], default=None),
+                    clock,
+                    changes,
+                )
                 continue
-        async with unless_full("locks whose time is over are not ended"):
-            await store.write(partial(end, now=now))
+        async with tolerate_disk_full("locks whose time is over are not ended"):
+            for entry in due:
+                with fences.around(_FENCED, _name(entry)):
+                    await store.write(partial(release_expired, now=now, only=entry))
 
 
-def end(tx: Transaction, now: int) -> None:
-    """End a few locks whose time is over. Their delays still count."""
-    for entry in variables.ended(tx, now, STEP):
-        variables.lose(tx, entry, now)
+def _due(db: ReadSnapshot, *, now: int, held: frozenset[str]) -> list[variables.VariableRow]:
+    found = variables.ended(db, now, STEP + len(held))
+    return [one for one in found if _name(one) not in held]
+
+
+def _name(entry: variables.VariableRow) -> str:
+    return f"{entry.namespace}/{entry.path}"
+
+
+def release_expired(tx: Transaction, now: int, only: variables.VariableRow | None = None) -> None:
+    """Release up to a fixed number of expired locks. Their delays still apply."""
+    found = variables.ended(tx, now, STEP) if only is None else [_still(tx, only, now)]
+    for entry in found:
+        if entry is not None:
+            variables.lose_lock(tx, entry, now)
+
+
+def _still(tx: Transaction, entry: variables.VariableRow, now: int) -> variables.VariableRow | None:
+    found = variables.find(tx, entry.namespace, entry.path)
+    return found if found and found.lock.id and found.lock.ends <= now else None

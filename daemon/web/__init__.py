@@ -1,1 +1,1 @@
-"""How we speak HTTP: the only place that knows the framework."""
+"""HTTP: the only package that knows the web framework."""

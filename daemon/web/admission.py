@@ -1,9 +1,10 @@
-"""Admission of connections: bounded in all for each listener, and for each client.
+"""Admission of connections, with limits for each listener and each client.
 
 A client is a user of this host, or the address of another host. All users of this host share the
-loopback's addresses, so the kernel is asked who has opened such a connection. Each listener has a
-share of the descriptors that the daemon may open: connections to the port take none that the
-operators' socket, tasks or the store need. No error of `accept` ends the daemon or fills its log.
+loopback addresses, so the kernel reports which user opened such a connection. Each listener has a
+share of the daemon's file descriptors. So connections to the port cannot exhaust those for the
+operators' socket, tasks or the store. An error of `accept` neither stops the daemon nor fills its
+log.
 """
 
 import logging
@@ -19,20 +20,20 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 import msgspec
 import trio
 
-from daemon.config import Config
-from daemon.web.guard import Proxies
-from daemon.web.sending import Stream, send_now
+from daemon.config.settings import Settings
+from daemon.web.request_guard import TrustedProxies
+from daemon.web.send import Stream, send_now
 from storage.errors import StewardError
 
 log = logging.getLogger("steward.web")
 
-MAX_CONNECTIONS = 8192  # of a listener; each takes some 10 KiB, and more while it is served
-_OWN_NETWORK = 64  # bits of an IPv6 address that one client has for itself
-_LINGER = 1.0  # seconds in which a refused client reads why
+MAX_CONNECTIONS = 8192  # per listener; each takes some 10 KiB, and more while it is served
+_OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
+_LINGER = 1.0  # seconds in which a rejected client can read the reason
 _MAX_LINGERING = 64
 
-PAUSE = 0.1  # seconds after an error of `accept`; descriptors or memory come back with time
-_APART = 60.0  # seconds between two lines about the same
+PAUSE = 0.1  # seconds after an error of `accept`, until descriptors or memory are free again
+_APART = 60.0  # seconds between two log lines about the same error
 
 _SOCK_DIAG = 4  # linux/netlink.h: NETLINK_SOCK_DIAG
 _BY_FAMILY = 20  # linux/sock_diag.h: SOCK_DIAG_BY_FAMILY
@@ -47,7 +48,7 @@ _PEERCRED = struct.Struct("3i")  # pid, uid, gid
 
 
 class Share(float, Enum):
-    """The part of the daemon's descriptors that the connections of a listener may take."""
+    """The share of the daemon's descriptors that the connections of a listener may use."""
 
     PORT = 1 / 2
     TASKS = 1 / 8
@@ -55,18 +56,21 @@ class Share(float, Enum):
 
 
 class TooMany(StewardError):
-    """A connection is one too many; the text tells its client why."""
+    """A connection exceeds a limit; the text tells its client why."""
 
 
 class Client(msgspec.Struct, frozen=True):
-    """Whose connection it is. Many may share one that is not `is_single`: it may have more of them."""
+    """The owner of a connection.
+
+    Without `is_single`, many clients share the owner, so its limit is higher.
+    """
 
     name: str
     is_single: bool
 
 
 def most_connections(share: Share) -> int:
-    """Return how many connections a listener may have, by the descriptors that the daemon may open."""
+    """Return the connection limit of a listener, from the daemon's descriptor limit."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(min(MAX_CONNECTIONS, int(descriptors * share)), 1)
 
@@ -74,24 +78,27 @@ def most_connections(share: Share) -> int:
 class Admission:
     """The connections of one listener."""
 
-    def __init__(self, config: Config, share: Share, *, has_hosts: bool = False) -> None:
-        """With `has_hosts` each address is a host of many clients, such as one of a cluster."""
+    def __init__(self, config: Settings, share: Share, *, has_hosts: bool = False) -> None:
+        """With `has_hosts`, each address is a host with many clients, such as a cluster host."""
         self._most, self._has_hosts = most_connections(share), has_hosts
         self._per_address = ("connections_per_address", config.connections_per_address)
         self._per_user = ("connections_per_user", config.connections_per_user)
-        self._proxies = Proxies(config.trusted_proxies)
+        self._proxies = TrustedProxies(config.trusted_proxies)
         self._open: Counter[str] = Counter()
         self._number = self._lingering = 0
 
     @contextmanager
-    def admitted(self, stream: Stream) -> Iterator[None]:
-        """Count a connection while the block runs. Raises `TooMany`, and `OSError` if it has ended."""
+    def admitted(self, stream: Stream) -> Iterator[str]:
+        """Count a connection during the block; yield its client.
+
+        Raises `TooMany`, or `OSError` if the connection is closed.
+        """
         client = self._client(_socket(stream))
         self._check(client)
         self._number += 1
         self._open[client.name] += 1
         try:
-            yield
+            yield client.name
         finally:
             self._number -= 1
             self._open[client.name] -= 1
@@ -104,7 +111,7 @@ class Admission:
                 f"the daemon has {self._most} connections, which is its limit; close some or retry later"
             )
         setting, limit = self._per_address if client.is_single else self._per_user
-        # No client may take all that there is, even where the setting allows it.
+        # One client may use at most half of the connections, even if the setting allows more.
         most = min(limit or self._most, max(self._most // 2, 1))
         if self._open[client.name] >= most:
             raise TooMany(
@@ -113,7 +120,7 @@ class Admission:
             )
 
     def _client(self, connected: trio.socket.SocketType) -> Client:
-        """Return whose connection this is. Raises `OSError`."""
+        """Return the client of a connection. Raises `OSError`."""
         if connected.family == socket.AF_UNIX:
             found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
             return Client(f"user {_PEERCRED.unpack(found)[1]}", is_single=False)
@@ -128,7 +135,7 @@ class Admission:
         return Client(str(address), is_single)
 
     async def refuse(self, stream: Stream, why: str) -> None:
-        """Tell a client why its connection is refused, unless very many are told already."""
+        """Send the reason of a rejection, unless very many rejections are being sent."""
         if isinstance(stream, trio.SocketStream) and self._lingering < _MAX_LINGERING:
             self._lingering += 1
             try:
@@ -138,9 +145,9 @@ class Admission:
 
 
 async def _turn_away(stream: trio.SocketStream, why: str) -> None:
-    """Send the refusal, and read on for a moment.
+    """Send the rejection, and read for a moment.
 
-    To close a connection with a request that nobody has read resets it, and the refusal is lost.
+    Closing a connection with unread data resets it, and the rejection would be lost.
     """
     body = f"{why}\n".encode()
     head = (
@@ -164,10 +171,10 @@ def _plain(text: str) -> IPv4Address | IPv6Address:
 
 
 def owner(family: int, theirs: tuple[str, int], ours: tuple[str, int]) -> int | None:
-    """Return the user of the socket at the other end of a connection within this host.
+    """Return the user of the other end of a connection within this host.
 
-    None: nobody has it open any more, or the kernel does not tell. One question costs 10 to 20 µs,
-    however many connections there are; /proc/net/tcp would have to be read whole.
+    Return None if no process has it open, or if the kernel does not report it. One query takes 10
+    to 20 µs for any number of connections. /proc/net/tcp would have to be read completely.
     """
     pair = _PORTS.pack(theirs[1], ours[1]), _packed(family, theirs[0]), _packed(family, ours[0])
     question = b"".join(
@@ -183,14 +190,14 @@ def owner(family: int, theirs: tuple[str, int], ours: tuple[str, int]) -> int | 
         with socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _SOCK_DIAG
         ) as kernel:
-            kernel.send(head + question)  # it answers before this returns
+            kernel.send(head + question)  # the kernel answers before this returns
             answer = kernel.recv(4096)
     except OSError:
         return None
     if _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
         return None
     uid, inode = _OWNER.unpack_from(answer, _OWNER_AT)
-    return int(uid) if inode else None  # without one, its process has closed it
+    return int(uid) if inode else None  # without an inode, its process has closed it
 
 
 def _packed(family: int, address: str) -> bytes:
@@ -200,8 +207,8 @@ def _packed(family: int, address: str) -> bytes:
 # --- accepting ---
 
 
-class Seldom:
-    """Warnings about one matter that may happen very often: one line a minute."""
+class LogRateLimiter:
+    """A rate limit for log warnings on one subject: one line a minute."""
 
     def __init__(self, matter: str) -> None:
         self._matter = matter
@@ -209,7 +216,7 @@ class Seldom:
         self._untold = 0
 
     def warn(self, reason: object) -> None:
-        """Log a warning with the number of those that were left out, unless one was logged lately."""
+        """Log a warning with the number of suppressed ones, unless one was logged recently."""
         now = trio.current_time()
         if now < self._next:
             self._untold += 1
@@ -224,7 +231,7 @@ async def accept(
     connections: trio.Nursery,
 ) -> None:
     """Accept connections until cancelled, and close each when `serve` returns."""
-    errors = Seldom("a connection waits, because it cannot be accepted")
+    errors = LogRateLimiter("a connection is waiting, because it cannot be accepted")
 
     async def run(stream: Stream) -> None:
         try:

@@ -1,8 +1,8 @@
-"""Blocking queries: a read that waits until what it shows is newer than what the client has.
+"""Blocking queries: a read waits until its index exceeds the client's.
 
-`index=N` waits while the answer's index is N or less, at most for `wait` (default and most
-five minutes) and up to a sixteenth longer, so that a thousand clients do not come back at once
-(golden: blocking-queries). A reader is woken by the change of what it watches, never by a clock.
+`index=N` waits while the response's index is N or less, up to `wait` (default and maximum five
+minutes). A random extension of up to a sixteenth spreads the load of many clients (recorded from
+Nomad: blocking-queries). Changes of the watched topics wake a reader, without polling.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
@@ -11,53 +11,53 @@ from contextlib import suppress
 import msgspec
 import trio
 
-from daemon.web.crowd import Crowd
-from daemon.web.kept import Kept
 from daemon.web.parameters import duration
-from daemon.web.reply import Part, Reply
-from daemon.web.request import Read, Request
+from daemon.web.reply import HandlerReply, ListPart
+from daemon.web.request import ReadRoute, Request
+from daemon.web.response_cache import ResponseCache
+from daemon.web.stream_limit import StreamLimit
 from storage.errors import Malformed, NotFound
-from storage.readers import LongRead
+from storage.read_pool import LongRead
 from storage.records.base import MINUTE, SECOND
 from storage.records.codec import encode
-from storage.records.numbers import whole
+from storage.records.numbers import parse_integer
 from storage.store import Store
 
 LONGEST_WAIT = 5 * MINUTE
-_JITTER = 16  # the wait grows by up to one part in so many
+_JITTER = 16  # the wait is extended by up to one part in this many
 
 
 def parameters(request: Request) -> tuple[int, float]:
-    """Return the index that must be exceeded (0: do not wait), and the longest wait in seconds.
+    """Return the index to exceed (0: do not wait), and the longest wait in seconds.
 
-    Raises `Malformed` with the peer's texts.
+    Raises `Malformed` with Nomad's error texts.
     """
     if not request.query:
         return 0, LONGEST_WAIT / SECOND
     index = request.query.text("index")
-    if index and not (index.isascii() and index.isdecimal() and whole(index) < 2**64):
+    if index and not (index.isascii() and index.isdecimal() and parse_integer(index) < 2**64):
         raise Malformed("Invalid index")
     text = request.query.text("wait")
     wait = duration(text) if text else LONGEST_WAIT
     if wait is None:
         raise Malformed("Invalid wait time")
     wait = min(wait, LONGEST_WAIT) if wait > 0 else LONGEST_WAIT
-    return whole(index or "0"), wait / SECOND
+    return parse_integer(index or "0"), wait / SECOND
 
 
 async def answer(
-    route: Read,
+    route: ReadRoute,
     request: Request,
     *,
-    kept: Kept,
-    crowd: Crowd,
+    kept: ResponseCache,
+    crowd: StreamLimit,
     closing: trio.Event,
     random: Callable[[], float],
-) -> Reply:
-    """Answer a read, at once or when its index is high enough. Raises `TooOften` instead of waiting.
+) -> HandlerReply:
+    """Answer a read when its index is high enough. Raises `TooOften` instead of waiting.
 
-    `closing` ends all waiting, when whoever sets it wakes the watchers: the state as it is then goes
-    out. `random` is uniform in [0, 1).
+    `closing` stops all waits. The code that sets it wakes the watchers, and each read returns the
+    current state. `random` is uniform in [0, 1).
     """
     after, wait = parameters(request)
     if not after or not route.watch:
@@ -76,8 +76,10 @@ async def answer(
                 return await _read(route, request, kept)
 
 
-async def _attempt(route: Read, request: Request, kept: Kept, after: int) -> Reply | None:
-    """Return the answer if it is newer than `after`; that something is missing is one as well."""
+async def _attempt(
+    route: ReadRoute, request: Request, kept: ResponseCache, after: int
+) -> HandlerReply | None:
+    """Return the response if it is newer than `after`, or if the object does not exist."""
     try:
         reply = await _read(route, request, kept)
     except NotFound as error:
@@ -87,13 +89,13 @@ async def _attempt(route: Read, request: Request, kept: Kept, after: int) -> Rep
     return reply if reply.index is None or reply.index > after else None
 
 
-async def _read(route: Read, request: Request, kept: Kept) -> Reply:
-    """Return the answer: made here and now if that is short, else in a thread."""
+async def _read(route: ReadRoute, request: Request, kept: ResponseCache) -> HandlerReply:
+    """Return the response, made on the event loop if it is short, else in a thread."""
     store = request.parts.store
     moment = store.moment
     if (reply := kept.at(moment, route, request)) is not None:
         return reply
-    made: Reply | None = None
+    made: HandlerReply | None = None
     if not route.long:
         with suppress(LongRead):
             made = store.read_short(lambda db: kept.reply(route, request, db, moment))
@@ -103,12 +105,12 @@ async def _read(route: Read, request: Request, kept: Kept) -> Reply:
         made = await store.read_long(made.later)
     if made.part is None:
         return made
-    is_pretty = request.query.text("pretty", "0") != "0"
+    is_pretty = request.query.text("pretty", "0") != "0" and not made.part.is_cut
     stream = _pieces(store, made.part, is_pretty=is_pretty)
     return msgspec.structs.replace(made, part=None, stream=stream)
 
 
-async def _made_by_thread(route: Read, request: Request, kept: Kept) -> Reply:
+async def _made_by_thread(route: ReadRoute, request: Request, kept: ResponseCache) -> HandlerReply:
     indexes, made = await request.parts.store.read_long(
         lambda db: (kept.indexes(route, request, db), _encoded(route.handler(request, db)))
     )
@@ -116,15 +118,15 @@ async def _made_by_thread(route: Read, request: Request, kept: Kept) -> Reply:
     return made
 
 
-def _encoded(made: Reply) -> Reply:
-    """Return an answer whose body is JSON already: a long one takes its time."""
+def _encoded(made: HandlerReply) -> HandlerReply:
+    """Return a reply with its body encoded as JSON, because a long one takes time."""
     if made.body is None or isinstance(made.body, bytes):
         return made
     return msgspec.structs.replace(made, body=encode(made.body))
 
 
-async def _pieces(store: Store, part: Part, *, is_pretty: bool) -> AsyncGenerator[bytes, None]:
-    """Yield a list as it is read. Between two pieces nothing is held."""
+async def _pieces(store: Store, part: ListPart, *, is_pretty: bool) -> AsyncGenerator[bytes, None]:
+    """Yield a list while it is read. Between two pieces nothing is held."""
     separator, following, end = b"[", b",", b"]"
     if is_pretty:
         separator, following, end = b"[\n    ", b",\n    ", b"\n]\n"
@@ -143,8 +145,8 @@ def _pretty(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield msgspec.json.format(line, indent=4).replace(b"\n", b"\n    ")
 
 
-def _topics(route: Read, request: Request) -> list[str]:
-    """Return what a read watches; from a namespace that means all on, everything."""
+def _topics(route: ReadRoute, request: Request) -> list[str]:
+    """Return the topics that a read watches; for all namespaces, all topics."""
     values = {
         **request.parameters,
         "namespace": request.namespace,

@@ -1,15 +1,17 @@
-"""Connections: accepted, bounded, and told apart by who is at their other end.
+"""Connections: accept, limit, and identify their clients.
 
-Of the HTTP server we use what speaks the protocol; its own way to listen knows neither the
-credentials of a peer nor a limit.
+Only the protocol code of the HTTP server is used. Its own accept loop knows neither peer
+credentials nor limits.
 """
 
 import logging
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import h11
@@ -34,34 +36,29 @@ from hypercorn.typing import (
 from wsproto.events import Message
 from wsproto.utilities import ProtocolError as WebSocketError
 
-from daemon.config import Config
-from daemon.web.admission import Admission, Seldom, Share, TooMany, accept
-from daemon.web.lean import HEAD_TIMEOUT, MOST, Handed, Lean
-from daemon.web.listeners import (
-    Peer,
-    group_id,
-    listen,
-    listen_here,
-    load_certificate,
-    peer_of,
-    tls_context,
-)
+from daemon.config.settings import Settings
+from daemon.web.admission import Admission, LogRateLimiter, Share, TooMany, accept
+from daemon.web.fast_path import HEAD_TIMEOUT, MOST, FastPath, Handover
+from daemon.web.library_methods import checked, private_override
+from daemon.web.listeners import ListeningSockets, PeerAddress, load_certificate, peer_of
 from daemon.web.reason import reason
-from daemon.web.sending import Stream, send_now, send_patiently
+from daemon.web.send import Stream, send_now, send_with_timeout
 from storage.errors import leaves
 
 log = logging.getLogger("steward.web")
 
 _BAD_REQUEST, _VERSION_NOT_SUPPORTED = 400, 505
-_OF_UPGRADES = (b"connection", b"sec-websocket-protocol")  # which the library reads as ASCII
+# headers that the library decodes as ASCII
+_OF_UPGRADES = (b"connection", b"sec-websocket-protocol")
 _EXTENSIONS = b"sec-websocket-extensions"
-_TWO_WAYS = re.compile(rb"(?<!\r)\n|\n[ \t]")  # a line end that is none, and one that may be none
+_TWO_WAYS = re.compile(rb"(?<!\r)\n|\n[ \t]")  # a bare line feed, and a folded line
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#@]+)(.*)")
-PEER = "steward.peer"  # the key of the peer in a request's scope
+CLIENT = "steward.client"  # the key of the client's name in a request's scope
+PEER = "steward.peer"  # the key of the connected user in a request's scope
 
 
-class Listener:
-    """A place to listen at. Where it knows its peers, root and members of a group are operators."""
+class ConnectionListener:
+    """A listening socket. If it knows its peers, root and members of a group are operators."""
 
     def __init__(
         self,
@@ -72,90 +69,64 @@ class Listener:
         share: Share = Share.PORT,
         has_hosts: bool = False,
     ) -> None:
-        """With `has_hosts`, each address that connects is a host of many clients."""
+        """With `has_hosts`, each connecting address is a host with many clients."""
         self.listener, self.share, self.has_hosts = listener, share, has_hosts
         self._knows_peers, self._group = knows_peers, group
 
-    def peer(self, stream: Stream) -> Peer | None:
-        """Return who has connected, where that is known."""
+    def peer(self, stream: Stream) -> PeerAddress | None:
+        """Return the user at the other end of a connection, if the kernel reports it."""
         if not self._knows_peers or not isinstance(stream, trio.SocketStream):
             return None
         return peer_of(stream, self._group)
 
 
-class Listeners(msgspec.Struct, frozen=True):
-    """All places, and the port of the one that has one."""
+class ConnectionListeners(msgspec.Struct, frozen=True):
+    """All listeners, and the port of the TCP listener."""
 
     port: int
-    places: Sequence[Listener]
+    places: Sequence[ConnectionListener]
     context: ssl.SSLContext | None = None
 
-    def reload(self, config: Config) -> None:
-        """Read the certificate anew, if there is one. Raises `Invalid`; then all is as before."""
+    def reload(self, config: Settings, opened: Mapping[Path, Path] = MappingProxyType({})) -> None:
+        """Reload the certificate, if there is one; `opened` as in `load_certificate`.
+
+        Raises `Invalid`; then nothing has changed.
+        """
         if self.context is not None:
-            load_certificate(self.context, config)
+            load_certificate(self.context, config, opened)
 
 
-@contextmanager
-def open_listeners(config: Config, given: Sequence[socket.socket] = ()) -> Iterator[Listeners]:
-    """Listen where the settings say, at a socket that was given if there is one for the port.
-
-    Raises `ListenError`, `Invalid`.
-    """
-    context = tls_context(config)
-    with ExitStack() as sockets:
-        for one in given:
-            sockets.enter_context(one)
-        port = _at_port(config, given) or sockets.enter_context(listen(config.bind, config.port))
-        places = [Listener(_accepting(port, context))]
-        if config.socket_path is not None:
-            group = group_id(config.operator_group) if config.operator_group else None
-            here = sockets.enter_context(listen_here(config.socket_path, group=group))
-            places.append(
-                Listener(_accepting(here), knows_peers=True, group=group, share=Share.OPERATORS)
-            )
-        tasks = sockets.enter_context(listen_here(config.task_socket_path, is_open=True))
-        places.append(Listener(_accepting(tasks), share=Share.TASKS))
-        yield Listeners(port.getsockname()[1], places, context)
+def listeners_at(doors: ListeningSockets) -> ConnectionListeners:
+    """Return the listeners of the API: the port, and the Unix sockets."""
+    places = [ConnectionListener(_accepting(doors.port, doors.context))]
+    if doors.operators is not None:
+        here = _accepting(doors.operators)
+        places.append(
+            ConnectionListener(here, knows_peers=True, group=doors.group, share=Share.OPERATORS)
+        )
+    places.append(ConnectionListener(_accepting(doors.tasks), share=Share.TASKS))
+    return ConnectionListeners(doors.port.getsockname()[1], places, doors.context)
 
 
-def _at_port(config: Config, given: Sequence[socket.socket]) -> socket.socket | None:
-    wanted, found = (config.bind, config.port), None
-    for one in given:
-        if one.getsockname()[:2] == wanted:
-            found = one
-        else:
-            log.warning(
-                "a socket at %s was given, and is of no use: set bind, port", one.getsockname()
-            )
-    return found
+def public_listeners_at(doors: ListeningSockets) -> Sequence[ConnectionListener]:
+    """Return the listeners for public documents, if configured."""
+    if doors.public is None:
+        return ()
+    host, number, *_ = doors.public.getsockname()
+    log.info("public documents are at %s port %s", host, number)
+    return [ConnectionListener(_accepting(doors.public, doors.public_context))]
 
 
-@contextmanager
-def open_public_listeners(config: Config) -> Iterator[Sequence[Listener]]:
-    """Listen where the settings want public documents served, if anywhere. Raises `ListenError`."""
-    if not config.issuer_bind:
-        yield ()
-        return
-    context = tls_context(config)
-    with listen(config.issuer_bind, config.issuer_port) as port:
-        number = port.getsockname()[1]
-        log.info("public documents are at %s port %s", config.issuer_bind, number)
-        yield [Listener(_accepting(port, context))]
-
-
-@contextmanager
-def open_wrapper_listeners(config: Config) -> Iterator[Listeners]:
-    """Listen to what runs on clusters, with a certificate of its own if it has one.
-
-    Raises `ListenError`, `Invalid`.
-    """
-    context = tls_context(config.of_wrappers)
-    with listen(config.wrapper_host, config.wrapper_port) as port:
-        number = port.getsockname()[1]
-        log.info("what runs on clusters is heard at %s port %s", config.wrapper_host, number)
-        places = [Listener(_accepting(port, context), has_hosts=True)]
-        yield Listeners(number, places, context)
+def wrapper_listeners_at(doors: ListeningSockets) -> ConnectionListeners | None:
+    """Return the listeners for cluster hosts, if configured."""
+    if doors.wrappers is None:
+        return None
+    host, number, *_ = doors.wrappers.getsockname()
+    log.info("cluster hosts can connect at %s port %s", host, number)
+    places = [
+        ConnectionListener(_accepting(doors.wrappers, doors.wrappers_context), has_hosts=True)
+    ]
+    return ConnectionListeners(number, places, doors.wrappers_context)
 
 
 def _accepting(
@@ -168,16 +139,16 @@ def _accepting(
 async def serve(
     app: AppWrapper,
     settings: ServerConfig,
-    listeners: Sequence[Listener],
-    config: Config,
+    listeners: Sequence[ConnectionListener],
+    config: Settings,
     closing: trio.Event,
-    lean: Lean | None = None,
+    lean: FastPath | None = None,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve what connects until `closing`; what is under way then has the time of the settings.
+    """Serve connections until `closing`; running requests then get the time of the settings.
 
-    Connections without encryption come through the lean door first, if there is one.
+    With a fast path, connections without TLS go through it first.
     """
     lifespan = Lifespan(app, settings, {})
     context = WorkerContext(None)
@@ -206,85 +177,85 @@ async def serve(
 
 
 async def _cut_off(streams: set[Stream], deadline: float) -> None:
-    """End what is still open at a moment: who sends is not interrupted by anything else."""
+    """Close all open connections at a time; blocked writers cannot be interrupted otherwise."""
     await trio.sleep_until(deadline)
     for stream in list(streams):
         await trio.aclose_forcefully(stream)
 
 
 class _Handler:
-    """What serves the connections of one listener; `streams` are those of all."""
+    """The server of the connections of one listener; `streams` holds those of all listeners."""
 
     def __init__(
         self,
         app: AppWrapper,
         settings: ServerConfig,
         context: WorkerContext,
-        listener: Listener,
+        listener: ConnectionListener,
         streams: set[Stream],
-        lean: Lean | None,
+        lean: FastPath | None,
         admission: Admission,
     ) -> None:
         self._app, self._settings, self._context, self._lean = app, settings, context, lean
         self._listener, self._streams, self._admission = listener, streams, admission
-        self._refusals = Seldom("a connection was refused")
+        self._refusals = LogRateLimiter("a connection was rejected")
 
     async def serve(self, stream: Stream) -> None:
         """Serve one connection, unless its client has too many."""
-        with suppress(OSError):  # the client has gone already
+        with suppress(OSError):  # the client has disconnected
             try:
-                with self._admission.admitted(stream):
-                    await self._served(stream)
+                with self._admission.admitted(stream) as client:
+                    await self._served(stream, client)
             except TooMany as error:
                 self._refusals.warn(error)
                 await self._admission.refuse(stream, str(error))
 
-    async def _served(self, stream: Stream) -> None:
+    async def _served(self, stream: Stream, client: str) -> None:
         self._streams.add(stream)
         try:
-            await self._speak(stream)
+            await self._speak(stream, client)
         except* (h11.ProtocolError, WebSocketError) as group:
-            log.info(
-                "a connection was not to be understood, and was closed: %s", next(leaves(group))
-            )
+            log.info("a connection was closed after an invalid request: %s", next(leaves(group)))
         except* Exception:
-            # Of those who speak the protocol: it ends one connection, never the daemon.
-            log.exception("a connection failed, and was closed")
+            # An error of the protocol code ends one connection, not the daemon.
+            log.exception("a connection failed and was closed")
         finally:
             self._streams.discard(stream)
 
-    async def _speak(self, stream: Stream) -> None:
+    async def _speak(self, stream: Stream, client: str) -> None:
         now = trio.current_time()
-        given = Handed(b"", now, has_asked=False, until=now + HEAD_TIMEOUT)
+        given = Handover(b"", now, has_asked=False, until=now + HEAD_TIMEOUT)
         peer = self._listener.peer(stream)
         if self._lean is not None and isinstance(stream, trio.SocketStream):
-            handed = await self._lean.serve(stream, peer)
+            handed = await self._lean.serve(stream, peer, client)
             if handed is None:
                 return
             given = handed
-        app = _Introduced(self._app, peer)
-        # It speaks plain streams as well, whatever its types say.
+        app = _Introduced(self._app, peer, client)
+        # It also accepts plain streams, contrary to its types.
         connection = _Connection(app, self._settings, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
         await connection.take_over(given)
 
 
+@checked
 class _Connection(TCPServer):
-    """A connection that speaks HTTP/1 alone, sends an answer whole, and ends with its client.
+    """A connection for HTTP/1 only, which sends a response in one write and ends with its client.
 
-    The server's own lives on, with its socket, until it would have been idle for too long. It
-    sends head, body and end one by one, each with a lock and a system call. When the daemon ends it
-    closes whatever is idle, but not who has just connected and is about to ask.
+    The server's own class keeps a disconnected client's socket until the idle timeout. It sends
+    head, body and end separately, each with a lock and a system call. At the end of the daemon, it
+    closes idle connections, but not new ones.
     """
 
-    _held = b""  # the head of an answer, whose body follows at once
+    _held = b""  # the head of a response, sent together with its body
 
-    async def take_over(self, given: Handed) -> None:
+    async def take_over(self, given: Handover) -> None:
         """Serve the connection from here on."""
         self._given, self._idle_since, self._has_asked = given.data, given.since, given.has_asked
         self._patience = trio.CancelScope(deadline=given.until)
         self._awaits_head, self._has_begun = True, bool(given.data)
         await self.run()
 
+    @private_override
     async def _idle_timeout(self) -> None:
         since = self._idle_since
         with self._patience:
@@ -295,6 +266,7 @@ class _Connection(TCPServer):
         with trio.CancelScope(shield=True):
             await self._initiate_server_close()
 
+    @private_override
     async def _read_data(self) -> None:
         given = self.protocol
         given.protocol = _OnlyHTTP1(
@@ -319,14 +291,14 @@ class _Connection(TCPServer):
         await self.idle_task.stop()
 
     def _limit_head(self) -> None:
-        """Limit the time that a head may take, from its first bytes on."""
+        """Limit the time from the first byte of a head to its end."""
         if self._awaits_head and not self._has_begun:
             self._has_begun = True
             latest = trio.current_time() + HEAD_TIMEOUT
             self._patience.deadline = min(self._patience.deadline, latest)
 
     async def protocol_send(self, event: Event) -> None:
-        """Send what the protocol has to say."""
+        """Send an event of the protocol."""
         if isinstance(event, Updated):
             self._has_asked, self._idle_since = True, trio.current_time()
             self._awaits_head, self._has_begun = event.idle, False
@@ -346,49 +318,50 @@ class _Connection(TCPServer):
         await super().protocol_send(event)
 
     async def _send(self, data: bytes) -> None:
-        """Send bytes: what the kernel takes at once without all that waiting needs.
+        """Send bytes, at first without the overhead of waiting.
 
-        When a thousand streams are told of the same write, this is most of what each one costs.
+        When a thousand streams receive the same write, this is most of each one's cost.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self.send_lock.locked():
             data = send_now(self.stream, data)
         if not data:
-            await trio.lowlevel.cancel_shielded_checkpoint()  # others come to their turn
+            await trio.lowlevel.cancel_shielded_checkpoint()  # lets other tasks run
             return
         async with self.send_lock:
             try:
-                with trio.CancelScope(shield=True):  # half of a frame is none
-                    await send_patiently(self.stream, data)
+                with trio.CancelScope(shield=True):  # a partial frame would break the connection
+                    await send_with_timeout(self.stream, data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 await self.protocol.handle(Closed())
 
 
 def _announces(data: bytes) -> bool:
-    """Tell whether these bytes are the head of an answer that says how long its body is."""
+    """Return whether these bytes are a head with the length of its body."""
     is_head = data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n")
     return is_head and b"\r\ncontent-length:" in data
 
 
 class _Strict(ReceiveBuffer):
-    """What has come of a connection; its heads have lines that all readers take in one way.
+    """A receive buffer that rejects heads which parsers interpret differently.
 
-    The library's own also takes bare line feeds and folded lines (RFC 9112, sections 2.2 and 5.2),
-    in which a proxy before us may see another request.
+    The library's own buffer also accepts bare line feeds and folded lines (RFC 9112, sections 2.2
+    and 5.2). A proxy before the daemon may parse these as another request.
     """
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Return the lines of a head, or of trailers, that are there. Raises `h11.RemoteProtocolError`."""
+        """Return the lines of a complete head, or of trailers. Raises `h11.RemoteProtocolError`."""
         end = self._data.find(b"\r\n\r\n")
         if _TWO_WAYS.search(self._data, 0, len(self._data) if end < 0 else end):
             raise h11.RemoteProtocolError("a line is folded, or ends without a carriage return")
         return super().maybe_extract_lines()
 
 
+@checked
 class _OnlyHTTP1(H11Protocol):
-    """The protocol of a connection, without the ways from HTTP/1 to HTTP/2.
+    """The protocol of a connection, without upgrades from HTTP/1 to HTTP/2.
 
-    Over them a request would come past the limits of connections and headers.
+    Upgrades would bypass the limits of connections and headers.
     """
 
     def __init__(self, *arguments: Any) -> None:  # noqa: ANN401  # the library's own
@@ -396,24 +369,27 @@ class _OnlyHTTP1(H11Protocol):
         self.connection._receive_buffer = _Strict()  # type: ignore[union-attr]  # noqa: SLF001  # not a WebSocket yet
 
     async def handle(self, event: Event) -> None:
-        """Take in what has come. A WebSocket that was refused ends its connection.
+        """Handle an event. After a rejected WebSocket, close the connection.
 
-        The server's own leaves it open, without an end, and the refusal unsent.
+        The server's own class leaves it open, and the rejection unsent.
         """
         await super().handle(event)
         if isinstance(event, RawData) and isinstance(self.stream, WSStream) and self.stream.closed:
             await self.send(Closed())
 
+    @private_override
     async def _check_protocol(self, event: h11.Request) -> None:
-        """Pass over the wish for another protocol, as RFC 9110 allows."""
+        """Ignore an upgrade to another protocol, as RFC 9110 allows."""
 
+    @private_override
     async def _send_h11_event(self, event: H11SendableEvent) -> None:
-        """Send a piece of an answer. The server gives the head of an answer no reason phrase."""
+        """Send a part of a response, with the reason phrase that the server leaves out."""
         if isinstance(event, (h11.Response, h11.InformationalResponse)):
-            # The event is ours alone, and a copy of it would have all its headers checked again.
+            # The event is not shared, and a copy would validate all headers again.
             object.__setattr__(event, "reason", reason(event.status_code).encode())
         await super()._send_h11_event(event)
 
+    @private_override
     async def _create_stream(self, request: h11.Request) -> None:
         if not all(value.isascii() for name, value in request.headers if name in _OF_UPGRADES):
             await self._send_error_response(_BAD_REQUEST)
@@ -429,9 +405,9 @@ class _OnlyHTTP1(H11Protocol):
 
 
 class _Messages(WebsocketBuffer):
-    """The pieces of a message; after one that was too large there is none any more.
+    """A buffer for the pieces of a message; after an oversized message it accepts none.
 
-    The server's own goes on with what is left, and fails when that is of another kind.
+    The server's own class continues with the rest, and fails if the rest has another type.
     """
 
     def extend(self, event: Message[Any]) -> None:
@@ -442,9 +418,9 @@ class _Messages(WebsocketBuffer):
 
 
 def _in_origin_form(request: h11.Request) -> h11.Request:
-    """Return a request that names its host in a header; in the absolute form the target does.
+    """Return a request with the host in a header; in absolute form, the target has the host.
 
-    That host counts then, whatever the header says (RFC 9112, section 3.2.2).
+    That host overrides the header (RFC 9112, section 3.2.2).
     """
     match = _ABSOLUTE.fullmatch(request.target)
     if match is None:
@@ -460,9 +436,9 @@ def _in_origin_form(request: h11.Request) -> h11.Request:
 
 
 def _without_extensions(request: h11.Request) -> h11.Request:
-    """Return a request that asks for no extension of WebSockets.
+    """Return a request without WebSocket extensions.
 
-    Of a compressed message only the length before unpacking is bounded by what is read at once.
+    The size limit applies to compressed messages before decompression, so compression is off.
     """
     headers = [one for one in request.headers if one[0] != _EXTENSIONS]
     if len(headers) == len(request.headers):
@@ -476,10 +452,10 @@ def _without_extensions(request: h11.Request) -> h11.Request:
 
 
 class _Introduced:
-    """The application, told of each request who is at the other end of its connection."""
+    """The application, with the connection's peer added to the scope of each request."""
 
-    def __init__(self, app: AppWrapper, peer: Peer | None) -> None:
-        self._app, self._peer = app, peer
+    def __init__(self, app: AppWrapper, peer: PeerAddress | None, client: str) -> None:
+        self._app, self._peer, self._client = app, peer, client
 
     async def __call__(
         self,
@@ -490,4 +466,5 @@ class _Introduced:
         call_soon: object,
     ) -> None:
         scope[PEER] = self._peer  # type: ignore[literal-required]  # a scope may hold more
+        scope[CLIENT] = self._client  # type: ignore[literal-required]
         await self._app(scope, receive, send, sync_spawn, call_soon)  # type: ignore[arg-type]

@@ -1,44 +1,112 @@
-"""Where the daemon listens: a port, with or without encryption, and a socket of the machine.
+"""Listening sockets: TCP with or without TLS, and Unix sockets.
 
-Who connects through the socket is known to the kernel: root, and the members of one group that
-the configuration names, act as operators and need no token. All others are asked for one, there
-as anywhere.
+The kernel identifies the user behind a Unix socket. Root and the members of a configured group are
+operators and need no token. Other users need one.
 """
 
 import grp
+import logging
 import os
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import trio
 
-from daemon.config import Config
+from daemon.config.settings import Settings
 from storage.errors import Invalid, StewardError
+
+log = logging.getLogger("steward.web")
 
 _BACKLOG = 1024
 _PEERCRED = struct.Struct("3i")  # pid, uid, gid
 _SO_PEERGROUPS = 59  # linux/socket.h
-_MOST_GROUPS = 1024  # bytes of them
-_LONGEST_PATH = 107  # bytes; the kernel takes no longer path for a socket
+_MOST_GROUPS = 1024  # bytes of the group list
+_LONGEST_PATH = 107  # bytes; the kernel's limit for the path of a socket
 _OPEN_TO_OWNER = 0o600
 _OPEN_TO_GROUP = 0o660
 _OPEN_TO_ALL = 0o666
 
 
 class ListenError(StewardError):
-    """The address cannot be had."""
+    """The address cannot be bound."""
 
 
-class Peer(msgspec.Struct, frozen=True):
-    """Who is at the other end of a socket of the machine; `is_operator` needs no token."""
+class PeerAddress(msgspec.Struct, frozen=True):
+    """The user at the other end of a Unix socket; `is_operator` needs no token."""
 
     uid: int
     is_operator: bool
+
+
+class ListeningSockets(msgspec.Struct, frozen=True, kw_only=True):
+    """All bound sockets of the daemon, with the TLS contexts of those that use TLS.
+
+    `group` is the group of operators. `public` serves public documents, and `wrappers` serves
+    cluster hosts.
+    """
+
+    port: socket.socket
+    tasks: socket.socket
+    context: ssl.SSLContext | None = None
+    operators: socket.socket | None = None
+    group: int | None = None
+    public: socket.socket | None = None
+    public_context: ssl.SSLContext | None = None
+    wrappers: socket.socket | None = None
+    wrappers_context: ssl.SSLContext | None = None
+
+
+@contextmanager
+def open_doors(config: Settings, given: Sequence[socket.socket] = ()) -> Iterator[ListeningSockets]:
+    """Open the sockets of the settings; a given TCP socket is used for the port.
+
+    No request is served yet. Raises `ListenError`, `Invalid`.
+    """
+    context = tls_context(config)
+    operators = group = public = public_context = wrappers = wrappers_context = None
+    with ExitStack() as sockets:
+        for one in given:
+            sockets.enter_context(one)
+        port = _at_port(config, given) or sockets.enter_context(listen(config.bind, config.port))
+        if config.socket_path is not None:
+            group = group_id(config.operator_group) if config.operator_group else None
+            operators = sockets.enter_context(listen_here(config.socket_path, group=group))
+        tasks = sockets.enter_context(listen_here(config.task_socket_path, is_open=True))
+        if config.pools:
+            wrappers_context = tls_context(config.of_wrappers)
+            wrappers = sockets.enter_context(listen(config.wrapper_host, config.wrapper_port))
+        if config.issuer_bind:
+            public_context = tls_context(config)
+            public = sockets.enter_context(listen(config.issuer_bind, config.issuer_port))
+        yield ListeningSockets(
+            port=port,
+            tasks=tasks,
+            context=context,
+            operators=operators,
+            group=group,
+            public=public,
+            public_context=public_context,
+            wrappers=wrappers,
+            wrappers_context=wrappers_context,
+        )
+
+
+def _at_port(config: Settings, given: Sequence[socket.socket]) -> socket.socket | None:
+    wanted, found = (config.bind, config.port), None
+    for one in given:
+        if one.getsockname()[:2] == wanted:
+            found = one
+        else:
+            log.warning(
+                "ignored the given socket at %s: set bind and port to use it", one.getsockname()
+            )
+    return found
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -57,8 +125,8 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def tls_context(config: Config) -> ssl.SSLContext | None:
-    """Return the rules for encrypted connections, if there is a certificate. Raises `Invalid`."""
+def tls_context(config: Settings) -> ssl.SSLContext | None:
+    """Return the TLS context, if there is a certificate. Raises `Invalid`."""
     if config.tls_cert == Path():
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -68,29 +136,37 @@ def tls_context(config: Config) -> ssl.SSLContext | None:
     load_certificate(context, config)
     if config.tls_client_ca != Path():
         context.verify_mode = ssl.CERT_REQUIRED
-        context.num_tickets = 0  # with one, a certificate is not looked at again
+        context.num_tickets = 0  # a session ticket would skip the check of the client's certificate
     return context
 
 
-def load_certificate(context: ssl.SSLContext, config: Config) -> None:
-    """Have new connections go by what is in the files of the certificate now. Raises `Invalid`."""
+def load_certificate(
+    context: ssl.SSLContext, config: Settings, opened: Mapping[Path, Path] = MappingProxyType({})
+) -> None:
+    """Load the certificate files for new connections. Raises `Invalid`.
+
+    `opened` maps files that only root can read to readable copies.
+    """
+    cert, key, authorities = (
+        opened.get(one, one) for one in (config.tls_cert, config.tls_key, config.tls_client_ca)
+    )
     try:
-        # First into another one: what does not fit must not take the place of what does.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
-        context.load_cert_chain(config.tls_cert, config.tls_key)
-    except OSError as error:  # ssl.SSLError is one
+        # This test uses another context, so that an invalid pair does not replace the valid one.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+        context.load_cert_chain(cert, key)
+    except OSError as error:  # includes ssl.SSLError
         raise Invalid(
             f"cannot use the certificate tls_cert = {str(config.tls_cert)!r} with tls_key = "
             f"{str(config.tls_key)!r}: {error}"
         ) from error
     if config.tls_client_ca != Path():
-        _load_authorities(context, config.tls_client_ca)
+        _load_authorities(context, authorities)
 
 
 def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
-    """Have new connections believe these authorities, and what they have revoked. Raises `Invalid`.
+    """Load the CA certificates and revocation lists for new connections. Raises `Invalid`.
 
-    With a list of revocations in the file, each of them needs one that is still valid.
+    If the file has a revocation list, every CA in it needs a valid one.
     """
     try:
         context.load_verify_locations(file)
@@ -100,22 +176,22 @@ def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
         raise Invalid(f"cannot use tls_client_ca = {str(file)!r}: {error}") from error
 
 
-# ---- sockets of the machine ----------------------------------------------------------------------
+# --- Unix sockets ------------------------------------------------------------------------------
 
 
 @contextmanager
 def listen_here(
     path: Path, *, group: int | None = None, is_open: bool = False
 ) -> Iterator[socket.socket]:
-    """Give a socket at a path, which is gone at the end of the block. Raises `ListenError`.
+    """Yield a socket at a path, and delete it afterwards if permitted. Raises `ListenError`.
 
-    The daemon's user may connect, and the members of a group; everybody, if it is open to all.
+    The daemon's user and members of the group may connect; with `is_open`, all users.
     """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     _check_free(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(listener.fileno(), _OPEN_TO_OWNER)  # so the file is made
+        os.fchmod(listener.fileno(), _OPEN_TO_OWNER)  # the mode of the socket's file
         with _short(path) as name:
             listener.bind(name)
         if group is not None:
@@ -134,12 +210,14 @@ def listen_here(
         try:
             yield listener
         finally:
-            if path.is_socket() and path.stat().st_ino == own:
-                path.unlink()
+            # A daemon without root's rights cannot delete it. The next start replaces it.
+            with suppress(PermissionError):
+                if path.is_socket() and path.stat().st_ino == own:
+                    path.unlink()
 
 
 def _check_free(path: Path) -> None:
-    """Remove what a crash has left. Raises `ListenError` when somebody listens there."""
+    """Delete the socket file of a crash. Raises `ListenError` if a process listens there."""
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, _short(path) as name:
@@ -153,7 +231,7 @@ def _check_free(path: Path) -> None:
 
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """Give a name for a path that is short enough for a socket."""
+    """Yield a name for a path that is short enough for a socket."""
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
         return
@@ -164,20 +242,20 @@ def _short(path: Path) -> Iterator[str]:
         os.close(directory)
 
 
-def peer_of(stream: trio.SocketStream, group: int | None) -> Peer | None:
-    """Return who connected; None through a port. Members of `group` are operators, as root is."""
+def peer_of(stream: trio.SocketStream, group: int | None) -> PeerAddress | None:
+    """Return the user of a connection; None for TCP. Root and members of `group` are operators."""
     if stream.socket.family != socket.AF_UNIX:
         return None
     packed = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
     _, uid, gid = _PEERCRED.unpack(packed)
     is_member = group is not None and group in {gid, *_groups(stream)}
-    return Peer(uid, uid == 0 or is_member)
+    return PeerAddress(uid, uid == 0 or is_member)
 
 
 def _groups(stream: trio.SocketStream) -> tuple[int, ...]:
     try:
         packed = stream.socket.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS)
-    except OSError:  # more than fit, or a kernel that does not tell
+    except OSError:  # too many groups, or an older kernel
         return ()
     return struct.unpack(f"{len(packed) // 4}I", packed)
 

@@ -1,11 +1,11 @@
-"""Query parameters: what the peer's clients may write, and the texts when they write something else."""
+"""Query parameters: Nomad's syntax and error texts."""
 
 import re
 from urllib.parse import parse_qsl
 
 from storage.errors import Malformed
 from storage.records.base import HOUR, MINUTE, SECOND
-from storage.records.numbers import short, whole
+from storage.records.numbers import parse_integer, shorten
 
 MAX_PARAMETERS = 100
 
@@ -27,14 +27,14 @@ _INT64 = range(-(2**63), 2**63)
 _UINT64 = range(2**64)
 
 
-class BadParameter(Malformed):
-    """A parameter that the peer answers with 500 instead of 400 (docs/compatibility.md)."""
+class InvalidParameter(Malformed):
+    """A parameter error that Nomad reports as 500 instead of 400 (docs/compatibility.md)."""
 
 
-class Query:
-    """The parameters behind the question mark; of one that is repeated, the first counts.
+class QueryParameters:
+    """The query parameters; for a repeated one, the first value counts.
 
-    `others` stand elsewhere in the request, and count where the query says nothing.
+    `others` are fallback values from elsewhere in the request.
     """
 
     def __init__(self, text: str, **others: str) -> None:
@@ -54,46 +54,46 @@ class Query:
         return name in self._values
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a parameter as it was written."""
+        """Return a parameter as text."""
         return self._values.get(name, default)
 
     def flag(self, name: str) -> bool:
-        """Return a parameter that is true or false; absent or empty is false.
+        """Return a boolean parameter; absent or empty means false.
 
-        Raises `BadParameter` with the peer's text.
+        Raises `InvalidParameter` with Nomad's error text.
         """
         value = self.text(name)
         if value in _TRUE:
             return True
         if value in _FALSE or not value:
             return False
-        raise BadParameter(
+        raise InvalidParameter(
             f'Failed to parse value of "{name}" ({value}) as a bool: '
             f'strconv.ParseBool: parsing "{value}": invalid syntax'
         )
 
     def number(self, name: str) -> int | None:
-        """Return a whole number, or None when it is absent. Raises `BadParameter`."""
+        """Return an integer, or None if it is absent. Raises `InvalidParameter`."""
         value = self.text(name)
         if not value:
             return None
-        if re.fullmatch(r"[+-]?[0-9]+", value) and whole(value) in _INT64:
-            return whole(value)
-        raise BadParameter(
-            f'Failed to parse value of "{name}" ({short(value)}) as a int: '
-            f'strconv.Atoi: parsing "{short(value)}": invalid syntax'
+        if re.fullmatch(r"[+-]?[0-9]+", value) and parse_integer(value) in _INT64:
+            return parse_integer(value)
+        raise InvalidParameter(
+            f'Failed to parse value of "{name}" ({shorten(value)}) as a int: '
+            f'strconv.Atoi: parsing "{shorten(value)}": invalid syntax'
         )
 
     def natural(self, name: str) -> int | None:
-        """Return a number that is not negative, or None when it is absent. Raises `BadParameter`."""
+        """Return a non-negative integer, or None if it is absent. Raises `InvalidParameter`."""
         value = self.text(name)
         if not value:
             return None
-        if re.fullmatch(r"[0-9]+", value) and whole(value) in _UINT64:
-            return whole(value)
-        raise BadParameter(
-            f'Failed to parse value of "{name}" ({short(value)}) as a uint64: '
-            f'strconv.ParseUint: parsing "{short(value)}": invalid syntax'
+        if re.fullmatch(r"[0-9]+", value) and parse_integer(value) in _UINT64:
+            return parse_integer(value)
+        raise InvalidParameter(
+            f'Failed to parse value of "{name}" ({shorten(value)}) as a uint64: '
+            f'strconv.ParseUint: parsing "{shorten(value)}": invalid syntax'
         )
 
 
@@ -105,7 +105,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def duration(text: str) -> int | None:
-    """Return the nanoseconds of a duration such as `1m30s`; None when it is not one."""
+    """Return a duration such as `1m30s` in nanoseconds; None if it is invalid."""
     if text == "0":
         return 0
     sign, rest = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))

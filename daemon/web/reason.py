@@ -1,9 +1,9 @@
-"""Reason phrases: HTTP/1.1 allows an empty one, but clients of the peers compare the text."""
+"""Reason phrases: HTTP/1.1 allows empty ones, but clients of Nomad and Vault compare the text."""
 
 from functools import cache
 from http import HTTPStatus
 
-# Newer versions of Python name these after RFC 9110; the peers keep the older words.
+# Newer versions of Python use the names of RFC 9110; Nomad and Vault keep the older ones.
 _OLDER = {
     413: "Request Entity Too Large",
     416: "Requested Range Not Satisfiable",
@@ -13,7 +13,7 @@ _OLDER = {
 
 @cache
 def reason(status: int) -> str:
-    """Return the reason phrase of a status, as the peers write it."""
+    """Return the reason phrase of a status, as in Nomad and Vault."""
     if phrase := _OLDER.get(status):
         return phrase
     try:

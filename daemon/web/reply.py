@@ -1,7 +1,8 @@
-"""Answers: what a handler returns, and what the wire gets.
+"""Replies of handlers, and their conversion to HTTP responses.
 
-Here alone an error becomes a status. Where the peer answers a client's mistake with 500, so do
-we, with its text, because scripts match it: docs/compatibility.md lists them all.
+Only this module maps errors of the jobs API to statuses. Where Nomad reports an error of the client
+as 500, Steward does the same with Nomad's text, because scripts match it. docs/compatibility.md
+lists these cases.
 """
 
 import gzip
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from daemon.web.parameters import BadParameter
+from daemon.web.parameters import InvalidParameter
 from storage.errors import (
     Denied,
     Invalid,
@@ -24,19 +25,19 @@ from storage.errors import (
     TooLarge,
     TooOften,
 )
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")  # no header may hold them, identifiers may
-_OF_CONTENT = {"X-Content-Type-Options": "nosniff"}  # a browser takes the type that it is told
-_RETRY_AFTER = "1"  # seconds; a write that failed has waited for the lock already
-_GZIP_LEVEL = 1  # loopback: the client asked for it, the wire does not need it
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")  # invalid in headers, but possible in identifiers
+_OF_CONTENT = {"X-Content-Type-Options": "nosniff"}  # a browser must not guess another type
+_RETRY_AFTER = "1"  # seconds; a failed write has already waited for the lock
+_GZIP_LEVEL = 1  # the client requested compression, but loopback does not need it
 
-# First match wins: a subclass stands before its base.
+# First match wins: a subclass comes before its base.
 _STATUS: tuple[tuple[type[StewardError], int], ...] = (
-    (BadParameter, 500),
+    (InvalidParameter, 500),
     (Malformed, 400),
     (TooLarge, 413),
     (TooOften, 429),
@@ -58,20 +59,24 @@ _LEADER, _NO_LEADER = (
 )
 
 
-class Part(msgspec.Struct, frozen=True):
-    """Some elements of a list, as JSON, and what reads the next ones; None at the end."""
+class ListPart(msgspec.Struct, frozen=True):
+    """Some elements of a list as JSON, and the function that reads the next ones.
+
+    The function is None at the end. With `is_cut`, a line may be only a part of an element.
+    """
 
     lines: list[bytes]
-    rest: "Callable[[Snapshot], Part] | None" = None
+    rest: "Callable[[ReadSnapshot], ListPart] | None" = None
+    is_cut: bool = False
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler answers.
+class HandlerReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply of a handler.
 
-    `body` is encoded as JSON; bytes are JSON already, None is no body at all. `index` is the state's
-    index that the answer shows; reads also say that a leader is known. A stream that is endless ends
-    with the daemon, as if that were its end. A list that is too long for one piece is given by its first
-    `part`. `later`: more has to be read until the answer is known.
+    `body` is encoded as JSON. Bytes are already JSON, and None means no body. `index` is the state
+    index of the response; reads also report a known leader. An endless stream ends regularly at the
+    shutdown of the daemon. `part` is the first part of a long list. `later` computes the reply
+    after further reads.
     """
 
     body: object = None
@@ -84,12 +89,12 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     stream: AsyncIterator[bytes] | None = None
     is_endless: bool = False
-    part: Part | None = None
-    later: "Callable[[Snapshot], Reply] | None" = None
+    part: ListPart | None = None
+    later: "Callable[[ReadSnapshot], HandlerReply] | None" = None
 
 
-class Finished(msgspec.Struct, frozen=True):
-    """An answer as the wire gets it, but for what the protocol adds: length and date."""
+class WireResponse(msgspec.Struct, frozen=True):
+    """A response without the protocol's own headers: length and date."""
 
     status: int
     headers: dict[str, str]
@@ -97,39 +102,39 @@ class Finished(msgspec.Struct, frozen=True):
     stream: AsyncIterator[bytes] | None = None  # instead of a body
 
 
-def read(body: object, index: int, *, next_token: str = "") -> Reply:
-    """Return the answer of a read: the body, and the index that it shows."""
-    return Reply(body=body, index=index, is_read=True, next_token=next_token)
+def read_reply(body: object, index: int, *, next_token: str = "") -> HandlerReply:
+    """Return the reply of a read: the body, and its index."""
+    return HandlerReply(body=body, index=index, is_read=True, next_token=next_token)
 
 
 def listed(lines: Iterable[bytes]) -> bytes:
-    """Return elements, which are JSON, as a JSON list."""
+    """Return JSON elements as a JSON list."""
     return b"[" + b",".join(lines) + b"]"
 
 
-def text(body: str, status: int = 200) -> Reply:
-    """Return an answer in plain text."""
-    return Reply(body=body.encode(), status=status, content_type=TEXT)
+def text(body: str, status: int = 200) -> HandlerReply:
+    """Return a reply in plain text."""
+    return HandlerReply(body=body.encode(), status=status, content_type=TEXT)
 
 
-def with_remarks(reply: Reply, remarks: Sequence[str]) -> Reply:
-    """Return an answer that also says what was passed over of its request, where it has no warnings."""
+def with_remarks(reply: HandlerReply, remarks: Sequence[str]) -> HandlerReply:
+    """Return a reply with warnings about ignored fields, if its body has no field for warnings."""
     if not remarks:
         return reply
     headers = {**reply.headers, "X-Steward-Warning": "; ".join(remarks)}
     return msgspec.structs.replace(reply, headers=headers)
 
 
-def said(reply: Reply) -> str:
-    """Return the text of an answer that is one."""
+def message_reply(reply: HandlerReply) -> str:
+    """Return the text of a plain-text reply."""
     return reply.body.decode(errors="replace") if isinstance(reply.body, bytes) else ""
 
 
-def of_error(error: StewardError) -> Reply:
-    """Return the answer that tells of an error."""
+def of_error(error: StewardError) -> HandlerReply:
+    """Return the reply for an error."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     index = error.index if isinstance(error, NotFound) else None
-    return Reply(
+    return HandlerReply(
         body=str(error).encode(),
         status=status,
         content_type=TEXT,
@@ -140,12 +145,14 @@ def of_error(error: StewardError) -> Reply:
 
 
 def retry_headers(error: StewardError) -> dict[str, str]:
-    """Return the header that names the seconds after which a retry may succeed, if one may."""
+    """Return the `Retry-After` header of an error, if a retry may succeed."""
+    if isinstance(error, TooOften) and error.retry_after:
+        return {"Retry-After": str(error.retry_after)}
     return {"Retry-After": _RETRY_AFTER} if isinstance(error, StorageUnavailable) else {}
 
 
-def finished(reply: Reply, *, pretty: bool = False, gzipped: bool = False) -> Finished:
-    """Return an answer in the form that a door sends."""
+def to_wire(reply: HandlerReply, *, pretty: bool = False, gzipped: bool = False) -> WireResponse:
+    """Return the final response, optionally indented or compressed."""
     has_content = reply.body is not None or reply.stream is not None
     headers = _state_headers(reply)
     if has_content or "Content-Type" in reply.headers:
@@ -153,30 +160,30 @@ def finished(reply: Reply, *, pretty: bool = False, gzipped: bool = False) -> Fi
     for name, value in reply.headers.items():
         headers[name] = _in_header(value)
     if reply.stream is not None:
-        return Finished(reply.status, headers, stream=reply.stream)
+        return WireResponse(reply.status, headers, stream=reply.stream)
     if reply.body is None:
-        return Finished(reply.status, headers)
+        return WireResponse(reply.status, headers)
     body = _body(reply, pretty=pretty)
     if gzipped:
         headers["Content-Encoding"] = "gzip"
         body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
-    return Finished(reply.status, headers, body)
+    return WireResponse(reply.status, headers, body)
 
 
 def _in_header(value: str) -> str:
-    """Return a value as it can stand in a header: one line, which can be written in UTF-8."""
+    """Return a value in a form that is valid in a header: one line, in UTF-8."""
     return _CONTROLS.sub(" ", value).encode(errors="replace").decode()
 
 
-def _body(reply: Reply, *, pretty: bool) -> bytes:
+def _body(reply: HandlerReply, *, pretty: bool) -> bytes:
     body = reply.body if isinstance(reply.body, bytes) else encode(reply.body)
     if pretty and reply.content_type == JSON:
         return msgspec.json.format(body, indent=4) + b"\n"
     return body
 
 
-def _state_headers(reply: Reply) -> dict[str, str]:
-    """Return what tells of the state, in neutral and vendor spelling: clients of either find theirs."""
+def _state_headers(reply: HandlerReply) -> dict[str, str]:
+    """Return the headers about the state, with neutral and vendor names, for clients of either."""
     state = {}
     if reply.index is not None:
         state["X-Service-Index"] = state["X-Nomad-Index"] = str(reply.index)

@@ -1,4 +1,4 @@
-"""Requests: what a handler is given, and the table rows that lead to it."""
+"""Requests of handlers, and the types of routes."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
@@ -7,103 +7,125 @@ from typing import TypeVar
 
 import msgspec
 
-from daemon.acl.check import Caller, Needs
-from daemon.fields import Fields
-from daemon.parts import Parts
-from daemon.web.envelope import Answer
-from daemon.web.listeners import Peer
-from daemon.web.parameters import Query
-from daemon.web.reply import Reply
-from daemon.web.socket import Socket
+from daemon.acl.check import Caller, RequiredCapability
+from daemon.app.context import AppContext
+from daemon.text.request_fields import RequestFields
+from daemon.web.listeners import PeerAddress
+from daemon.web.parameters import QueryParameters
+from daemon.web.reply import HandlerReply
+from daemon.web.vault_envelope import VaultBody
+from daemon.web.websocket import WebSocketChannel
+from storage import garbage
 from storage.errors import Denied
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import decode
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 DEFAULT_NAMESPACE = "default"
-SHORT = 16 * 1024  # bytes of a body that the event loop reads in 3 ms at most
+R = TypeVar("R")
+
+SHORT_TEXT = 2 * 1024  # bytes of rules that the event loop parses in at most 3 ms
+SHORT = 8 * 1024  # bytes of a body that the event loop decodes in at most 2 ms
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A request, decoded as far as every handler needs it."""
 
-    parts: Parts
+    parts: AppContext
     method: str
     path: str
-    parameters: Mapping[str, str]  # what stands in the braces of the route's path
-    query: Query
+    parameters: Mapping[str, str]  # values of the placeholders in the route's path
+    query: QueryParameters
     body: bytes
     token: str
-    address: str  # of the client; empty when it came through a socket of the machine
-    peer: Peer | None = None  # who is known by the socket of the machine that he came through
-    accept: str = ""  # what the client names as acceptable; the peer's clients name nothing
+    address: str  # of the client; empty for a Unix socket
+    user: str = ""  # the owner of the connection, if users of this host share an address
+    peer: PeerAddress | None = None  # the user at the other end of a Unix socket
+    accept: str = ""  # the Accept header; Nomad's clients send none
     caller: Caller
-    needs: Needs  # of the route: what the caller has been found to have
-    unknown: list[str] = []  # fields of the body that were passed over, and not told of yet
+    needs: RequiredCapability  # of the route: capabilities that the caller has
+    unknown: list[str] = []  # ignored fields of the body, not reported yet
 
     @property
     def operator(self) -> int | None:
-        """Return the user who needs no token, because the machine knows him as an operator."""
+        """Return the user number of an operator, who needs no token, or None."""
         return self.peer.uid if self.peer and self.peer.is_operator else None
 
     @property
+    def party(self) -> str:
+        """Return whose failure a wrong credential is: users of this host share its addresses."""
+        return self.user or self.address
+
+    @property
     def namespace(self) -> str:
-        """Return the namespace that the query names; `*` means all in listings."""
+        """Return the namespace in the query; `*` means all in lists."""
         return self.query.text("namespace") or DEFAULT_NAMESPACE
 
     @property
     def client(self) -> str:
-        """Return whose request this is, where requests of one client are counted."""
-        return self.caller.token.accessor or self.address
+        """Return the client for rate limits."""
+        return self.caller.token.accessor or self.user or self.address
 
     def decode(self, record: type[T]) -> T:
         """Return the body as a record, in the thread of a read. Raises `Malformed`."""
         return decode(record, self.body, self.unknown)
 
     async def decoded(self, record: type[T]) -> T:
-        """Return the body as a record; a thread reads a long one. Raises `Malformed` or `TooOften`."""
+        """Return the body as a record; a thread decodes a long one.
+
+        Raises `Malformed` or `TooOften`.
+        """
         if len(self.body) <= SHORT:
             return self.decode(record)
-        return await self.parts.admission.run(self.client, partial(self.decode, record))
+        found = await self.parts.admission.run(self.client, partial(self.decode, record))
+        garbage.keep(found)
+        return found
+
+    async def worked_out(self, size: int, work: Callable[[], R]) -> R:
+        """Return the result of `work` on a text of a size; a thread runs it if the text is long.
+
+        Raises `TooOften`, and the errors of `work`.
+        """
+        return work() if size <= SHORT_TEXT else await self.parts.admission.run(self.client, work)
 
     def remarks(self) -> list[str]:
-        """Return what to say of the fields that were passed over; whoever asks for it says it."""
+        """Return warnings about ignored fields, and mark them as reported."""
         found = [f'unknown field "{name}" is ignored' for name in self.unknown]
         self.unknown.clear()
         return found
 
     def sees(self, namespace: str) -> bool:
-        """Tell whether the caller may see an object of this namespace."""
+        """Return whether the caller may see an object of this namespace."""
         return self.caller.grant.may(namespace, *self.needs.any_of)
 
     def require(self, namespace: str) -> None:
-        """Raise `Denied` unless the caller has in this namespace what the route needs."""
+        """Raise `Denied` unless the caller has the route's capability in this namespace."""
         if not self.sees(namespace):
             raise Denied
 
     def __getitem__(self, name: str) -> str:
-        """Return what stands in the place of `{name}` in the route's path."""
+        """Return the value of the placeholder `{name}` in the route's path."""
         return self.parameters[name]
 
 
-ReadHandler = Callable[[Request, Snapshot], Reply]
-WriteHandler = Callable[[Request], Awaitable[Reply]]
-TalkHandler = Callable[[Request, Socket], Awaitable[None]]
+ReadHandler = Callable[[Request, ReadSnapshot], HandlerReply]
+WriteHandler = Callable[[Request], Awaitable[HandlerReply]]
+TalkHandler = Callable[[Request, WebSocketChannel], Awaitable[None]]
 
 
-class Read(msgspec.Struct, frozen=True):
-    """A route that shows state. It blocks on request when it names topics to watch.
+class ReadRoute(msgspec.Struct, frozen=True):
+    """A route that shows state. With topics to watch, it supports blocking queries.
 
-    Topics may hold the braces of the path, `{namespace}` and `{prefix}`; `any_method` is for
-    the two endpoints on which the peer checks none, `methods` for what asks by a body as well.
-    `tables`: all that the answer depends on, so that it may be given again while they stand still.
-    `shows_secrets`: the audit may be asked to know who has seen it.
+    Topics may use the placeholders `{namespace}` and `{prefix}`, and those of the path.
+    `any_method` is for the two endpoints on which Nomad does not check the method. `methods` adds
+    methods for reads with a body. `tables` names everything that the response depends on, for the
+    response cache. `shows_secrets`: a setting can add these reads to the audit log.
     """
 
     path: str
     handler: ReadHandler
-    needs: Needs
+    needs: RequiredCapability
     watch: tuple[str, ...] = ()
     any_method: bool = False
     long: bool = False
@@ -112,51 +134,53 @@ class Read(msgspec.Struct, frozen=True):
     shows_secrets: bool = False
 
 
-class Write(msgspec.Struct, frozen=True):
-    """A route that does something; POST and PUT mean the same."""
+class WriteRoute(msgspec.Struct, frozen=True):
+    """A route that changes something; POST and PUT are the same."""
 
     method: str
     path: str
     handler: WriteHandler
-    needs: Needs
-    acts: bool = False  # does something that the store does not see: the audit has to be told
-    in_any_region: bool = False  # answered here whatever region the query names
-    hot: bool = False  # so frequent that the lean door answers it (`lean.py`)
+    needs: RequiredCapability
+    # it has an effect outside the store, so it must be reported to the audit log
+    acts: bool = False
+    in_any_region: bool = False  # served for any region in the query
+    hot: bool = False  # so frequent that the fast path answers it (`fast_path.py`)
 
     @property
     def methods(self) -> frozenset[str]:
-        """Return the methods that lead here."""
+        """Return the methods of this route."""
         return frozenset({"POST", "PUT"}) if self.method == "POST" else frozenset({self.method})
 
 
-class Stream(msgspec.Struct, frozen=True):
-    """A route that shows what is written while it is written."""
+class StreamRoute(msgspec.Struct, frozen=True):
+    """A route with a streamed response."""
 
     path: str
     handler: WriteHandler
-    needs: Needs
+    needs: RequiredCapability
 
     methods = frozenset({"GET"})
 
 
-class Talk(msgspec.Struct, frozen=True):
-    """A route that is a conversation over a WebSocket."""
+class WebSocketRoute(msgspec.Struct, frozen=True):
+    """A route for a WebSocket."""
 
     path: str
     handler: TalkHandler
-    needs: Needs
+    needs: RequiredCapability
 
     methods = frozenset({"GET", "POST", "PUT"})
 
 
-Route = Read | Write | Stream | Talk
+Route = ReadRoute | WriteRoute | StreamRoute | WebSocketRoute
 
 
-# ---- the secrets side ----------------------------------------------------------------------------
+# --- the Vault API
+# -----------------------------------------------------------------------------------
 
 
 class Operation(StrEnum):
-    """What a call of the secrets side wants of its path; policies name them otherwise only for writes."""
+    """The operation of a Vault API call; policies distinguish create and update."""
 
     READ = "read"
     LIST = "list"
@@ -164,31 +188,38 @@ class Operation(StrEnum):
     DELETE = "delete"
 
 
-class Call(Request, frozen=True, kw_only=True):
-    """A request of the secrets side."""
+class RouteCall(Request, frozen=True, kw_only=True):
+    """A request of the Vault API."""
 
     operation: Operation
-    fields: Fields  # of the body when it writes, else of the query
-    mount: str = ""  # path of the mount that serves it, with its slash
-    wrap_ttl: int = 0  # seconds for which the answer is to be wrapped; 0: it is not
+    fields: RequestFields  # from the body of a write, else from the query
+    mount: str = ""  # path of its mount, with a slash at the end
+    wrap_ttl: int = 0  # TTL of response wrapping in seconds; 0 means no wrapping
 
     @property
     def name(self) -> str:
-        """Return the path as policies name it: without the version."""
+        """Return the path as in policies: without the version."""
         return self.path.removeprefix("/v1/")
 
+    @property
+    def is_long(self) -> bool:
+        """Return whether the body is too large for the event loop."""
+        return len(self.body) > SHORT
 
-CallHandler = Callable[[Call], Awaitable[Answer | Reply]]
+
+CallHandler = Callable[[RouteCall], Awaitable[VaultBody | HandlerReply]]
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """A path of the secrets side: what each operation on it does.
+    """A path of the Vault API, with its operations.
 
-    In the path, `{mount}` is the path of any mount of a method, `{name}` a simple name, and any
-    other parameter takes all up to the rest. `exists` tells an update from a creation: policies
-    make a difference. `is_open`: needs no token. `is_bare`: answers without an envelope and is
-    no part of what can be asked for help. Fields that are not in `knows` are warned about, and so
-    are those in `keeps`, on which nothing acts, in a header; `a.b` is the field b of the object a. `sudo`: policies must grant that besides. `hot`: writes come through the lean door (`lean.py`).
+    In the path, `{mount}` matches the path of any mount of a method, and `{name}` a simple name.
+    Any other parameter matches everything up to the next literal. `exists` distinguishes an update
+    from a creation, for policies. `is_open` needs no token. `is_bare` responds without an envelope
+    and is not in the help. Fields outside `knows` cause a warning. Fields in `keeps` have no effect
+    and cause a warning in a header. `a.b` is field b of the object a. With `sudo`, policies must
+    also grant sudo. `hot` writes use the fast path (`fast_path.py`). `lists_all` means a list without
+    pages.
     """
 
     path: str
@@ -196,16 +227,17 @@ class Endpoint(msgspec.Struct, frozen=True):
     write: CallHandler | None = None
     delete: CallHandler | None = None
     list: CallHandler | None = None
-    exists: Callable[[Call], bool] | None = None
+    exists: Callable[[RouteCall], bool] | None = None
     is_open: bool = False
     is_bare: bool = False
     sudo: bool = False
     knows: tuple[str, ...] | None = None
     keeps: tuple[str, ...] = ()
     hot: bool = False
+    lists_all: bool = False
 
     def handler(self, operation: Operation) -> CallHandler | None:
-        """Return what serves an operation, if it is offered."""
+        """Return the handler of an operation, or None."""
         return {
             Operation.READ: self.read,
             Operation.WRITE: self.write,

@@ -1,41 +1,41 @@
-"""What right a request needs, by the tables that answer requests."""
+"""The permission that a request needs, from the tables of routes."""
 
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
-from daemon.acl.check import Asks, Needs
-from daemon.acl.explain import Right
-from daemon.web.endpoints import SIDES, Endpoints
-from daemon.web.parameters import Query
+from daemon.acl.check import RequiredCapability, Requirement
+from daemon.acl.explain import RequestedCapability
+from daemon.web.parameters import QueryParameters
 from daemon.web.request import DEFAULT_NAMESPACE, Endpoint, Route
 from daemon.web.router import Router
+from daemon.web.vault_router import SIDES, VaultRouter
 from storage.errors import NotFound
 
-_OPEN = Needs(Asks.NOTHING)
-_PATH = Needs(Asks.PATH)
+_OPEN = RequiredCapability(Requirement.NOTHING)
+_PATH = RequiredCapability(Requirement.PATH)
 _CAPABILITIES = {
     "GET": "read",
     "LIST": "list",
     "POST": "update",
     "PUT": "update",
     "DELETE": "delete",
-    "CREATE": "create",  # no method: a write where there is nothing yet
+    "CREATE": "create",  # not a method: a write of a new object
 }
 
 
-class Rights:
-    """The rights that all requests need."""
+class RouteRights:
+    """The permissions of all requests."""
 
     def __init__(self, routes: Iterable[Route], endpoints: Iterable[Endpoint]) -> None:
         self._router = Router(routes)
         endpoints = tuple(endpoints)
         self.endpoint_paths = [one.path for one in endpoints]
-        self._endpoints = Endpoints(endpoints)
+        self._endpoints = VaultRouter(endpoints)
 
-    def of(self, method: str, target: str, is_mount: Callable[[str], bool]) -> Right:
-        """Return the right that a request needs; `target` may have a query. Raises `NotFound`."""
+    def of(self, method: str, target: str, is_mount: Callable[[str], bool]) -> RequestedCapability:
+        """Return the permission for a request; `target` may have a query. Raises `NotFound`."""
         parts = urlsplit(target)
-        path, query = parts.path, Query(parts.query)
+        path, query = parts.path, QueryParameters(parts.query)
         if not path.startswith("/"):
             path = f"/v1/{path}"
         if path.startswith(SIDES):
@@ -44,23 +44,25 @@ class Rights:
         routes, parameters = self._router.find(path)
         route = next((one for one in routes if method in one.methods), None)
         if route is None:
-            raise NotFound(f"nothing answers {method} {path}")
-        return Right(
+            raise NotFound(f"there is no route for {method} {path}")
+        return RequestedCapability(
             needs=route.needs,
             namespace=query.text("namespace") or DEFAULT_NAMESPACE,
             path=parameters.get("path", ""),
         )
 
-    def _at_path(self, path: str, method: str, is_mount: Callable[[str], bool]) -> Right:
+    def _at_path(
+        self, path: str, method: str, is_mount: Callable[[str], bool]
+    ) -> RequestedCapability:
         name = path.removeprefix("/v1/")
         found = self._endpoints.find(name, is_mount)
         endpoint = found.endpoint if found else None
         if endpoint is not None and endpoint.is_open:
-            return Right(needs=_OPEN, namespace="", path=name)
+            return RequestedCapability(needs=_OPEN, namespace="", path=name)
         if method not in _CAPABILITIES:
-            raise NotFound(f"nothing answers {method} {path}")
+            raise NotFound(f"there is no route for {method} {path}")
         sudo = ("sudo",) if endpoint is not None and endpoint.sudo else ()
-        return Right(
+        return RequestedCapability(
             needs=_PATH,
             namespace="",
             path=name,

@@ -1,8 +1,8 @@
-"""From a path to the rows of the route table that serve it.
+"""The router: from a path to the rows of the route table.
 
-Identifiers of jobs may hold slashes, so a parameter in the middle of a path takes all up to the
-rest of the path, which is found from its end: `/v1/job/a/b/plan` is the plan of `a/b`. A job
-whose identifier ends like an endpoint cannot be addressed; the peer's clients know that.
+Job IDs may contain slashes. So a parameter inside a path matches everything up to the rest of the
+path, searched from its end: `/v1/job/a/b/plan` is the plan of `a/b`. A job whose ID ends like an
+endpoint cannot be addressed, as in Nomad.
 """
 
 import re
@@ -10,22 +10,22 @@ from collections.abc import Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 
-class Row(Protocol):
+class RouteEntry(Protocol):
     """A row of a table of routes."""
 
     @property
     def path(self) -> str:
-        """Return its path, with parameters in braces."""
+        """Return its path, with placeholders in braces."""
         ...
 
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=RouteEntry)
 
 _BRACES = re.compile(r"\{(\w+)\}")
 
 
 class _Pattern(Generic[R]):
-    """The routes of one path: what stands before, between and behind its parameters."""
+    """The routes of one path, with its literal parts and parameters."""
 
     def __init__(self, path: str) -> None:
         pieces = _BRACES.split(path)
@@ -33,7 +33,7 @@ class _Pattern(Generic[R]):
         self.names = pieces[1::2]
         self._literals = pieces[::2]
         self.head = self._literals[0]
-        # Slashes are allowed where nothing can follow them but the literal end.
+        # A parameter matches slashes only if a literal end is all that can follow.
         inner = "".join(
             f"(?P<{name}>.*){re.escape(literal)}"
             for name, literal in zip(self.names, self._literals[1:], strict=True)
@@ -42,12 +42,12 @@ class _Pattern(Generic[R]):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return how the paths begin and end that this pattern can match."""
+        """Return the beginning and the end of the paths that this pattern can match."""
         return _folder(self.head), _ending(self._literals[-1])
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Return a number that puts the more exact pattern first."""
+        """Return a sort key: the more specific pattern first."""
         return -len(self._literals[-1]), -len("".join(self._literals))
 
     def match(self, path: str) -> dict[str, str] | None:
@@ -73,18 +73,18 @@ class Router(Generic[R]):
         self._heads = {pattern.head for pattern in patterns.values()}
 
     def find(self, path: str) -> tuple[list[R], Mapping[str, str]]:
-        """Return the routes of a path, and what stands in the place of its braces."""
+        """Return the routes of a path, and the values of its placeholders."""
         if routes := self._exact.get(path):
             return routes, {}
         folder = _folder(path)
-        for ending in (_ending(path), ""):  # the more exact ones first
+        for ending in (_ending(path), ""):  # more specific ones first
             for pattern in self._places.get((folder, ending), ()):
                 if (parameters := pattern.match(path)) is not None:
                     return pattern.routes, parameters
         return [], {}
 
     def is_folder(self, path: str) -> bool:
-        """Tell whether only paths below this one are served."""
+        """Return whether only paths below this one are served."""
         below = f"{path}/"
         return path not in self._exact and (below in self._heads or below in self._exact)
 
@@ -95,5 +95,5 @@ def _folder(path: str) -> str:
 
 
 def _ending(path: str) -> str:
-    """Return the last segment of a path, which is empty where a parameter ends it."""
+    """Return the last segment of a path; empty if the last segment is a parameter."""
     return path.rpartition("/")[2]

@@ -1,7 +1,7 @@
-"""The listener: one task per connection, one per request, cancelled when the client goes away.
+"""The HTTP server: one task per connection and one per request, cancelled at a disconnect.
 
-Requests pass from the server straight to what answers them: of the framework they use the
-connection, the request and the response, but neither its routing nor its sessions.
+Requests go directly from the server to the dispatcher. Only the framework's connection, request and
+response are used, without its routing and sessions.
 """
 
 import logging
@@ -26,32 +26,32 @@ from quart import Response
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from daemon.parts import Parts
-from daemon.web.answering import Answering, Doorkeeper, Unread
-from daemon.web.connections import PEER, Listener, serve
-from daemon.web.guard import ANY_NAME
-from daemon.web.head import Head, headers
-from daemon.web.lean import HEAD_TIMEOUT, Lean
-from daemon.web.listeners import Peer
-from daemon.web.reply import Finished, text
+from daemon.app.context import AppContext
+from daemon.web.connections import CLIENT, PEER, ConnectionListener, serve
+from daemon.web.dispatcher import BodyUnavailable, Dispatcher, Doorkeeper
+from daemon.web.fast_path import HEAD_TIMEOUT, FastPath
+from daemon.web.listeners import PeerAddress
+from daemon.web.reply import WireResponse, text
 from daemon.web.request import Endpoint, Route
-from daemon.web.socket import MAX_FRAME
-from daemon.web.talks import Talks
-from daemon.web.visits import Page
-from storage import origin
+from daemon.web.request_guard import ANY_NAME
+from daemon.web.request_head import RequestHead, headers
+from daemon.web.ui_session import UiPage
+from daemon.web.websocket import MAX_FRAME
+from daemon.web.websockets import WebSockets
+from storage import request_context
 
 MAX_BODY = 16 * 1024 * 1024  # bytes; the largest job seen in the wild has 2 MiB
 MAX_HEAD = 32 * 1024  # bytes of request line and headers
-BODY_TIMEOUT = 60  # seconds for a body to arrive
-KEEP_ALIVE = 120  # seconds that an idle connection lives after an answer
-CLOSING = 2  # seconds that answers under way get when the daemon ends
+BODY_TIMEOUT = 60  # seconds for the arrival of a body
+KEEP_ALIVE = 120  # seconds until an idle connection is closed
+CLOSING = 2  # seconds for running requests at the shutdown
 
 
-class Door(QuartTrio):
-    """The framework's application: a door for whatever HTTP and WebSockets can be."""
+class AsgiApp(QuartTrio):
+    """The framework's application, for HTTP and WebSockets."""
 
-    def __init__(self, answering: Answering, talks: Talks, most: int = MAX_BODY) -> None:
-        """`most` is how many bytes a body may have."""
+    def __init__(self, answering: Dispatcher, talks: WebSockets, most: int = MAX_BODY) -> None:
+        """`most` is the size limit of a body in bytes."""
         super().__init__("steward", static_folder=None)
         self.config["MAX_CONTENT_LENGTH"] = self._most = most
         self.config["BODY_TIMEOUT"] = BODY_TIMEOUT
@@ -64,10 +64,12 @@ class Door(QuartTrio):
             try:
                 return cast(bytes, await request.get_data())
             except RequestEntityTooLarge:
-                raise Unread(text(f"the body is larger than {self._most} bytes", 413)) from None
-            except HTTPException as error:  # one that came too late, and the like
+                raise BodyUnavailable(
+                    text(f"the body is larger than {self._most} bytes", 413)
+                ) from None
+            except HTTPException as error:  # such as a body that arrived too late
                 reply = text(error.description or error.name, error.code or 400)
-                raise Unread(reply) from None
+                raise BodyUnavailable(reply) from None
 
         answer = await self._answering.answer(_head(request.scope, request.method), body)
         return _response(answer)
@@ -75,42 +77,43 @@ class Door(QuartTrio):
     async def talk(
         self, scope: WebsocketScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        """Let a WebSocket through to its route, unless something speaks against it."""
+        """Accept a WebSocket for its route, unless a check rejects it."""
         head = _head(scope, "GET")
-        with origin.serving(self._answering.id_of(head.headers)):
+        with request_context.request_scope(self._answering.id_of(head.headers)):
             await self._talks.answer(head, self._answering.address(head), receive, send)
 
 
-def _head(scope: HTTPScope | WebsocketScope, method: str) -> Head:
+def _head(scope: HTTPScope | WebsocketScope, method: str) -> RequestHead:
     client = scope["client"]
-    return Head(
+    return RequestHead(
         method=method,
         target=scope["raw_path"],
         query=scope["query_string"].decode("latin-1"),
         headers=headers(scope["headers"]),
         client=client[0] if client else "",
-        peer=cast("dict[str, Peer | None]", scope).get(PEER),
+        peer=cast("dict[str, PeerAddress | None]", scope).get(PEER),
+        user=cast("dict[str, str]", scope).get(CLIENT, ""),
         is_secure=scope["scheme"] in ("https", "wss"),
     )
 
 
-def _response(answer: Finished) -> Response:
+def _response(answer: WireResponse) -> Response:
     response = Response(answer.stream or answer.body, answer.status, answer.headers)
     if answer.stream is not None:
-        response.timeout = None  # it ends when the client goes away
+        response.timeout = None  # it ends at the disconnect of its client
     elif "Content-Type" not in answer.headers:
-        del response.headers["Content-Type"]  # the framework has one for everything
+        del response.headers["Content-Type"]  # the framework sets a default
     return response
 
 
 class _Shielded:
-    """The application as the server sees it, ending its answers without being interrupted.
+    """The application as the server calls it; the end of a response cannot be cancelled.
 
-    After `Connection: close` the server closes the socket from inside the application's last
-    `send`. The framework cancels itself at that moment, and the socket would stay open for ever.
+    After `Connection: close` the server closes the socket inside the application's last `send`. The
+    framework cancels itself at that time, and the socket would stay open.
     """
 
-    def __init__(self, app: Door) -> None:
+    def __init__(self, app: AsgiApp) -> None:
         self._app = app
 
     async def __call__(
@@ -121,7 +124,7 @@ class _Shielded:
             return
 
         async def shielded(message: ASGISendEvent) -> None:
-            if message.get("more_body", True):  # a head says nothing of it
+            if message.get("more_body", True):  # the head does not contain it
                 await send(message)
                 return
             with trio.CancelScope(shield=True):
@@ -130,27 +133,28 @@ class _Shielded:
         await self._app(scope, receive, shielded)
 
 
-def in_public(parts: Parts) -> Parts:
-    """Return the same parts for what anybody may read, under whatever name they call us."""
+def public_context(parts: AppContext) -> AppContext:
+    """Return the same parts for public documents, which accept any host name."""
     config = msgspec.structs.replace(parts.config, host_names=[ANY_NAME])
     return msgspec.structs.replace(parts, config=config)
 
 
 @asynccontextmanager
 async def open_web(
-    parts: Parts,
+    parts: AppContext,
     routes: Iterable[Route],
     endpoints: Iterable[Endpoint],
-    listeners: Sequence[Listener],
-    pages: Iterable[Page] = (),
+    listeners: Sequence[ConnectionListener],
+    pages: Iterable[UiPage] = (),
     most: int = MAX_BODY,
     doorkeeper: Doorkeeper | None = None,
 ) -> AsyncIterator[None]:
-    """Answer what comes in at the listeners from these tables; a body has at most so many bytes.
+    """Serve the listeners from these tables of routes; `most` limits the bytes of a body.
 
-    `doorkeeper` may refuse a request before its body is read.
+    `doorkeeper` may reject a request before its body is read.
 
-    When the block ends, waiting readers get their answer at once and other answers two seconds.
+    At the end of the block, blocking queries are answered immediately, and other requests have two
+    seconds.
     """
     settings = ServerConfig()
     settings.errorlog = logging.getLogger("steward.web.server")
@@ -163,10 +167,10 @@ async def open_web(
     settings.graceful_timeout = CLOSING
     settings.websocket_max_message_size = MAX_FRAME
     closing = trio.Event()
-    answering = Answering(parts, routes, endpoints, closing, pages, doorkeeper)
-    lean = Lean(answering, settings) if parts.config.lean_door else None
-    talks = Talks(parts, answering.router, answering.pages, answering.guard, closing)
-    app = wrap_app(_Shielded(Door(answering, talks, most)), most, "asgi")
+    answering = Dispatcher(parts, routes, endpoints, closing, pages, doorkeeper)
+    lean = FastPath(answering, settings) if parts.config.lean_door else None
+    talks = WebSockets(parts, answering.router, answering.pages, answering.guard, closing)
+    app = wrap_app(_Shielded(AsgiApp(answering, talks, most)), most, "asgi")
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, app, settings, listeners, parts.config, closing, lean)
         try:

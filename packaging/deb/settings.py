@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from daemon.config import FIELDS
+from daemon.config.settings import FIELDS
 
 _ROW = re.compile(r"^\| `(\w+)` \| (.+) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
@@ -21,7 +21,7 @@ _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _ELSEWHERE = {"dev", "dev_cloud", "dev_cloud_port", "acl", "ask_passphrase"}
 _HEAD = """\
 # Settings of the agent: see steward.toml(5). What is commented out is the default. After a change:
-# systemctl restart steward (tasks go on meanwhile).
+# systemctl restart steward (tasks keep running).
 """
 
 

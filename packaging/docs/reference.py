@@ -12,15 +12,15 @@ import click
 import msgspec
 
 from daemon.__main__ import command_line
-from daemon.agent import agent
-from daemon.api.cluster.meanings import MEANINGS
-from daemon.api.description import in_words
-from daemon.api.endpoints import ENDPOINTS
+from daemon.api.cluster.metric_help import MEANINGS
 from daemon.api.openapi import describe
+from daemon.api.openapi_page import describe_schema
 from daemon.api.routes import ROUTES
-from daemon.cli.client import Connection
-from daemon.config import FIELDS
-from daemon.loading import PREFIX
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.cli.core.http_client import HttpConnection
+from daemon.config.loading import PREFIX
+from daemon.config.settings import FIELDS
+from daemon.process.agent import agent
 from daemon.version import VERSION
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
         record
         for parameter in command.params
         if isinstance(parameter, click.Option)
-        and parameter.name not in Connection.__struct_fields__
+        and parameter.name not in HttpConnection.__struct_fields__
         and (record := parameter.get_help_record(context))
     ]
     if records:
@@ -156,7 +156,7 @@ def _schema(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _typed(schema: dict[str, Any]) -> str:
-    return in_words(schema, lambda name: f"[{name}](#{name.lower()})")
+    return describe_schema(schema, lambda name: f"[{name}](#{name.lower()})")
 
 
 # ---- settings and metrics ----------------------------------------------------------------------------

@@ -11,6 +11,8 @@ step_pid=''
 with_signals=''
 updated=''
 policy='' # the file that keeps services from being started
+step_must_end='' # set while the step cannot be interrupted safely
+LOCK_WITHIN=300  # seconds that another package manager may take
 
 say() { printf '==> %s\n' "$*"; }
 detail() { printf '    %s\n' "$*"; }
@@ -30,7 +32,11 @@ on_exit() {
     status=$?
     trap '' INT TERM HUP PIPE
     trap - EXIT
-    if [ -n "$step_pid" ]; then
+    if [ -n "$step_must_end" ] && [ -n "$step_pid" ]; then
+        # Without its parent dpkg would go on alone, with its lock, and leave packages half configured.
+        complain "interrupted: waiting until $step_must_end is complete"
+        wait "$step_pid" 2>/dev/null || :
+    elif [ -n "$step_pid" ]; then
         kill -s TERM -- "-$step_pid" 2>/dev/null || kill -TERM "$step_pid" 2>/dev/null || :
         wait "$step_pid" 2>/dev/null || :
     fi
@@ -130,14 +136,52 @@ need_python() { # set `python`; install it where that is possible
 
 install_packages() { # package...
     say "installing $* with apt-get"
-    # An installation that was interrupted earlier is finished first.
-    quietly dpkg --configure -a
-    [ -n "$updated" ] || quietly apt-get update
+    if [ -z "$updated" ]; then
+        detail "finishing interrupted installations: dpkg --configure -a"
+        with_dpkg_lock dpkg --configure -a
+        detail "fetching the lists of packages: apt-get update"
+        quietly apt-get update
+    fi
     updated=yes
+    set -- env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+    detail "downloading packages"
+    with_dpkg_lock "$@" --download-only
     forbid_services
-    quietly env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+    detail "unpacking and configuring packages; an interrupt takes effect afterwards"
+    step_must_end='the installation of packages'
+    with_dpkg_lock "$@"
+    step_must_end=''
     allow_services
     detail "installed: $(set_up <"$scratch/said")"
+}
+
+with_dpkg_lock() { # command...: run it while showing the package at work; wait for another package manager
+    lock_waited=0
+    until progressing "$@"; do
+        grep -qi 'could not get lock\|frontend lock\|is locked by' "$scratch/said" &&
+            [ "$lock_waited" -lt "$LOCK_WITHIN" ] || {
+            complain "failed with status $step_status: $*"
+            tail -n 30 "$scratch/said" >&2
+            exit "$step_status"
+        }
+        [ "$lock_waited" -gt 0 ] || detail "waiting for another package manager to release its lock"
+        lock_waited=$((lock_waited + 1))
+        sleep 1
+    done
+}
+
+progressing() { # command...: run it; a terminal shows the package at work, in one line
+    # shellcheck disable=SC2016 # expanded by the inner shell
+    step sh -c '
+        said=$1
+        shift
+        { "$@" 2>&1; echo $? >"$said.status"; } | tee -p "$said" | while IFS= read -r line; do
+            case $line in
+            Get:* | Unpacking\ * | Setting\ up\ *) [ ! -t 1 ] || printf "\r\033[K    %.70s" "$line" ;;
+            esac
+        done
+        [ ! -t 1 ] || printf "\r\033[K"
+        exit "$(cat "$said.status")"' sh "$scratch/said" "$@"
 }
 
 # Packages start the services that they bring; tests start what they need by themselves.

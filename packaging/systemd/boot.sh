@@ -17,6 +17,10 @@ mkdir dev/pts dev/shm
 mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
 mount -t cgroup2 cgroup2 sys/fs/cgroup
-mount --make-rshared . # without this, credentials are empty
+# The root of the mounts themselves, not a place in them: whoever enters these mounts comes there.
+pivot_root . .
+umount --lazy .
+mount --make-rshared / # without this, credentials are empty
+cd /
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=test \
     chroot . /lib/systemd/systemd --system --unit=multi-user.target

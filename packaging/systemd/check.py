@@ -1,7 +1,7 @@
-"""What the package promises, under a real systemd: `check.py ROOT PACKAGE GROUPS`.
+"""Test the Debian package under a real systemd: `check.py ROOT PACKAGE GROUPS`.
 
-ROOT is a Debian of its own, which is changed; GROUPS is where control groups of version 2 are
-mounted here. Each step prints what it has proved; the first that fails ends it all.
+ROOT is a Debian file system, which is modified. GROUPS is the mount point of cgroup v2. Each step
+prints its result, and the first failure ends the test.
 """
 
 import json
@@ -28,7 +28,7 @@ MODES = {
     "/etc/steward/steward.toml": "root steward 640",
     "/etc/steward/root.key": "root root 600",
     "/var/lib/steward": "root root 711",
-    "/var/lib/steward/store": "root root 700",
+    "/var/lib/steward/store": "steward steward 700",
     "/var/lib/steward/tasks": "root root 711",
 }
 SLEEPER = "sleep 1000000"
@@ -64,7 +64,7 @@ class Machine:
         self.pid = 0
 
     def boot(self) -> None:
-        """Start it; return when its systemd has come to rest."""
+        """Start the container; return when its systemd has settled."""
         self._group.mkdir(exist_ok=True)
         self._front = subprocess.Popen(
             [
@@ -207,8 +207,50 @@ def keeps_apart(machine: Machine) -> None:
     expect("tasks are mounted nosuid,nodev", holds={"nosuid", "nodev"} <= {*options})
 
 
+def gives_root_away(machine: Machine) -> None:
+    """Check that the daemon is an ordinary user without rights, and its launcher root."""
+    pid = machine.show("MainPID")
+    status = dict(
+        line.split(":", 1) for line in machine.run("cat", f"/proc/{pid}/status").splitlines()
+    )
+    uid = machine.run("id", "-u", "steward")
+    found = {name: status[name].split()[0] for name in ("Uid", "CapEff", "NoNewPrivs", "Seccomp")}
+    wanted = {"Uid": uid, "CapEff": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
+    expect(f"the daemon is a user without rights {found}", holds=found == wanted)
+    launcher = machine.run("pgrep", "-P", pid, "-x", "steward-launch")
+    expect(
+        "its launcher is root",
+        holds=machine.run("stat", "-c", "%u", f"/proc/{launcher}") == "0",
+    )
+    node = machine.ask("GET", "/v1/nodes")[0]["ID"]
+    attributes = machine.ask("GET", f"/v1/node/{node}")["Attributes"]
+    expect("the node says so", holds=attributes["launcher.separated"] == "true")
+    machine.run("steward", "operator", "check")
+    machine.run("steward", "operator", "snapshot", "save", "/root/one.snap")
+    expect(
+        "commands of root's leave nothing of root's in the store",
+        holds=not machine.run("find", "/var/lib/steward/store", "-not", "-user", "steward"),
+    )
+    score = machine.run("systemd-analyze", "security", "--no-pager", "steward", check=False)
+    proved(score.splitlines()[-1])
+
+
+def keeps_root(machine: Machine) -> None:
+    """Check the way to a daemon that stays root, and back, with running tasks."""
+    settings = machine.root / "etc/steward/steward.toml"
+    text = settings.read_text()
+    with kept(machine, 'restarted with user = "root"'):
+        settings.write_text(f'user = "root"\n{text}')
+        machine.run("systemctl", "restart", "steward")
+    owner = machine.run("stat", "-c", "%U", "/var/lib/steward/store")
+    expect("the store is root's", holds=owner == "root")
+    with kept(machine, "restarted without it"):
+        settings.write_text(text)
+        machine.run("systemctl", "restart", "steward")
+
+
 def moves(machine: Machine) -> None:
-    """Check that tasks go on when their data directory takes the older form, and that of today."""
+    """Check that tasks keep running when the data directory changes between old and new layout."""
     [back] = BACK.findall((HERE.parent.parent / "docs/service.md").read_text())
     with kept(machine, "moved back, and started by a newer version"):
         machine.run("systemctl", "stop", "steward")
@@ -218,12 +260,12 @@ def moves(machine: Machine) -> None:
 
 
 def reloads(machine: Machine) -> None:
-    """Check that the same process reads settings anew."""
+    """Check that a reload keeps the process and reads the settings again."""
     before, settings = machine.show("MainPID"), machine.root / "etc/steward/steward.toml"
     text = settings.read_text()
     settings.write_text(f'log_level = "debug"\n{text}')
     machine.run("systemctl", "reload", "steward")
-    read = "journalctl -u steward -o cat | grep -q 'read anew, and the settings'"
+    read = "journalctl -u steward -o cat | grep -q 'reloaded the certificate and the settings'"
     until("the log says that settings were read", lambda: not machine.run("sh", "-c", read))
     settings.write_text(text)
     machine.run("systemctl", "reload", "steward")
@@ -273,7 +315,7 @@ def survives(machine: Machine) -> None:
 
 
 def survives_with_controllers(machine: Machine) -> None:
-    """Check that a controller that is on in the place of tasks hinders no start."""
+    """Check that a controller enabled in the tasks' cgroup does not prevent a start."""
     place = "/sys/fs/cgroup/system.slice/steward-tasks.service"
     offered = machine.run("cat", "/sys/fs/cgroup/cgroup.controllers").split()
     if not offered:
@@ -300,7 +342,7 @@ def survives_with_controllers(machine: Machine) -> None:
 
 @contextmanager
 def hammered(machine: Machine, what: str) -> Iterator[None]:
-    """Demand that a client who asks without pause gets all its answers during the block."""
+    """Require that a client that sends requests continuously gets all responses during the block."""
     stop = machine.root / "enough"
     words = [
         *machine.entering(inside=False),
@@ -336,7 +378,7 @@ def holds_the_port(machine: Machine) -> None:
 
 
 def upgrades(machine: Machine) -> None:
-    """Check that another version of the package takes over while tasks and clients go on."""
+    """Check that a package upgrade does not interrupt tasks and clients."""
     newer = machine.root / "newer"
     subprocess.run(["dpkg-deb", "-R", machine.root / "steward.deb", newer], check=True)
     control = newer / "DEBIAN/control"
@@ -403,9 +445,12 @@ def main(root: Path, package: Path, groups: Path) -> None:
         installs(machine, package)
         starts(machine)
         keeps_apart(machine)
+        gives_root_away(machine)
         reloads(machine)
         survives(machine)
         moves(machine)
+        keeps_apart(machine)
+        keeps_root(machine)
         keeps_apart(machine)
         survives_with_controllers(machine)
         holds_the_port(machine)

@@ -1,7 +1,8 @@
-"""Fetch what the web interface and its tests take from others: `packaging/vendor/fetch.py [PACKAGE...]`.
+"""Download the third-party files of the web UI and its tests: `packaging/vendor/fetch.py [PACKAGE...]`.
 
-All packages if none is named. Each comes from the npm registry in the version that `packages.toml` names, and is refused if
-it is not what stands there. It needs nothing but Python, and nothing of it is executed.
+Without arguments, download all packages. Each comes from the npm registry in the version of
+`packages.toml`, and must match the checksum there. The script needs only Python, and executes no
+downloaded code.
 """
 
 import base64

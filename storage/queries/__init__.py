@@ -1,1 +1,1 @@
-"""SQL and the functions that run it, one module per area of the schema."""
+"""SQL statements and the functions that run them, one module per area of the schema."""

@@ -1,4 +1,4 @@
-"""Allocations: where they are, what the scheduler wants of them, what the runner reports."""
+"""Allocations: placement, desired state, and client state."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,17 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from storage.queries import evaluations, events, services
-from storage.queries.pages import Wish, by_creation
-from storage.readers import Snapshot
-from storage.records import views
+from storage.queries.pages import PageRequest, by_creation
+from storage.queries.pages import of_job as of_job_rows
+from storage.read_pool import ReadSnapshot
+from storage.records import allocation_views
 from storage.records.allocation import (
     CLIENT_TERMINAL,
     AllocatedResources,
     Allocation,
     AllocationChange,
-    Client,
+    ClientState,
     DeploymentHealth,
-    Desired,
+    DesiredState,
     Placement,
     StoredTaskEvent,
     TaskEvent,
@@ -26,17 +27,17 @@ from storage.writer import Transaction
 
 
 def job_topic(namespace: str, job_id: str) -> str:
-    """Return the topic on which changes of a job's allocations are published."""
+    """Return the topic of changes to a job's allocations."""
     return f"job-allocations/{namespace}/{job_id}"
 
 
 def node_topic(node_id: str) -> str:
-    """Return the topic on which the scheduler's changes of a node's allocations are published."""
+    """Return the topic of the scheduler's changes to a node's allocations."""
     return f"node-allocations/{node_id}"
 
 
 def removed_topic(node_id: str) -> str:
-    """Return the topic that says that allocations of a node are gone from the store."""
+    """Return the topic of deleted allocations of a node."""
     return f"removed-allocations/{node_id}"
 
 
@@ -56,8 +57,8 @@ def _from(row: sqlite3.Row) -> Allocation:
         desired_status=row["desired_status"],
         client_status=row["client_status"],
         placement=msgspec.json.decode(row["placement"], type=Placement),
-        desired=msgspec.json.decode(row["desired"], type=Desired),
-        client=msgspec.json.decode(row["client"], type=Client),
+        desired=msgspec.json.decode(row["desired"], type=DesiredState),
+        client=msgspec.json.decode(row["client"], type=ClientState),
         health=msgspec.json.decode(health, type=DeploymentHealth) if health else None,
         create_index=row["create_index"],
         modify_index=row["modify_index"],
@@ -68,7 +69,7 @@ def _from(row: sqlite3.Row) -> Allocation:
     )
 
 
-# ---- reading ------------------------------------------------------------------------------------
+# --- queries ---
 
 _FIND = "SELECT * FROM allocations WHERE id = :id"
 _HIGHEST = """
@@ -86,8 +87,8 @@ _ANY_BEYOND = """
 """
 
 
-def has_more(db: Snapshot, namespace: str, job_id: str, number: int) -> bool:
-    """Tell whether a job has more allocations than a number, without looking at all of them."""
+def has_more(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> bool:
+    """Return whether a job has more than `number` allocations, without counting all."""
     row = db.one(_ANY_BEYOND, {"namespace": namespace, "job_id": job_id, "most": number + 1})
     return row is not None and row["number"] > number
 
@@ -106,7 +107,7 @@ _NUMBERS = """
   GROUP BY task_group
 """
 _OF_EVALUATION = "SELECT * FROM allocations WHERE eval_id = :id ORDER BY create_index DESC, id"
-# The second condition is the index's: without it SQLite cannot know that it may use it.
+# The second condition is that of the partial index; without it SQLite cannot use the index.
 _OF_DEPLOYMENT = """
     SELECT * FROM allocations
      WHERE deployment_id = :id AND deployment_id <> ''
@@ -141,7 +142,7 @@ _OWNERS = """
     SELECT id, namespace, job_id FROM allocations WHERE id IN (SELECT value FROM json_each(:ids))
 """
 _PAGE = "SELECT * FROM allocations"
-# What filters may compare without looking at more than the row (storage/queries/pages.py).
+# Columns that filters compare without decoding the document (storage/queries/pages.py).
 COLUMNS = {
     "ID": "id",
     "Namespace": "+namespace",
@@ -155,49 +156,49 @@ COLUMNS = {
 }
 
 
-def find(db: Snapshot, allocation_id: str) -> Allocation | None:
-    """Return an allocation."""
+def find(db: ReadSnapshot, allocation_id: str) -> Allocation | None:
+    """Return an allocation, or None."""
     row = db.one(_FIND, {"id": allocation_id})
     return _from(row) if row else None
 
 
-def of_job(db: Snapshot, namespace: str, job_id: str) -> list[Allocation]:
+def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
     """Return the allocations of a job, newest first."""
     return [_from(row) for row in db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})]
 
 
-def highest_index(db: Snapshot, namespace: str, job_id: str) -> int:
-    """Return the index of the last change of any allocation of a job, 0 when there is none."""
+def highest_index(db: ReadSnapshot, namespace: str, job_id: str) -> int:
+    """Return the index of the last change to any allocation of a job, 0 without allocations."""
     row = db.one(_HIGHEST, {"namespace": namespace, "job_id": job_id})
     return int(row["highest"]) if row else 0
 
 
-def considered(db: Snapshot, namespace: str, job_id: str) -> list[Allocation]:
-    """Return the allocations of a job that are wanted, have not ended yet or keep their place.
+def for_scheduler(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
+    """Return the allocations that the scheduler considers, oldest first.
 
-    The oldest comes first.
+    They are desired, or have not ended, or keep their name.
     """
     return [_from(row) for row in db.all(_CONSIDERED, {"namespace": namespace, "job_id": job_id})]
 
 
-def numbers(db: Snapshot, namespace: str, job_id: str) -> dict[str, int]:
-    """Return how many allocations each group of a job has, whatever became of them."""
+def numbers(db: ReadSnapshot, namespace: str, job_id: str) -> dict[str, int]:
+    """Return the number of allocations of each group of a job, in any state."""
     rows = db.all(_NUMBERS, {"namespace": namespace, "job_id": job_id})
     return {row["task_group"]: row["number"] for row in rows}
 
 
-def of_evaluation(db: Snapshot, eval_id: str) -> list[Allocation]:
+def of_evaluation(db: ReadSnapshot, eval_id: str) -> list[Allocation]:
     """Return the allocations that an evaluation placed."""
     return [_from(row) for row in db.all(_OF_EVALUATION, {"id": eval_id})]
 
 
-def of_deployment(db: Snapshot, deployment_id: str) -> list[Allocation]:
-    """Return the allocations that belong to a deployment."""
+def of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocation]:
+    """Return the allocations of a deployment."""
     return [_from(row) for row in db.all(_OF_DEPLOYMENT, {"id": deployment_id})]
 
 
-def on_node(db: Snapshot, node_id: str, wish: Wish) -> Iterator[Allocation]:
-    """Yield the allocations of a node from any of them on, newest first where that is wished."""
+def on_node(db: ReadSnapshot, node_id: str, wish: PageRequest) -> Iterator[Allocation]:
+    """Yield the allocations of a node from a start key on, optionally newest first."""
     where, values = ["node_id = :node_id", *wish.conditions], {**wish.values, "node_id": node_id}
     if wish.start is not None:
         sign = "<" if wish.reverse else ">"
@@ -211,50 +212,57 @@ def on_node(db: Snapshot, node_id: str, wish: Wish) -> Iterator[Allocation]:
     return map(_from, rows)
 
 
-def highest_on_node(db: Snapshot, node_id: str) -> int:
-    """Return the index of the last change of any allocation of a node, 0 when there is none."""
+def highest_on_node(db: ReadSnapshot, node_id: str) -> int:
+    """Return the index of the last change to any allocation of a node, 0 without allocations."""
     row = db.one(_HIGHEST_ON_NODE, {"id": node_id})
     return int(row["highest"] or 0) if row else 0
 
 
-def to_run(db: Snapshot, node_id: str) -> list[Allocation]:
-    """Return the allocations whose tasks have not ended on this node, oldest first."""
+def to_run(db: ReadSnapshot, node_id: str) -> list[Allocation]:
+    """Return the allocations of a node whose tasks have not ended, oldest first."""
     return [_from(row) for row in db.all(_TO_RUN, {"node_id": node_id})]
 
 
-def newest_running(db: Snapshot, node_id: str, most: int) -> list[Allocation]:
-    """Return allocations whose tasks have not ended on this node, newest first."""
+def newest_running(db: ReadSnapshot, node_id: str, most: int) -> list[Allocation]:
+    """Return up to `most` allocations of a node whose tasks have not ended, newest first."""
     return [_from(row) for row in db.all(_NEWEST_RUNNING, {"node_id": node_id, "most": most})]
 
 
-def changed(db: Snapshot, node_id: str, after: int) -> list[str]:
-    """Return the ids of allocations whose desired half changed after an index."""
+def changed(db: ReadSnapshot, node_id: str, after: int) -> list[str]:
+    """Return the IDs of allocations whose desired state changed after an index."""
     return [row["id"] for row in db.all(_CHANGED, {"node_id": node_id, "after": after})]
 
 
-def known(db: Snapshot, ids: Iterable[str]) -> set[str]:
-    """Return those of the allocations that there are."""
+def existing_ids(db: ReadSnapshot, ids: Iterable[str]) -> set[str]:
+    """Return the allocations in `ids` that exist."""
     return {row["id"] for row in db.all(_KNOWN, {"ids": encode(list(ids)).decode()})}
 
 
-def ended(db: Snapshot, ids: Iterable[str]) -> list[str]:
-    """Return which of these allocations have ended, the one that ended first before all others."""
+def terminal(db: ReadSnapshot, ids: Iterable[str]) -> list[str]:
+    """Return the terminal allocations in `ids`, by the time of their end."""
     text = msgspec.json.encode(list(ids)).decode()
     return [row["id"] for row in db.all(_ENDED, {"ids": text})]
 
 
-def owners(db: Snapshot, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return namespace and id of the job of each of these allocations, as far as they are known."""
+def owning_jobs(db: ReadSnapshot, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the namespace and job ID of each existing allocation in `ids`."""
     text = msgspec.json.encode(list(ids)).decode()
     return {row["id"]: (row["namespace"], row["job_id"]) for row in db.all(_OWNERS, {"ids": text})}
 
 
-def page(db: Snapshot, wish: Wish) -> Iterator[Allocation]:
-    """Yield allocations in the order of their making."""
+def job_page(
+    db: ReadSnapshot, namespace: str, job_id: str, wish: PageRequest
+) -> Iterator[Allocation]:
+    """Yield the allocations of a job in creation order."""
+    return map(_from, of_job_rows(db, _PAGE, wish, namespace, job_id))
+
+
+def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[Allocation]:
+    """Yield allocations in creation order."""
     return map(_from, by_creation(db, _PAGE, wish))
 
 
-# ---- writing ------------------------------------------------------------------------------------
+# --- changes ---
 
 _ADD = """
     INSERT INTO allocations (id, namespace, job_id, job_version, job_type, task_group, name,
@@ -274,7 +282,7 @@ _ADD_PORT = """
 
 
 def add(tx: Transaction, allocation: Allocation, now: int) -> None:
-    """Store a new allocation; it holds its resources and ports from now on."""
+    """Store a new allocation, which holds its resources and ports from now on."""
     resources = allocation.placement.resources
     tx.execute(
         _ADD,
@@ -327,7 +335,7 @@ _SET_DESIRED = """
 
 
 def set_desired(tx: Transaction, allocation: Allocation, now: int) -> None:
-    """Store the scheduler's half of an allocation: what is wanted, and for which version."""
+    """Store the desired state of an allocation and its job version."""
     health = allocation.health
     tx.execute(
         _SET_DESIRED,
@@ -358,7 +366,7 @@ _FREE_PORTS = "DELETE FROM allocation_ports WHERE allocation_id = :id"
 
 
 def set_client(tx: Transaction, allocation: Allocation, now: int) -> None:
-    """Store the runner's half of an allocation: what its tasks do, and its health."""
+    """Store the client state of an allocation: task states and health."""
     health = allocation.health
     if health is not None:
         health = msgspec.structs.replace(health, modify_index=tx.index)
@@ -376,7 +384,7 @@ def set_client(tx: Transaction, allocation: Allocation, now: int) -> None:
     if allocation.client_status in CLIENT_TERMINAL:
         tx.execute(_FREE_PORTS, {"id": allocation.id})
         tx.touch(evaluations.ROOM, evaluations.ROOM)
-        services.sync(tx, allocation.id, ())
+        services.replace_registrations(tx, allocation.id, ())
     tx.touch("allocations")
     _changed(tx, allocation, "AllocationUpdated")
 
@@ -405,10 +413,11 @@ def _changed(tx: Transaction, allocation: Allocation, kind: str) -> None:
     )
 
 
-# ---- what happened to tasks ----------------------------------------------------------------------
+# --- task events ---
 
-SHOWN_EVENTS = 10  # per task, as the peer keeps
-KEPT_EVENTS = 10_000  # in the file: a task that is restarted every minute takes days to get there
+SHOWN_EVENTS = 10  # per task, as in Nomad
+# Per task in the store. A task that restarts every minute has this number after days.
+KEPT_EVENTS = 10_000
 
 _ADD_EVENTS = """
     INSERT INTO task_events (allocation_id, task, number, document)
@@ -435,7 +444,7 @@ _EVENTS = """
 def add_events(
     tx: Transaction, allocation_id: str, events_by_task: Mapping[str, Iterable[TaskEvent]]
 ) -> None:
-    """Append what happened to an allocation's tasks."""
+    """Append events of an allocation's tasks."""
     for task, happened in events_by_task.items():
         documents = [StoredTaskEvent(**msgspec.structs.asdict(event)) for event in happened]
         tx.execute(
@@ -446,22 +455,30 @@ def add_events(
 
 
 def newest_events(
-    db: Snapshot, allocation_id: str, task: str, most: int = SHOWN_EVENTS
+    db: ReadSnapshot, allocation_id: str, task: str, most: int = SHOWN_EVENTS
 ) -> list[TaskEvent]:
-    """Return the newest events of a task, oldest of them first."""
+    """Return the newest events of a task, in chronological order."""
     rows = db.all(_EVENTS, {"id": allocation_id, "task": task, "most": most})
     return [msgspec.json.decode(row["document"], type=TaskEvent) for row in reversed(rows)]
 
 
-def task_states(db: Snapshot, allocation: Allocation) -> views.TaskStates:
-    """Return the states of an allocation's tasks, each with its newest events."""
+def newest_stored_events(
+    db: ReadSnapshot, allocation_id: str, task: str, most: int = SHOWN_EVENTS
+) -> list[StoredTaskEvent]:
+    """Return the newest events of a task with internal fields, in chronological order."""
+    rows = db.all(_EVENTS, {"id": allocation_id, "task": task, "most": most})
+    return [msgspec.json.decode(row["document"], type=StoredTaskEvent) for row in reversed(rows)]
+
+
+def task_states(db: ReadSnapshot, allocation: Allocation) -> allocation_views.TaskStates:
+    """Return the task states of an allocation, each with its newest events."""
     events = {
         task: newest_events(db, allocation.id, task) for task in allocation.client.task_states or ()
     }
-    return views.with_events(allocation, events)
+    return allocation_views.with_events(allocation, events)
 
 
-# ---- how to find started tasks again ---------------------------------------------------------------
+# --- driver handles ---
 
 _SET_HANDLE = """
     INSERT INTO task_handles (allocation_id, task, handle) VALUES (:id, :task, :handle)
@@ -471,10 +488,10 @@ _HANDLES = "SELECT task, handle FROM task_handles WHERE allocation_id = :id"
 
 
 def set_handle(tx: Transaction, allocation_id: str, task: str, handle: bytes) -> None:
-    """Keep what the driver needs to find a task that it has started."""
+    """Store the driver's handle of a started task."""
     tx.execute(_SET_HANDLE, {"id": allocation_id, "task": task, "handle": handle})
 
 
-def handles(db: Snapshot, allocation_id: str) -> dict[str, bytes]:
+def handles(db: ReadSnapshot, allocation_id: str) -> dict[str, bytes]:
     """Return the handles of an allocation's started tasks, by task."""
     return {row["task"]: row["handle"] for row in db.all(_HANDLES, {"id": allocation_id})}

@@ -1,18 +1,18 @@
-"""The audit table: rows are added, and go when they are old; nothing else happens to them."""
+"""The audit log: entries are appended, and deleted when they are old."""
 
 import sqlite3
 from collections.abc import Mapping
 
 import msgspec
 
-from storage.queries import collection
-from storage.queries.collection import ANY_NUMBER
-from storage.readers import Snapshot
+from storage.queries import garbage_collection
+from storage.queries.garbage_collection import ANY_NUMBER
+from storage.read_pool import ReadSnapshot
 from storage.records.audit import AuditEntry
 from storage.writer import Transaction
 
 TOPIC = "audit"
-MOST = 1000  # entries of one page
+MOST = 1000  # entries per page
 
 _ADD = """
     INSERT INTO audit (time, accessor, secret_hash, address, method, path, query, namespace,
@@ -51,28 +51,28 @@ def _from(row: sqlite3.Row) -> AuditEntry:
 
 
 def add(tx: Transaction, entry: AuditEntry) -> None:
-    """Append an entry; its number is given by the table."""
+    """Append an entry; the database assigns its number."""
     tx.execute(_ADD, msgspec.structs.asdict(entry))
     tx.touch("audit", TOPIC)
 
 
-def after(db: Snapshot, number: int, most: int = MOST) -> list[AuditEntry]:
-    """Return the entries behind a number, oldest first."""
+def after(db: ReadSnapshot, number: int, most: int = MOST) -> list[AuditEntry]:
+    """Return the entries after a number, oldest first."""
     return [_from(row) for row in db.all(_AFTER, {"number": number, "most": most})]
 
 
-def last(db: Snapshot) -> int:
-    """Return the number of the newest entry; 0 when there is none."""
+def last(db: ReadSnapshot) -> int:
+    """Return the number of the newest entry; 0 without entries."""
     row = db.one(_LAST)
     return int(row["number"] or 0) if row else 0
 
 
 def page(
-    db: Snapshot, filters: Mapping[str, object], before: int, most: int = MOST
+    db: ReadSnapshot, filters: Mapping[str, object], before: int, most: int = MOST
 ) -> list[AuditEntry]:
-    """Return the newest entries before a number that fit the filters, newest first.
+    """Return the newest entries before a number that match the filters, newest first.
 
-    Filters: accessor, address, method, namespace, path (a beginning), refused, since, until.
+    Filters: accessor, address, method, namespace, path (a prefix), refused, since, until.
     """
     conditions = " AND ".join(["number < :before", *(_FILTERS[name] for name in filters)])
     sql = f"{_COLUMNS} WHERE {conditions} ORDER BY number DESC LIMIT :most"
@@ -80,9 +80,9 @@ def page(
 
 
 def trim(tx: Transaction, before: int, most: int, kept: int = ANY_NUMBER) -> int:
-    """Remove the oldest entries, from before a time or beyond the newest `kept`; return how many.
+    """Delete the oldest entries, up to `most`; return their number.
 
-    At most `most` go.
+    These are entries before a time, or beyond the newest `kept`.
     """
     values = {"before": before, "most": most, "kept": kept}
-    return collection.count(tx, "audit", tx.execute(_TRIM, values))
+    return garbage_collection.count(tx, "audit", tx.execute(_TRIM, values))

@@ -1,11 +1,11 @@
-"""Children of jobs: how many are at work, which wait until fewer are, which have ended."""
+"""Child jobs: active, queued and ended ones."""
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction
 
-ROOM = "children-room"  # topic: children may wait where others have ended, or may be more
+ROOM = "children-room"  # topic: queued children may start, or the limit was raised
 
-# What was stopped counts as dead at once, while its tasks may still be ending: few are at a time.
+# A stopped child counts as ended immediately, even while its few tasks still run.
 _ARE_AT_WORK = """
     SELECT id FROM jobs
      WHERE namespace = :namespace AND parent_id = :id AND parent_id <> ''
@@ -39,7 +39,7 @@ _WITH_HELD = """
   ORDER BY namespace, parent_id
      LIMIT 1
 """
-# One comparison of both at once would read every child of the last parent.
+# A single comparison of both columns would read every child of the last parent.
 _NEXT_WITH_HELD = (
     _WITH_HELD.format("namespace = :namespace AND parent_id > :id"),
     _WITH_HELD.format("namespace > :namespace"),
@@ -61,39 +61,39 @@ _ENDED_BEFORE = """
 """
 
 
-def are_at_work(db: Snapshot, namespace: str, parent_id: str, number: int) -> bool:
-    """Tell whether so many children, or more, have begun and not ended with all their tasks."""
+def has_at_least_active(db: ReadSnapshot, namespace: str, parent_id: str, number: int) -> bool:
+    """Return whether at least `number` children are active."""
     key = {"namespace": namespace, "id": parent_id, "number": number}
     return db.one(_ARE_AT_WORK, key) is not None
 
 
-def unstopped(db: Snapshot, namespace: str, parent_id: str, most: int) -> list[str]:
-    """Return children that are at work and are to go on, then those that wait; oldest first."""
+def unstopped(db: ReadSnapshot, namespace: str, parent_id: str, most: int) -> list[str]:
+    """Return children that are active and not stopped, then queued ones; oldest first."""
     key = {"namespace": namespace, "id": parent_id, "most": most}
     found = [*db.all(_WANTED_AT_WORK, key), *db.all(_HELD, key)]
     return [row["id"] for row in found[:most]]
 
 
-# ---- what waits ---------------------------------------------------------------------------------
+# --- queue ---
 
 
-def held(db: Snapshot, namespace: str, parent_id: str, most: int) -> list[str]:
-    """Return the children that wait until fewer are at work, oldest first."""
+def queued_children(db: ReadSnapshot, namespace: str, parent_id: str, most: int) -> list[str]:
+    """Return the queued children, oldest first."""
     rows = db.all(_HELD, {"namespace": namespace, "id": parent_id, "most": most})
     return [row["id"] for row in rows]
 
 
-def is_held(db: Snapshot, namespace: str, job_id: str) -> bool:
-    """Tell whether a job waits until fewer children of its parent are at work."""
+def is_queued(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
+    """Return whether a job is queued until fewer children of its parent are active."""
     row = db.one(_IS_HELD, {"namespace": namespace, "id": job_id})
     return row is not None and bool(row["held"])
 
 
-def with_held(db: Snapshot) -> list[tuple[str, str]]:
-    """Return namespace and id of the parents whose children wait, whether they exist or not."""
+def parents_with_queued(db: ReadSnapshot) -> list[tuple[str, str]]:
+    """Return the namespace and ID of parents with queued children, even deleted parents."""
     found: list[tuple[str, str]] = []
     key = {"namespace": "", "id": ""}
-    # A step for each parent, however many of its children wait.
+    # One step per parent, regardless of its number of queued children.
     while (
         row := next(filter(None, (db.one(sql, key) for sql in _NEXT_WITH_HELD)), None)
     ) is not None:
@@ -103,31 +103,35 @@ def with_held(db: Snapshot) -> list[tuple[str, str]]:
 
 
 def release(tx: Transaction, namespace: str, job_id: str) -> None:
-    """Let a child wait no more; the caller has it evaluated."""
+    """Remove a child from the queue; the caller creates its evaluation."""
     tx.execute(_RELEASE, {"namespace": namespace, "id": job_id})
 
 
-def note_room(tx: Transaction, namespace: str, parent_id: str) -> None:
-    """Say that more children of a job may be at work, if any waits for that."""
-    if held(tx, namespace, parent_id, 1):
+def note_free_slot(tx: Transaction, namespace: str, parent_id: str) -> None:
+    """Publish that more children of a job may be active, if any is queued."""
+    if queued_children(tx, namespace, parent_id, 1):
         tx.publish(ROOM)
 
 
-# ---- what has ended -----------------------------------------------------------------------------
+# --- ended children ---
 
 
-def parents(db: Snapshot) -> list[tuple[str, str]]:
-    """Return namespace and id of the jobs that launch children."""
+def parents(db: ReadSnapshot) -> list[tuple[str, str]]:
+    """Return the namespace and ID of periodic and parameterized jobs."""
     return [(row["namespace"], row["id"]) for row in db.all(_PARENTS)]
 
 
-def ended_beyond(db: Snapshot, namespace: str, parent_id: str, kept: int, most: int) -> list[str]:
-    """Return children that have ended, without the `kept` newest of them, at most `most`."""
+def ended_beyond(
+    db: ReadSnapshot, namespace: str, parent_id: str, kept: int, most: int
+) -> list[str]:
+    """Return up to `most` ended children, without the newest `kept`."""
     values = {"namespace": namespace, "id": parent_id, "kept": kept, "most": most}
     return [row["id"] for row in db.all(_ENDED, values)]
 
 
-def ended_before(db: Snapshot, namespace: str, parent_id: str, index: int, most: int) -> list[str]:
-    """Return children that have not changed since they ended at an index or before."""
+def ended_before(
+    db: ReadSnapshot, namespace: str, parent_id: str, index: int, most: int
+) -> list[str]:
+    """Return children that have ended and not changed after an index."""
     values = {"namespace": namespace, "id": parent_id, "index": index, "most": most}
     return [row["id"] for row in db.all(_ENDED_BEFORE, values)]

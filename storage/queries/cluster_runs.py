@@ -1,8 +1,8 @@
-"""Attempts at tasks that are jobs of a cluster."""
+"""Task attempts that are jobs of a cluster."""
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.writer import Transaction
 
@@ -46,26 +46,26 @@ _WITHDRAW = """
 """
 
 
-def find(db: Snapshot, allocation_id: str, task: str, number: int) -> ClusterRun | None:
-    """Return an attempt; None when there is none."""
+def find(db: ReadSnapshot, allocation_id: str, task: str, number: int) -> ClusterRun | None:
+    """Return an attempt, or None."""
     key = {"allocation_id": allocation_id, "task": task, "number": number}
     row = db.one(_FIND, key)
     return msgspec.convert(dict(row), ClusterRun) if row else None
 
 
-def of_allocation(db: Snapshot, allocation_id: str) -> list[ClusterRun]:
+def of_allocation(db: ReadSnapshot, allocation_id: str) -> list[ClusterRun]:
     """Return the attempts of an allocation."""
     rows = db.all(_OF, {"allocation_id": allocation_id})
     return [msgspec.convert(dict(row), ClusterRun) for row in rows]
 
 
-def void(db: Snapshot, pool: str) -> list[ClusterRun]:
-    """Return the attempts of a pool that are to be cancelled."""
+def pending_cancellation(db: ReadSnapshot, pool: str) -> list[ClusterRun]:
+    """Return the attempts of a pool that must be cancelled."""
     return [msgspec.convert(dict(row), ClusterRun) for row in db.all(_VOID, {"pool": pool})]
 
 
 def put(tx: Transaction, run: ClusterRun) -> ClusterRun:
-    """Store an attempt; those before it at the same task that have ended are forgotten."""
+    """Store an attempt, and delete earlier ended attempts at the same task."""
     values = msgspec.structs.asdict(run)
     tx.execute(_PUT, {**values, "status": str(run.status)})
     if run.status == RunStatus.SUBMITTING:
@@ -74,7 +74,7 @@ def put(tx: Transaction, run: ClusterRun) -> ClusterRun:
 
 
 def withdraw(tx: Transaction, run: ClusterRun) -> ClusterRun:
-    """Let nobody claim an attempt any more, and its job be cancelled; one that has ended is forgotten."""
+    """Withdraw an attempt and mark its job for cancellation; delete it if it has ended."""
     if run.status == RunStatus.ENDED:
         remove(tx, run)
         return run
@@ -82,15 +82,15 @@ def withdraw(tx: Transaction, run: ClusterRun) -> ClusterRun:
 
 
 def withdraw_all(tx: Transaction, pool: str) -> int:
-    """Let nobody claim, or go on with, the attempts of a pool; return how many that were."""
+    """Withdraw all attempts of a pool; return their number."""
     return tx.execute(_WITHDRAW, {"pool": pool})
 
 
 def remove(tx: Transaction, run: ClusterRun) -> None:
-    """Forget an attempt."""
+    """Delete an attempt."""
     tx.execute(_REMOVE, msgspec.structs.asdict(run))
 
 
 def prune(tx: Transaction, pool: str) -> int:
-    """Forget what has ended of allocations that nobody knows any more; return how many."""
+    """Delete ended attempts of deleted allocations; return their number."""
     return tx.execute(_PRUNE, {"pool": pool})

@@ -1,4 +1,4 @@
-"""Deployments: one version of a job replacing another."""
+"""Deployments: rollouts of job versions."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -6,8 +6,9 @@ from typing import NamedTuple
 import msgspec
 
 from storage.queries import events
-from storage.queries.pages import Wish, by_creation
-from storage.readers import Snapshot
+from storage.queries.pages import PageRequest, by_creation
+from storage.queries.pages import of_job as of_job_rows
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation
 from storage.records.codec import encode
 from storage.records.deployment import Deployment
@@ -15,7 +16,7 @@ from storage.writer import Transaction
 
 
 def job_topic(namespace: str, job_id: str) -> str:
-    """Return the topic on which changes of a job's deployments are published."""
+    """Return the topic of changes to a job's deployments."""
     return f"job-deployments/{namespace}/{job_id}"
 
 
@@ -35,7 +36,7 @@ def _has_placed(deployment: Deployment) -> bool:
 
 
 def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
-    """Store a new deployment (create index 0), or the new state of one; return it as stored.
+    """Store a deployment, a new one with create index 0; return it as stored.
 
     The caller calls `job_status.settle` afterwards.
     """
@@ -79,7 +80,7 @@ def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
 
 
 def count_late_health(tx: Transaction, before: Allocation, after: Allocation, now: int) -> None:
-    """Count the new health of an allocation whose deployment has ended: nobody watches it any more."""
+    """Count the new health of an allocation whose deployment has ended and is not watched."""
     deployment = find(tx, after.deployment_id) if after.deployment_id else None
     state = deployment.task_groups.get(after.task_group) if deployment else None
     if deployment is None or state is None or deployment.active or after.desired_status != "run":
@@ -102,6 +103,11 @@ _LATEST = """
      LIMIT 1
 """
 _ACTIVE = "SELECT document FROM deployments WHERE status IN ('running', 'paused')"
+_JOB_PAGE = "SELECT document FROM deployments"
+_HIGHEST_OF_JOB = """
+    SELECT max(modify_index) AS highest FROM deployments
+     WHERE namespace = :namespace AND job_id = :job_id
+"""
 _OF_JOB = """
     SELECT document FROM deployments
      WHERE namespace = :namespace AND job_id = :job_id
@@ -113,7 +119,7 @@ _PAGE = "SELECT namespace, id, create_index, document FROM deployments"
 COLUMNS = {"ID": "id", "Namespace": "+namespace", "JobID": "job_id", "Status": "+status"}
 
 
-class Line(NamedTuple):
+class DeploymentLine(NamedTuple):
     """A deployment in a listing."""
 
     namespace: str
@@ -122,30 +128,46 @@ class Line(NamedTuple):
     document: bytes
 
 
-def page(db: Snapshot, wish: Wish) -> Iterator[Line]:
-    """Yield deployments in the order of their making."""
+def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[DeploymentLine]:
+    """Yield deployments in creation order."""
     for row in by_creation(db, _PAGE, wish):
-        yield Line(row["namespace"], row["create_index"], row["id"], row["document"].encode())
+        yield DeploymentLine(
+            row["namespace"], row["create_index"], row["id"], row["document"].encode()
+        )
 
 
-def find(db: Snapshot, deployment_id: str) -> Deployment | None:
-    """Return a deployment."""
+def find(db: ReadSnapshot, deployment_id: str) -> Deployment | None:
+    """Return a deployment, or None."""
     row = db.one(_FIND, {"id": deployment_id})
     return msgspec.json.decode(row["document"], type=Deployment) if row else None
 
 
-def latest(db: Snapshot, namespace: str, job_id: str) -> Deployment | None:
-    """Return the newest deployment of a job."""
+def latest(db: ReadSnapshot, namespace: str, job_id: str) -> Deployment | None:
+    """Return the newest deployment of a job, or None."""
     row = db.one(_LATEST, {"namespace": namespace, "job_id": job_id})
     return msgspec.json.decode(row["document"], type=Deployment) if row else None
 
 
-def of_job(db: Snapshot, namespace: str, job_id: str) -> list[Deployment]:
+def list_for_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Deployment]:
     """Return the deployments of a job, newest first."""
     rows = db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return [msgspec.json.decode(row["document"], type=Deployment) for row in rows]
 
 
-def active(db: Snapshot) -> list[Deployment]:
-    """Return all deployments that are under way."""
+def job_page(
+    db: ReadSnapshot, namespace: str, job_id: str, wish: PageRequest
+) -> Iterator[Deployment]:
+    """Yield the deployments of a job in creation order."""
+    for row in of_job_rows(db, _JOB_PAGE, wish, namespace, job_id):
+        yield msgspec.json.decode(row["document"], type=Deployment)
+
+
+def highest_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> int:
+    """Return the index of the last change to any deployment of a job, 0 without deployments."""
+    row = db.one(_HIGHEST_OF_JOB, {"namespace": namespace, "job_id": job_id})
+    return int(row["highest"] or 0) if row else 0
+
+
+def active(db: ReadSnapshot) -> list[Deployment]:
+    """Return all active deployments."""
     return [msgspec.json.decode(row["document"], type=Deployment) for row in db.all(_ACTIVE)]

@@ -1,17 +1,19 @@
-"""Entities, and the aliases by which mounts know them."""
+"""Entities and their aliases."""
 
 import sqlite3
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.queries.pages import ALL, KeyRange
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import Alias, Entity
 from storage.writer import Transaction
 
 _FIND = "SELECT document FROM entities WHERE id = :id"
 _BY_NAME = "SELECT document FROM entities WHERE name = :name"
-_EVERY = "SELECT document FROM entities ORDER BY id"
+_EVERY = "SELECT document FROM entities WHERE id > :after ORDER BY id LIMIT :most"
+_NAMES = "SELECT name FROM entities WHERE name > :after ORDER BY name LIMIT :most"
 _PUT = """
     INSERT INTO entities (id, name, document) VALUES (:id, :name, :document)
     ON CONFLICT (id) DO UPDATE SET name = excluded.name, document = excluded.document
@@ -27,26 +29,32 @@ _PUT_ALIAS = """
        SET id = excluded.id, entity_id = excluded.entity_id, document = excluded.document
 """
 _REMOVE_ALIAS = "DELETE FROM entity_aliases WHERE id = :id"
-_EVERY_ALIAS = "SELECT document FROM entity_aliases ORDER BY id"
+_EVERY_ALIAS = "SELECT document FROM entity_aliases WHERE id > :after ORDER BY id LIMIT :most"
 
 
 def _entity(row: sqlite3.Row | None) -> Entity | None:
     return msgspec.json.decode(row["document"], type=Entity) if row else None
 
 
-def find(db: Snapshot, entity_id: str) -> Entity | None:
-    """Return an entity."""
+def find(db: ReadSnapshot, entity_id: str) -> Entity | None:
+    """Return an entity, or None."""
     return _entity(db.one(_FIND, {"id": entity_id}))
 
 
-def by_name(db: Snapshot, name: str) -> Entity | None:
-    """Return the entity of a name."""
+def by_name(db: ReadSnapshot, name: str) -> Entity | None:
+    """Return an entity by name, or None."""
     return _entity(db.one(_BY_NAME, {"name": name}))
 
 
-def every(db: Snapshot) -> list[Entity]:
-    """Return all entities, by identifier."""
-    return [msgspec.json.decode(row["document"], type=Entity) for row in db.all(_EVERY)]
+def every(db: ReadSnapshot, span: KeyRange = ALL) -> list[Entity]:
+    """Return entities, by ID."""
+    rows = db.all(_EVERY, span.values)
+    return [msgspec.json.decode(row["document"], type=Entity) for row in rows]
+
+
+def names(db: ReadSnapshot, span: KeyRange) -> list[str]:
+    """Return the sorted names of entities."""
+    return [row["name"] for row in db.all(_NAMES, span.values)]
 
 
 def put(tx: Transaction, entity: Entity) -> None:
@@ -57,27 +65,27 @@ def put(tx: Transaction, entity: Entity) -> None:
 
 
 def remove(tx: Transaction, entity_id: str) -> None:
-    """Remove an entity with its aliases."""
+    """Delete an entity with its aliases."""
     tx.execute(_REMOVE, {"id": entity_id})
     tx.touch("entities", f"entities/{entity_id}")
 
 
-# ---- aliases
+# --- aliases ---
 
 
-def alias(db: Snapshot, mount: str, name: str) -> Alias | None:
-    """Return the alias by which a mount knows a principal."""
+def alias(db: ReadSnapshot, mount: str, name: str) -> Alias | None:
+    """Return the alias of a principal in a mount, or None."""
     row = db.one(_ALIAS, {"mount": mount, "name": name})
     return msgspec.json.decode(row["document"], type=Alias) if row else None
 
 
-def alias_by_id(db: Snapshot, alias_id: str) -> Alias | None:
-    """Return an alias."""
+def alias_by_id(db: ReadSnapshot, alias_id: str) -> Alias | None:
+    """Return an alias, or None."""
     row = db.one(_ALIAS_BY_ID, {"id": alias_id})
     return msgspec.json.decode(row["document"], type=Alias) if row else None
 
 
-def aliases(db: Snapshot, entity_id: str) -> list[Alias]:
+def aliases(db: ReadSnapshot, entity_id: str) -> list[Alias]:
     """Return the aliases of an entity."""
     rows = db.all(_ALIASES, {"entity_id": entity_id})
     return [msgspec.json.decode(row["document"], type=Alias) for row in rows]
@@ -97,12 +105,13 @@ def put_alias(tx: Transaction, one: Alias) -> None:
     )
 
 
-def every_alias(db: Snapshot) -> list[Alias]:
-    """Return the aliases of all entities, by identifier."""
-    return [msgspec.json.decode(row["document"], type=Alias) for row in db.all(_EVERY_ALIAS)]
+def every_alias(db: ReadSnapshot, span: KeyRange = ALL) -> list[Alias]:
+    """Return aliases, by ID."""
+    rows = db.all(_EVERY_ALIAS, span.values)
+    return [msgspec.json.decode(row["document"], type=Alias) for row in rows]
 
 
 def remove_alias(tx: Transaction, alias_id: str) -> None:
-    """Remove an alias; its entity stays."""
+    """Delete an alias; its entity stays."""
     tx.execute(_REMOVE_ALIAS, {"id": alias_id})
     tx.touch("entities")

@@ -1,23 +1,28 @@
-"""Evaluations: what is to be done, what waits for room, what was found."""
+"""Evaluations: pending, blocked and completed ones."""
 
+import json
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from storage.queries import events
-from storage.queries.pages import Wish, by_creation
-from storage.readers import Snapshot
+from storage.queries.pages import PageRequest, by_creation, numbers_by_namespace, of_job
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.evaluation import Evaluation
 from storage.records.times import nanoseconds
 from storage.writer import Transaction
 
-ROOM = "room"  # table and topic that are touched when an allocation lets go of what it holds
+ROOM = "room"  # table and topic that change when an allocation releases resources
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """Room on a node: CPU in MHz, memory and disk in MB; all else as whoever asks for it wrote it."""
+class FreedResources(msgspec.Struct, frozen=True, kw_only=True):
+    """Resources of a node: CPU in MHz, memory and disk in MB.
+
+    Other asks have the encoding of the writer.
+    """
 
     cpu: int = 0
     memory: int = 0
@@ -25,11 +30,27 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     besides: str = ""
 
 
-NO_ROOM = Room()
+NO_ROOM = FreedResources()
+
+
+class Unreadable(Exception):
+    """The row of a pending evaluation cannot be decoded, because another program changed it."""
+
+    def __init__(self, eval_id: str, reason: object) -> None:
+        super().__init__(f"the row of the evaluation cannot be read: {reason}")
+        self.eval_id = eval_id
+
+
+def _of(row: sqlite3.Row, eval_id: str) -> Evaluation:
+    """Return the evaluation of a row. Raises `Unreadable`."""
+    try:
+        return msgspec.json.decode(row["document"], type=Evaluation)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Unreadable(eval_id, error) from error
 
 
 def topics(evaluation: Evaluation) -> tuple[str, str]:
-    """Return the topics on which a change of this evaluation is published."""
+    """Return the topics of changes to this evaluation."""
     return (
         f"evaluations/{evaluation.id}",
         job_topic(evaluation.namespace, evaluation.job_id),
@@ -37,7 +58,7 @@ def topics(evaluation: Evaluation) -> tuple[str, str]:
 
 
 def job_topic(namespace: str, job_id: str) -> str:
-    """Return the topic on which changes of a job's evaluations are published."""
+    """Return the topic of changes to a job's evaluations."""
     return f"job-evaluations/{namespace}/{job_id}"
 
 
@@ -58,11 +79,13 @@ _PUT = """
 """
 
 
-def put(tx: Transaction, evaluation: Evaluation, now: int, needs: Room = NO_ROOM) -> Evaluation:
-    """Store a new evaluation, or the new state of one; return it with its indexes and times.
+def put(
+    tx: Transaction, evaluation: Evaluation, now: int, needs: FreedResources = NO_ROOM
+) -> Evaluation:
+    """Store an evaluation, a new one with create index 0; return it with indexes and times.
 
-    A new one has create index 0. `needs` is the least room that can help a blocked one. The caller
-    calls `job_status.settle` afterwards.
+    `needs` are the smallest resources with which a blocked one can make progress. The caller calls
+    `job_status.settle` afterwards.
     """
     new = not evaluation.create_index
     stored = msgspec.structs.replace(
@@ -108,40 +131,46 @@ def put(tx: Transaction, evaluation: Evaluation, now: int, needs: Room = NO_ROOM
     return stored
 
 
-_FIND = "SELECT document FROM evaluations WHERE id = :id"
+_FIND = "SELECT CAST(document AS BLOB) AS document FROM evaluations WHERE id = :id"
 _REQUEST = "SELECT request_id FROM evaluations WHERE id = :id"
 
 
-def find(db: Snapshot, eval_id: str) -> Evaluation | None:
-    """Return an evaluation."""
+def find(db: ReadSnapshot, eval_id: str) -> Evaluation | None:
+    """Return an evaluation, or None. Raises `Unreadable`."""
     row = db.one(_FIND, {"id": eval_id})
-    return msgspec.json.decode(row["document"], type=Evaluation) if row else None
+    return _of(row, eval_id) if row else None
 
 
-def request_id(db: Snapshot, eval_id: str) -> str:
-    """Return the id of the request that an evaluation goes back to; empty for none."""
+def request_id(db: ReadSnapshot, eval_id: str) -> str:
+    """Return the ID of the request that caused an evaluation; empty for none."""
     row = db.one(_REQUEST, {"id": eval_id})
     return str(row["request_id"]) if row else ""
 
 
-def wire(db: Snapshot, eval_id: str) -> tuple[bytes, int] | None:
+def wire_document(db: ReadSnapshot, eval_id: str) -> tuple[bytes, int] | None:
     """Return an evaluation as JSON, and the index of its last change."""
     row = db.one("SELECT document, modify_index FROM evaluations WHERE id = :id", {"id": eval_id})
     return (row["document"].encode(), row["modify_index"]) if row else None
 
 
-# ---- what is to be done --------------------------------------------------------------------
+# --- pending and blocked evaluations ---
 
-# A million may be ready: of both kinds only the head is read, in the order of an index.
+# There may be a million pending evaluations. Only the head of each kind is read, in index order.
+# The job types of an evaluation, if an operator restricts the workers. A row that cannot be decoded is
+# chosen, so that its fence names it.
+_OF_TYPES = """
+       AND CASE WHEN json_valid(document)
+                THEN document ->> '$.Type' IN (SELECT value FROM json_each(:types))
+                ELSE 1 END"""
 _READY = """
-    SELECT priority, create_index, document FROM evaluations
-     WHERE status = 'pending' AND wait_until = 0
+    SELECT id, priority, create_index, CAST(document AS BLOB) AS document FROM evaluations
+     WHERE status = 'pending' AND wait_until = 0 {}
   ORDER BY priority DESC, create_index
      LIMIT :most
 """
 _DUE = """
-    SELECT priority, create_index, document FROM evaluations
-     WHERE status = 'pending' AND wait_until > 0 AND wait_until <= :now
+    SELECT id, priority, create_index, CAST(document AS BLOB) AS document FROM evaluations
+     WHERE status = 'pending' AND wait_until > 0 AND wait_until <= :now {}
   ORDER BY wait_until
      LIMIT :most
 """
@@ -151,31 +180,45 @@ _NEXT_TIME = """
 """
 
 
-def ready(db: Snapshot, now: int, most: int = 1) -> list[Evaluation]:
-    """Return the most urgent evaluations whose time has come: by priority, then by age.
+def runnable(
+    db: ReadSnapshot,
+    now: int,
+    most: int = 1,
+    types: Sequence[str] | None = None,
+    held: frozenset[str] = frozenset(),
+) -> list[Evaluation]:
+    """Return the most urgent pending evaluations that are due: by priority, then by age.
 
-    Of those that waited for their time, the ones that have been due longest are looked at.
+    Of the delayed ones, those due longest are considered. `types` excludes jobs of other types, and
+    `held` excludes evaluations among the first `most`. Raises `Unreadable`.
     """
-    rows = [*db.all(_READY, {"most": most}), *db.all(_DUE, {"now": now, "most": most})]
+    asked = {"most": most, "now": now, "types": json.dumps(types)}
+    condition = "" if types is None else _OF_TYPES
+    rows = [*db.all(_READY.format(condition), asked), *db.all(_DUE.format(condition), asked)]
     rows.sort(key=lambda row: (-row["priority"], row["create_index"]))
-    return [msgspec.json.decode(row["document"], type=Evaluation) for row in rows[:most]]
+    return [_of(row, row["id"]) for row in rows[:most] if row["id"] not in held]
 
 
-def next_time(db: Snapshot, now: int) -> int | None:
-    """Return when the next evaluation that waits for its time becomes ready."""
+def next_time(db: ReadSnapshot, now: int) -> int | None:
+    """Return the time at which the next delayed evaluation is due, or None."""
     row = db.one(_NEXT_TIME, {"now": now})
     return row["at"] if row else None
 
 
+_NEWEST = """
+    SELECT document FROM evaluations
+     WHERE namespace = :namespace AND job_id = :job_id
+  ORDER BY modify_index DESC
+     LIMIT 1
+"""
 _UNFINISHED = """
     SELECT document FROM evaluations
      WHERE namespace = :namespace AND job_id = :job_id AND status IN ('pending', 'blocked')
   ORDER BY create_index
 """
-# A blocked evaluation is worth another look when room that may be enough has been freed, or a node
-# has changed, since the last one. Children of one job all need the same: so what does not fit is
-# passed over a need at a time, and not an evaluation at a time. Without any need in particular,
-# only another node can help.
+# A blocked evaluation is tried again after sufficient resources were freed, or after a node has
+# changed. Children of one job have equal needs, so the search skips one need at a time instead of
+# one evaluation. Evaluations without needs only depend on changes of nodes.
 _NEED = """
     SELECT needs_memory AS memory, needs_cpu AS cpu, needs_disk AS disk, needs_besides AS besides,
            priority
@@ -184,7 +227,7 @@ _NEED = """
   ORDER BY needs_memory, needs_cpu, needs_disk, needs_besides, priority DESC
      LIMIT 1
 """
-# One comparison of all of them at once would read every row that is equal to the last one.
+# A single comparison of all columns would read every row that equals the last one.
 _NEXT_NEEDS = (
     _NEED.format(
         "needs_memory = :memory AND needs_cpu = :cpu AND needs_disk = :disk"
@@ -195,56 +238,96 @@ _NEXT_NEEDS = (
     _NEED.format("needs_memory > :memory"),
 )
 _NEXT_BLOCKED = """
-    SELECT priority, create_index, document FROM evaluations
+    SELECT id, priority, create_index, CAST(document AS BLOB) AS document FROM evaluations
      WHERE status = 'blocked'
        AND needs_memory = :memory AND needs_cpu = :cpu AND needs_disk = :disk
        AND needs_besides = :besides
        AND tried_index < :since
+       AND id NOT IN (SELECT value FROM json_each(:held)) {}
   ORDER BY priority DESC, create_index
      LIMIT 1
 """
 
 
-def unfinished(db: Snapshot, namespace: str, job_id: str) -> list[Evaluation]:
-    """Return the evaluations of a job that are pending or blocked, oldest first."""
+def newest(db: ReadSnapshot, namespace: str, job_id: str) -> Evaluation | None:
+    """Return the evaluation of a job that changed last, or None."""
+    row = db.one(_NEWEST, {"namespace": namespace, "job_id": job_id})
+    return msgspec.json.decode(row["document"], type=Evaluation) if row else None
+
+
+def unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> list[Evaluation]:
+    """Return the pending and blocked evaluations of a job, oldest first."""
     rows = db.all(_UNFINISHED, {"namespace": namespace, "job_id": job_id})
     return [msgspec.json.decode(row["document"], type=Evaluation) for row in rows]
 
 
-def any_blocked(db: Snapshot) -> bool:
-    """Tell whether any evaluation waits for room."""
+_LATEST = """
+    SELECT document FROM evaluations INDEXED BY evaluations_by_job
+     WHERE namespace = :namespace AND job_id = :job_id
+  ORDER BY modify_index DESC
+     LIMIT 1
+"""
+
+
+def latest(db: ReadSnapshot, namespace: str, job_id: str) -> Evaluation | None:
+    """Return the evaluation of a job that changed last, or None."""
+    row = db.one(_LATEST, {"namespace": namespace, "job_id": job_id})
+    return msgspec.json.decode(row["document"], type=Evaluation) if row else None
+
+
+def any_blocked(db: ReadSnapshot) -> bool:
+    """Return whether any evaluation is blocked."""
     return db.one("SELECT 1 FROM evaluations WHERE status = 'blocked' LIMIT 1") is not None
 
 
-def next_blocked(db: Snapshot, fits: Callable[[Room, int], bool]) -> Evaluation | None:
-    """Return the most urgent evaluation that may fit now, of those not tried since something changed.
+def next_blocked(
+    db: ReadSnapshot,
+    fits: Callable[[FreedResources, int], bool],
+    types: Sequence[str] | None = None,
+    held: frozenset[str] = frozenset(),
+) -> Evaluation | None:
+    """Return the most urgent blocked evaluation that may fit, not tried since the last change.
 
-    `fits` tells whether there is room for a need, given the highest priority of those that have it.
+    `fits` returns whether capacity is sufficient for a need, given the highest priority of its
+    evaluations. `types` excludes jobs of other types, and `held` excludes evaluations. Raises
+    `Unreadable`.
     """
     nodes_index = db.table_index("nodes")
     room_index = max(nodes_index, db.table_index(ROOM))
+    condition = "" if types is None else _OF_TYPES
     found = []
     for need, priority in _needs(db):
         since = nodes_index if need == NO_ROOM else room_index
-        untried = db.all(_NEXT_BLOCKED, {**msgspec.structs.asdict(need), "since": since})
+        asked = {
+            **msgspec.structs.asdict(need),
+            "since": since,
+            "held": json.dumps(sorted(held)),
+            "types": json.dumps(types),
+        }
+        untried = db.all(_NEXT_BLOCKED.format(condition), asked)
         if untried and (need == NO_ROOM or fits(need, priority)):
             found += untried
     if not found:
         return None
     best = min(found, key=lambda row: (-row["priority"], row["create_index"]))
-    return msgspec.json.decode(best["document"], type=Evaluation)
+    return _of(best, best["id"])
 
 
-def _needs(db: Snapshot) -> Iterator[tuple[Room, int]]:
-    """Yield each need that anything blocked has, the smallest first, with the highest priority."""
+def _needs(db: ReadSnapshot) -> Iterator[tuple[FreedResources, int]]:
+    """Yield the distinct needs of blocked evaluations, smallest first.
+
+    Each comes with the highest priority of its evaluations.
+    """
     key: dict[str, int | str] = {"memory": -1, "cpu": 0, "disk": 0, "besides": ""}
     while (row := next(filter(None, (db.one(sql, key) for sql in _NEXT_NEEDS)), None)) is not None:
-        need = Room(cpu=row["cpu"], memory=row["memory"], disk=row["disk"], besides=row["besides"])
+        need = FreedResources(
+            cpu=row["cpu"], memory=row["memory"], disk=row["disk"], besides=row["besides"]
+        )
         key = msgspec.structs.asdict(need)
         yield need, row["priority"]
 
 
-# ---- listings ---------------------------------------------------------------------------------
+# --- listings ---
 
 _PAGE = "SELECT namespace, id, create_index, document FROM evaluations"
 COLUMNS = {
@@ -254,14 +337,16 @@ COLUMNS = {
     "Status": "+status",
     "DeploymentID": "deployment_id",
 }
-_JOB_LIST = """
-    SELECT document, modify_index FROM evaluations
+_HIGHEST_OF_JOB = """
+    SELECT max(modify_index) AS highest FROM evaluations
      WHERE namespace = :namespace AND job_id = :job_id
-  ORDER BY create_index DESC, id
 """
 
 
-class Line(NamedTuple):
+_NUMBERS = "SELECT namespace, count(*) AS number FROM evaluations"
+
+
+class EvaluationLine(NamedTuple):
     """An evaluation in a listing."""
 
     namespace: str
@@ -270,22 +355,36 @@ class Line(NamedTuple):
     document: bytes
 
 
-def page(db: Snapshot, wish: Wish) -> Iterator[Line]:
-    """Yield evaluations in the order of their making."""
-    for row in by_creation(db, _PAGE, wish):
-        yield Line(row["namespace"], row["create_index"], row["id"], row["document"].encode())
+def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[EvaluationLine]:
+    """Yield evaluations in creation order."""
+    return map(_line, by_creation(db, _PAGE, wish))
 
 
-def job_list(db: Snapshot, namespace: str, job_id: str) -> tuple[list[bytes], int]:
-    """Return a job's evaluations as JSON, newest first, and the highest index among them."""
-    rows = db.all(_JOB_LIST, {"namespace": namespace, "job_id": job_id})
-    return (
-        [row["document"].encode() for row in rows],
-        max((row["modify_index"] for row in rows), default=0),
+def numbers(db: ReadSnapshot, wish: PageRequest) -> dict[str, int]:
+    """Return the number of evaluations per namespace."""
+    return numbers_by_namespace(db, _NUMBERS, wish)
+
+
+def job_page(
+    db: ReadSnapshot, namespace: str, job_id: str, wish: PageRequest
+) -> Iterator[EvaluationLine]:
+    """Yield the evaluations of a job in creation order."""
+    return map(_line, of_job(db, _PAGE, wish, namespace, job_id))
+
+
+def _line(row: sqlite3.Row) -> EvaluationLine:
+    return EvaluationLine(
+        row["namespace"], row["create_index"], row["id"], row["document"].encode()
     )
 
 
-# ---- forgetting -------------------------------------------------------------------------------
+def highest_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> int:
+    """Return the index of the last change to any evaluation of a job, 0 without evaluations."""
+    row = db.one(_HIGHEST_OF_JOB, {"namespace": namespace, "job_id": job_id})
+    return int(row["highest"] or 0) if row else 0
+
+
+# --- deletion ---
 
 _REMOVABLE = """
     SELECT e.document FROM evaluations e
@@ -298,8 +397,8 @@ _IN_ORDER = " ORDER BY e.create_index, e.id"
 _REMOVE = "DELETE FROM evaluations WHERE id IN (SELECT value FROM json_each(:ids))"
 
 
-def removable(db: Snapshot, ids: Sequence[str] | None = None) -> Iterator[Evaluation]:
-    """Yield the evaluations of which no allocation still runs; of all, or of `ids` alone, by age."""
+def removable(db: ReadSnapshot, ids: Sequence[str] | None = None) -> Iterator[Evaluation]:
+    """Yield evaluations without non-terminal allocations: all, or those in `ids`, by age."""
     chosen = _REMOVABLE + (_OF_IDS if ids is not None else "") + _IN_ORDER
     values = {} if ids is None else {"ids": msgspec.json.encode(ids).decode()}
     for row in db.each(chosen, values):
@@ -307,6 +406,6 @@ def removable(db: Snapshot, ids: Sequence[str] | None = None) -> Iterator[Evalua
 
 
 def remove(tx: Transaction, ids: Sequence[str]) -> None:
-    """Remove evaluations. The caller calls `job_status.settle` for their jobs afterwards."""
+    """Delete evaluations. The caller calls `job_status.settle` for their jobs afterwards."""
     tx.execute(_REMOVE, {"ids": msgspec.json.encode(ids).decode()})
     tx.touch("evaluations")

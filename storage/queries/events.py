@@ -1,13 +1,13 @@
-"""The event table: what changed, in order.
+"""The event stream: changes in order.
 
-Numbers have no gaps: a reader who has seen one knows which comes next, and so that some are gone.
+Event numbers have no gaps, so a reader knows the next one and detects deleted events.
 """
 
 import sqlite3
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction
 
 TOPIC = "events"  # published with every event
@@ -29,7 +29,7 @@ def add(
     namespace: str = "",
     filter_keys: tuple[str, ...] = (),
 ) -> None:
-    """Append an event: an object of this topic changed; `payload` is a JSON object."""
+    """Append an event about an object of this topic; `payload` is a JSON object."""
     tx.execute(
         _ADD,
         {
@@ -45,10 +45,10 @@ def add(
     tx.publish(TOPIC)
 
 
-# ---- reading ------------------------------------------------------------------------------------
+# --- queries ---
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table; the payload is a JSON object."""
 
     number: int
@@ -80,32 +80,32 @@ _AFTER = """
 _ANY = 2**63 - 1
 
 
-def newest(db: Snapshot) -> int:
-    """Return the number of the newest event, 0 when there is none."""
+def newest(db: ReadSnapshot) -> int:
+    """Return the number of the newest event, 0 without events."""
     row = db.one(_NEWEST)
     return int(row["number"]) if row else 0
 
 
-def before_index(db: Snapshot, index: int) -> int:
-    """Return the number after which the events of this index and later ones stand."""
+def before_index(db: ReadSnapshot, index: int) -> int:
+    """Return the number of the last event before an index."""
     row = db.one(_FIRST_AT, {"index": index})
     return int(row["number"]) - 1 if row else newest(db)
 
 
-def before_last(db: Snapshot, count: int) -> int:
-    """Return the number after which the last events stand: about `count`, whole writes."""
+def before_last(db: ReadSnapshot, count: int) -> int:
+    """Return the number before the last `count` events, rounded to whole writes."""
     row = db.one(_INDEX_AT, {"number": newest(db) - count + 1})
     return before_index(db, row["write_index"]) if row else 0
 
 
-def after(db: Snapshot, number: int, most: int) -> list[Event]:
-    """Return the events after a number: about `most`, so many that the last write is whole."""
+def after(db: ReadSnapshot, number: int, most: int) -> list[StoredEvent]:
+    """Return about `most` events after a number, rounded to whole writes."""
     rows = db.all(_AFTER, {"after": number, "most": most, "any": _ANY})
     return [_from(row) for row in rows]
 
 
-def _from(row: sqlite3.Row) -> Event:
-    return Event(
+def _from(row: sqlite3.Row) -> StoredEvent:
+    return StoredEvent(
         number=row["number"],
         index=row["write_index"],
         topic=row["topic"],
@@ -117,12 +117,12 @@ def _from(row: sqlite3.Row) -> Event:
     )
 
 
-def collected(db: Snapshot) -> int:
-    """Return the highest index of which events have been removed, 0 when none has."""
+def collected(db: ReadSnapshot) -> int:
+    """Return the highest index with deleted events, 0 without any."""
     return db.table_index(_COLLECTED)
 
 
-# ---- forgetting ---------------------------------------------------------------------------------
+# --- deletion ---
 
 _LAST_OF = """
     SELECT number FROM events WHERE write_index <= :index ORDER BY write_index DESC, number DESC LIMIT 1
@@ -144,9 +144,9 @@ _TRIM = """
 
 
 def trim(tx: Transaction, kept: int, most: int, index: int = 0) -> int:
-    """Remove events, the oldest first, at most `most`; return how many.
+    """Delete the oldest events, up to `most`; return their number.
 
-    Those beyond the newest `kept` go, and those of an index and earlier ones.
+    These are events beyond the newest `kept`, or up to an index.
     """
     old = tx.one(_LAST_OF, {"index": index})
     values = {"last": max(newest(tx) - kept, old["number"] if old else 0), "most": most}

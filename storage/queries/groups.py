@@ -1,18 +1,20 @@
-"""Groups of entities, their members, and the aliases by which mounts know them."""
+"""Identity groups, their members, and their aliases."""
 
 import sqlite3
 from collections.abc import Iterable
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.queries.pages import KeyRange
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import Group, GroupAlias
 from storage.writer import Transaction
 
 _FIND = "SELECT document FROM identity_groups WHERE id = :id"
 _BY_NAME = "SELECT document FROM identity_groups WHERE name = :name"
-_EVERY = "SELECT document FROM identity_groups ORDER BY name"
+_EVERY = "SELECT document FROM identity_groups WHERE id > :after ORDER BY id LIMIT :most"
+_NAMES = "SELECT name FROM identity_groups WHERE name > :after ORDER BY name LIMIT :most"
 _PUT = """
     INSERT INTO identity_groups (id, name, document) VALUES (:id, :name, :document)
     ON CONFLICT (id) DO UPDATE SET name = excluded.name, document = excluded.document
@@ -39,7 +41,11 @@ _REMOVE_MEMBER = "DELETE FROM identity_group_members WHERE member = :member AND 
 _ALIAS = "SELECT document FROM identity_group_aliases WHERE id = :id"
 _ALIAS_OF_GROUP = "SELECT document FROM identity_group_aliases WHERE group_id = :id"
 _ALIAS_BY_NAME = "SELECT document FROM identity_group_aliases WHERE mount = :mount AND name = :name"
-_ALIASES = "SELECT document FROM identity_group_aliases ORDER BY id"
+_ALIASES = """
+    SELECT document FROM identity_group_aliases
+     WHERE id > :after
+  ORDER BY id LIMIT :most
+"""
 _OF_MOUNT = "SELECT document FROM identity_group_aliases WHERE mount = :mount"
 _PUT_ALIAS = """
     INSERT INTO identity_group_aliases (mount, name, id, group_id, document)
@@ -56,19 +62,25 @@ def _alias(row: sqlite3.Row | None) -> GroupAlias | None:
     return msgspec.json.decode(row["document"], type=GroupAlias) if row else None
 
 
-def find(db: Snapshot, group_id: str) -> Group | None:
-    """Return a group."""
+def find(db: ReadSnapshot, group_id: str) -> Group | None:
+    """Return a group, or None."""
     return _group(db.one(_FIND, {"id": group_id}))
 
 
-def by_name(db: Snapshot, name: str) -> Group | None:
-    """Return the group of a name."""
+def by_name(db: ReadSnapshot, name: str) -> Group | None:
+    """Return a group by name, or None."""
     return _group(db.one(_BY_NAME, {"name": name}))
 
 
-def every(db: Snapshot) -> list[Group]:
-    """Return all groups, by name."""
-    return [msgspec.json.decode(row["document"], type=Group) for row in db.all(_EVERY)]
+def every(db: ReadSnapshot, span: KeyRange) -> list[Group]:
+    """Return groups, by ID."""
+    rows = db.all(_EVERY, span.values)
+    return [msgspec.json.decode(row["document"], type=Group) for row in rows]
+
+
+def names(db: ReadSnapshot, span: KeyRange) -> list[str]:
+    """Return the sorted names of groups."""
+    return [row["name"] for row in db.all(_NAMES, span.values)]
 
 
 def put(tx: Transaction, group: Group) -> None:
@@ -79,7 +91,7 @@ def put(tx: Transaction, group: Group) -> None:
 
 
 def remove(tx: Transaction, group_id: str) -> None:
-    """Remove a group; its members stay."""
+    """Delete a group; its members stay."""
     tx.execute(_REMOVE, {"id": group_id})
     tx.touch("identity_groups", f"identity-groups/{group_id}")
 
@@ -87,41 +99,41 @@ def remove(tx: Transaction, group_id: str) -> None:
 # --- members ---
 
 
-def members(db: Snapshot, group_id: str, *, are_groups: bool) -> list[str]:
-    """Return the identifiers of the entities, or of the groups, within a group."""
+def members(db: ReadSnapshot, group_id: str, *, are_groups: bool) -> list[str]:
+    """Return the IDs of the entities, or of the groups, in a group."""
     rows = db.all(_MEMBERS, {"id": group_id, "is_group": are_groups})
     return [row["member"] for row in rows]
 
 
-def parents(db: Snapshot, member: str) -> list[str]:
-    """Return the identifiers of the groups of which an entity or group is a direct member."""
+def parents(db: ReadSnapshot, member: str) -> list[str]:
+    """Return the IDs of the groups that an entity or group is a direct member of."""
     return [row["group_id"] for row in db.all(_PARENTS, {"id": member})]
 
 
-def above(db: Snapshot, member: str) -> list[Group]:
-    """Return all groups of an entity or group, those above its own groups as well."""
+def above(db: ReadSnapshot, member: str) -> list[Group]:
+    """Return all groups of an entity or group, including indirect ones."""
     rows = db.all(_ABOVE, {"id": member})
     return [msgspec.json.decode(row["document"], type=Group) for row in rows]
 
 
-def policies(db: Snapshot, entity_id: str) -> list[str]:
-    """Return the names of the policies that an entity has by its groups."""
+def policies(db: ReadSnapshot, entity_id: str) -> list[str]:
+    """Return the names of an entity's policies from its groups."""
     return sorted({name for group in above(db, entity_id) for name in group.policies})
 
 
 def add_member(tx: Transaction, group_id: str, member: str, *, is_group: bool) -> bool:
-    """Add a member to a group; return whether it was none before."""
+    """Add a member to a group; return whether it is new."""
     given = {"id": group_id, "member": member, "is_group": is_group}
     return bool(tx.execute(_ADD_MEMBER, given))
 
 
 def remove_member(tx: Transaction, group_id: str, member: str) -> bool:
-    """Remove a member from a group; return whether it was one."""
+    """Remove a member from a group; return whether it was a member."""
     return bool(tx.execute(_REMOVE_MEMBER, {"id": group_id, "member": member}))
 
 
 def set_members(tx: Transaction, group_id: str, wanted: Iterable[str], *, are_groups: bool) -> None:
-    """Make these the members of one kind."""
+    """Replace the members of one kind."""
     names = set(wanted)
     for gone in set(members(tx, group_id, are_groups=are_groups)) - names:
         remove_member(tx, group_id, gone)
@@ -132,36 +144,37 @@ def set_members(tx: Transaction, group_id: str, wanted: Iterable[str], *, are_gr
 # --- aliases ---
 
 
-def alias(db: Snapshot, alias_id: str) -> GroupAlias | None:
-    """Return an alias."""
+def alias(db: ReadSnapshot, alias_id: str) -> GroupAlias | None:
+    """Return an alias, or None."""
     return _alias(db.one(_ALIAS, {"id": alias_id}))
 
 
-def alias_of(db: Snapshot, group_id: str) -> GroupAlias | None:
-    """Return the alias of a group."""
+def alias_of(db: ReadSnapshot, group_id: str) -> GroupAlias | None:
+    """Return the alias of a group, or None."""
     return _alias(db.one(_ALIAS_OF_GROUP, {"id": group_id}))
 
 
-def alias_by_name(db: Snapshot, mount: str, name: str) -> GroupAlias | None:
-    """Return the alias that a mount's tokens call by this name."""
+def alias_by_name(db: ReadSnapshot, mount: str, name: str) -> GroupAlias | None:
+    """Return the alias with this name in a mount's tokens, or None."""
     return _alias(db.one(_ALIAS_BY_NAME, {"mount": mount, "name": name}))
 
 
-def aliases(db: Snapshot) -> list[GroupAlias]:
-    """Return all aliases."""
-    return [msgspec.json.decode(row["document"], type=GroupAlias) for row in db.all(_ALIASES)]
+def aliases(db: ReadSnapshot, span: KeyRange) -> list[GroupAlias]:
+    """Return aliases, by ID."""
+    rows = db.all(_ALIASES, span.values)
+    return [msgspec.json.decode(row["document"], type=GroupAlias) for row in rows]
 
 
-def aliases_of_mount(db: Snapshot, mount: str) -> list[GroupAlias]:
+def aliases_of_mount(db: ReadSnapshot, mount: str) -> list[GroupAlias]:
     """Return the aliases of a mount."""
     rows = db.all(_OF_MOUNT, {"mount": mount})
     return [msgspec.json.decode(row["document"], type=GroupAlias) for row in rows]
 
 
 def put_alias(tx: Transaction, one: GroupAlias) -> None:
-    """Store an alias in the place of the one with its identifier.
+    """Store an alias; it replaces the one with its ID.
 
-    Members go with an alias that is replaced: the next logins say who belongs to the new one.
+    Members of a replaced alias are deleted: later logins determine the members of the new one.
     """
     tx.execute(_REMOVE_ALIAS, {"id": one.id})
     document = encode(one).decode()
@@ -171,6 +184,6 @@ def put_alias(tx: Transaction, one: GroupAlias) -> None:
 
 
 def remove_alias(tx: Transaction, alias_id: str) -> None:
-    """Remove an alias, and the members that logins have made by it."""
+    """Delete an alias, and the members that logins added through it."""
     tx.execute(_REMOVE_ALIAS, {"id": alias_id})
     tx.touch("identity_groups")

@@ -1,8 +1,9 @@
-"""What is set up for login methods: configuration and roles. All of it goes with its mount."""
+"""Configurations and roles of auth methods. They are deleted with their mount."""
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.queries.pages import ALL, KeyRange
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import LoginRole, MethodConfig
 from storage.writer import Transaction
@@ -15,7 +16,11 @@ _PUT_CONFIG = """
 _REMOVE_CONFIG = "DELETE FROM method_configs WHERE mount = :mount"
 _CONFIGURED = "SELECT mount FROM method_configs ORDER BY mount"
 _ROLE = "SELECT document FROM login_roles WHERE mount = :mount AND name = :name"
-_ROLE_NAMES = "SELECT name FROM login_roles WHERE mount = :mount ORDER BY name"
+_ROLE_NAMES = """
+    SELECT name FROM login_roles
+     WHERE mount = :mount AND name > :after
+  ORDER BY name LIMIT :most
+"""
 _PUT_ROLE = """
     INSERT INTO login_roles (mount, name, document) VALUES (:mount, :name, :document)
     ON CONFLICT (mount, name) DO UPDATE SET document = excluded.document
@@ -23,14 +28,14 @@ _PUT_ROLE = """
 _REMOVE_ROLE = "DELETE FROM login_roles WHERE mount = :mount AND name = :name"
 
 
-def config(db: Snapshot, mount: str) -> MethodConfig | None:
-    """Return the configuration of the mount with this accessor."""
+def config(db: ReadSnapshot, mount: str) -> MethodConfig | None:
+    """Return the configuration of the mount with this accessor, or None."""
     row = db.one(_CONFIG, {"mount": mount})
     return msgspec.json.decode(row["document"], type=MethodConfig) if row else None
 
 
-def configured(db: Snapshot) -> list[str]:
-    """Return the accessors of all mounts that have a configuration."""
+def configured(db: ReadSnapshot) -> list[str]:
+    """Return the accessors of all mounts with a configuration."""
     return [row["mount"] for row in db.all(_CONFIGURED)]
 
 
@@ -41,20 +46,20 @@ def put_config(tx: Transaction, mount: str, document: MethodConfig) -> None:
 
 
 def remove_config(tx: Transaction, mount: str) -> None:
-    """Remove a configuration."""
+    """Delete a configuration."""
     tx.execute(_REMOVE_CONFIG, {"mount": mount})
     tx.touch("method_configs", f"method-configs/{mount}")
 
 
-def role(db: Snapshot, mount: str, name: str) -> LoginRole | None:
-    """Return a role by its name in lower case."""
+def role(db: ReadSnapshot, mount: str, name: str) -> LoginRole | None:
+    """Return the role with this name, or None. Names are in lower case."""
     row = db.one(_ROLE, {"mount": mount, "name": name})
     return msgspec.json.decode(row["document"], type=LoginRole) if row else None
 
 
-def role_names(db: Snapshot, mount: str) -> list[str]:
-    """Return the names of all roles of a mount, in order."""
-    return [row["name"] for row in db.all(_ROLE_NAMES, {"mount": mount})]
+def role_names(db: ReadSnapshot, mount: str, span: KeyRange = ALL) -> list[str]:
+    """Return the sorted names of a mount's roles."""
+    return [row["name"] for row in db.all(_ROLE_NAMES, {"mount": mount, **span.values})]
 
 
 def put_role(tx: Transaction, mount: str, name: str, document: LoginRole) -> None:
@@ -65,6 +70,6 @@ def put_role(tx: Transaction, mount: str, name: str, document: LoginRole) -> Non
 
 
 def remove_role(tx: Transaction, mount: str, name: str) -> None:
-    """Remove a role."""
+    """Delete a role."""
     tx.execute(_REMOVE_ROLE, {"mount": mount, "name": name})
     tx.touch("login_roles", f"login-roles/{mount}/{name}")

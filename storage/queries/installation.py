@@ -1,17 +1,17 @@
-"""Which installation this is."""
+"""The identity of this installation."""
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 
 _CLUSTER = "SELECT cluster_id FROM store"
 
 
-def cluster_id(db: Snapshot) -> str:
-    """Return the identifier that this installation got when its file was made."""
+def cluster_id(db: ReadSnapshot) -> str:
+    """Return the cluster ID, assigned when the store was created."""
     row = db.one(_CLUSTER)
     return str(row["cluster_id"]) if row else ""
 
 
-def created_at(db: Snapshot) -> int:
-    """Return when the file was made."""
+def created_at(db: ReadSnapshot) -> int:
+    """Return the creation time of the store."""
     row = db.one("SELECT created_at FROM store")
     return int(row["created_at"]) if row else 0

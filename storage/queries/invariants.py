@@ -1,6 +1,7 @@
-"""What must be true of the file whatever has happened: each rule with the query that finds what breaks it.
+"""Invariants of the store: each rule with a query that finds violations.
 
-A rule's query gives a row, with one column that names the offender, for each thing that breaks it.
+The query of a rule returns one row with one column, the identifier of the object, for each
+violation.
 """
 
 from collections.abc import Iterator
@@ -8,8 +9,8 @@ from collections.abc import Iterator
 import msgspec
 
 from storage.queries import job_status, jobs, periodic, scaling, submissions
-from storage.readers import Snapshot
-from storage.records.allocation import Client, DeploymentHealth, Desired, Placement
+from storage.read_pool import ReadSnapshot
+from storage.records.allocation import ClientState, DeploymentHealth, DesiredState, Placement
 from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation
 from storage.records.job import Job, Submission
@@ -179,8 +180,8 @@ RULES = {
 }
 
 
-def broken(db: Snapshot) -> Iterator[str]:
-    """Yield what breaks a rule, in words."""
+def find_violations(db: ReadSnapshot) -> Iterator[str]:
+    """Yield a description of each violation."""
     for rule, query in RULES.items():
         for row in db.all(query):
             yield f"{rule}: not so for {row[0]}"
@@ -189,8 +190,8 @@ def broken(db: Snapshot) -> Iterator[str]:
     yield from _unreadable(db)
 
 
-def _unsettled(db: Snapshot) -> Iterator[str]:
-    """Yield jobs whose stored status or counts are not what follows from what belongs to them."""
+def _unsettled(db: ReadSnapshot) -> Iterator[str]:
+    """Yield jobs whose stored status or summary differs from the computed one."""
     for row in db.all("SELECT * FROM jobs"):
         if row["status"] != job_status.status_of(db, row):
             yield f"a job's status follows from what belongs to it: not so for {row['id']}"
@@ -198,7 +199,7 @@ def _unsettled(db: Snapshot) -> Iterator[str]:
             yield f"a job's counts follow from what belongs to it: not so for {row['id']}"
 
 
-def _not_followed(db: Snapshot) -> Iterator[str]:
+def _not_followed(db: ReadSnapshot) -> Iterator[str]:
     for row in db.all("SELECT namespace, id FROM jobs"):
         key = (row["namespace"], row["id"])
         job = jobs.current(db, *key)
@@ -213,16 +214,16 @@ _DOCUMENTS: tuple[tuple[str, str, type], ...] = (
     ("scaling_events", "document", ScalingEvent),
     ("evaluations", "document", Evaluation),
     ("allocations", "placement", Placement),
-    ("allocations", "desired", Desired),
-    ("allocations", "client", Client),
+    ("allocations", "desired", DesiredState),
+    ("allocations", "client", ClientState),
     ("allocations", "health", DeploymentHealth),
     ("deployments", "document", Deployment),
     ("nodes", "document", Node),
 )
 
 
-def _unreadable(db: Snapshot) -> Iterator[str]:
-    """Yield documents that are not what their table holds."""
+def _unreadable(db: ReadSnapshot) -> Iterator[str]:
+    """Yield documents that do not decode as the record type of their table."""
     for table, column, record in _DOCUMENTS:
         for row in db.all(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):
             try:

@@ -1,13 +1,13 @@
-"""Jobs as lists and counts show them: lines, changes, children."""
+"""Job listings: lines, changes and children."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storage.queries.pages import Wish
-from storage.readers import Snapshot, selection
+from storage.queries.pages import PageRequest, by_namespace
+from storage.read_pool import ReadSnapshot
 
-# A job's counts are joined by SQLite, in one call: a chain of || takes half as long again. Counts of
-# children change with each step of each child: they are columns, not text.
+# SQLite joins the counts in one call: a chain of || takes 50 % longer. Counts of children are
+# columns, because each step of each child changes them.
 _COUNTS_FORM = (
     '%s,"Children":{"Pending":%d,"Running":%d,"Dead":%d},"CreateIndex":%d,"ModifyIndex":%d}'
 )
@@ -22,8 +22,8 @@ _SUMMARY = f"""
 """
 
 
-def summary_wire(db: Snapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
-    """Return a job's counts as JSON, and the index of their last change."""
+def summary_wire(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
+    """Return a job's summary as JSON, and the index of its last change."""
     row = db.one(_SUMMARY, {"namespace": namespace, "id": job_id})
     return (row["summary"].encode(), row["summary_index"]) if row else None
 
@@ -34,10 +34,6 @@ _STUBS = f"""
                        listing, status, modify_index, {_COUNTS}, :meta) AS BLOB) AS stub
       FROM jobs
 """
-_STUB_FILTERS = {
-    "namespace": "namespace = :namespace",
-    "prefix": "id >= :prefix AND id < :prefix || char(1114111)",
-}
 _STUBS_WITH_META = _STUBS.replace(
     ":meta",
     """',"Meta":' || (SELECT coalesce(v.document -> '$.Meta', 'null')
@@ -57,7 +53,7 @@ COLUMNS = {
 }
 
 
-class Stub(NamedTuple):
+class JobListingRow(NamedTuple):
     """A job in a listing."""
 
     namespace: str
@@ -65,8 +61,15 @@ class Stub(NamedTuple):
     line: bytes
 
 
-def stubs(db: Snapshot, wish: Wish, *, with_meta: bool = False) -> Iterator[Stub]:
-    """Yield the listing lines of jobs in the order of namespace and id, or in the opposite one."""
+def listing_rows(
+    db: ReadSnapshot, wish: PageRequest, *, with_meta: bool = False
+) -> Iterator[JobListingRow]:
+    """Yield the listing lines of jobs by namespace and ID, ascending or descending."""
+    for one in by_namespace(db, wish):
+        yield from _stubs(db, one, with_meta=with_meta)
+
+
+def _stubs(db: ReadSnapshot, wish: PageRequest, *, with_meta: bool) -> Iterator[JobListingRow]:
     conditions, values = list(wish.conditions), {**wish.values, "meta": ""}
     if wish.namespace != "*":
         conditions.append("namespace = :namespace")
@@ -77,7 +80,7 @@ def stubs(db: Snapshot, wish: Wish, *, with_meta: bool = False) -> Iterator[Stub
     if wish.start is not None:
         values["first"], values["second"] = wish.start
         order = "<" if wish.reverse else ">"
-        # Of a comparison of both columns SQLite uses nothing beside `namespace = :namespace`.
+        # Of a comparison of both columns, SQLite would only use `namespace = :namespace`.
         within = wish.start[0] == wish.namespace
         columns, start = ("id", ":second") if within else ("(namespace, id)", "(:first, :second)")
         conditions.append(f"{columns} {order}= {start}")
@@ -85,44 +88,67 @@ def stubs(db: Snapshot, wish: Wish, *, with_meta: bool = False) -> Iterator[Stub
     way = " DESC" if wish.reverse else ""
     select = _STUBS_WITH_META if with_meta else _STUBS
     for row in db.each(f"{select}{where} ORDER BY namespace{way}, id{way}", values):
-        yield Stub(row["namespace"], row["id"], row["stub"])
+        yield JobListingRow(row["namespace"], row["id"], row["stub"])
 
 
-class Change(NamedTuple):
-    """A job and when it changed last."""
+class JobChange(NamedTuple):
+    """A job and the index of its last change."""
 
     modify_index: int
     namespace: str
     id: str
 
 
-_BY_CHANGE = "SELECT modify_index, namespace, id FROM jobs"
-_CHANGE_FILTERS = {
-    **_STUB_FILTERS,
+_CHANGES = "SELECT modify_index, namespace, id FROM jobs INDEXED BY"
+_CONDITIONS = {
     "kind": "type = :kind",
     "status": "status = :status",
-    "parent_id": "parent_id IS ''",
+    "failed": """stop = 0 AND (type NOT IN ('batch', 'sysbatch')
+                               OR summary GLOB '*"Failed":[1-9]*' OR summary GLOB '*"Lost":[1-9]*')""",
 }
+_FEW = 4  # characters; longer prefixes match few enough rows to sort them
 
 
 def by_change(
-    db: Snapshot,
-    namespace: str,
-    prefix: str = "",
+    db: ReadSnapshot,
+    wish: PageRequest,
     *,
     kind: str = "",
     status: str = "",
     children: bool = False,
-) -> list[Change]:
-    """Return jobs, oldest change first, or only those without parent.
+    failed: bool = False,
+) -> Iterator[JobChange]:
+    """Yield jobs by their last change, or only those without a parent.
 
-    Those whose id begins with `prefix`, of one kind and one status if these are given.
+    `kind` and `status` restrict the jobs. `failed` restricts them to possibly failed ones, which
+    finds few among many ended child jobs. The key of a job is its last change, then namespace and
+    ID joined by a dot.
     """
-    values = {"namespace": namespace, "prefix": prefix, "kind": kind, "status": status}
-    given = {name: value for name, value in values.items() if value and value != "*"}
-    chosen = given if children else {**given, "parent_id": ""}
-    sql = selection(_BY_CHANGE, _CHANGE_FILTERS, chosen, "modify_index, namespace, id")
-    return [Change(*row) for row in db.all(sql, given)]
+    values = {**wish.values, "kind": kind, "status": status, "failed": failed}
+    conditions = [text for name, text in _CONDITIONS.items() if values[name]]
+    index = "jobs_changed" if children else "jobs_by_change"
+    if not children:
+        conditions.append("parent_id IS ''")
+    if wish.namespace != "*":
+        conditions.append("namespace = :namespace")
+        values["namespace"] = wish.namespace
+    if wish.prefix:
+        conditions.append("id >= :prefix AND id < :prefix || char(1114111)")
+        values["prefix"] = wish.prefix
+    if wish.prefix and wish.namespace != "*" and len(wish.prefix) >= _FEW:
+        index = "sqlite_autoindex_jobs_1"  # few rows of a namespace are found by prefix and sorted
+    sign = "<" if wish.reverse else ">"
+    if wish.start is not None:
+        values["first"], values["second"] = wish.start
+        conditions.append(
+            f"modify_index {sign}= :first"
+            f" AND (modify_index {sign} :first OR namespace || '.' || id {sign}= :second)"
+        )
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    way = " DESC" if wish.reverse else ""
+    order = f"ORDER BY modify_index{way}, namespace{way}, id{way}"
+    for row in db.each(f"{_CHANGES} {index}{where} {order}", values):
+        yield JobChange(*row)
 
 
 _CHILD_STATUSES = """
@@ -132,7 +158,7 @@ _CHILD_STATUSES = """
 """
 
 
-def child_statuses(db: Snapshot, namespace: str, job_id: str) -> list[str]:
+def child_statuses(db: ReadSnapshot, namespace: str, job_id: str) -> list[str]:
     """Return the status of every child of a job, oldest first."""
     rows = db.all(_CHILD_STATUSES, {"namespace": namespace, "id": job_id})
     return [row["status"] for row in rows]
@@ -145,6 +171,6 @@ _ON_EVERY_NODE = """
 """
 
 
-def on_every_node(db: Snapshot) -> list[tuple[str, str]]:
-    """Return namespace and id of the jobs that have, or may begin, work on every node."""
+def on_every_node(db: ReadSnapshot) -> list[tuple[str, str]]:
+    """Return the namespace and ID of system and sysbatch jobs that may have or get allocations."""
     return [(row["namespace"], row["id"]) for row in db.all(_ON_EVERY_NODE)]

@@ -1,45 +1,54 @@
-"""The status and the counts of jobs: what follows from their evaluations, allocations and children."""
+"""The status and the summary of jobs, derived from evaluations, allocations and children."""
 
 import sqlite3
+from collections.abc import Iterator
 
 import msgspec
 
 from storage.queries import children, notifications
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.job import GroupSummary, JobCounts, JobStatus, JobType
 from storage.writer import Transaction
 
+Row = sqlite3.Row  # of the table `jobs`
+
 
 def topic(namespace: str, job_id: str) -> str:
-    """Return the topic on which changes of a job are published."""
+    """Return the topic of changes to a job."""
     return f"jobs/{namespace}/{job_id}"
 
 
 def summary_topic(namespace: str, job_id: str) -> str:
-    """Return the topic on which changes of a job's counts are published."""
+    """Return the topic of changes to a job's summary."""
     return f"summaries/{namespace}/{job_id}"
 
 
 def changed(tx: Transaction, namespace: str, job_id: str) -> None:
-    """Say that something about a job changed."""
+    """Publish that a job has changed."""
     tx.touch("jobs", topic(namespace, job_id))
 
 
 _ROW = "SELECT * FROM jobs WHERE namespace = :namespace AND id = :id"
+_PARENTLESS = "SELECT * FROM jobs INDEXED BY jobs_by_change WHERE parent_id IS ''"
 
 
-def stored(db: Snapshot, namespace: str, job_id: str) -> sqlite3.Row | None:
-    """Return the row of a job: its status, its counts and which version is current."""
+def load_summary(db: ReadSnapshot, namespace: str, job_id: str) -> sqlite3.Row | None:
+    """Return the row of a job, with status, summary and current version; or None."""
     return db.one(_ROW, {"namespace": namespace, "id": job_id})
+
+
+def parentless(db: ReadSnapshot) -> Iterator[sqlite3.Row]:
+    """Yield the rows of all jobs without a parent."""
+    return db.each(_PARENTLESS)
 
 
 _SET_QUEUED = "UPDATE jobs SET queued = :queued WHERE namespace = :namespace AND id = :id"
 
 
 def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, int]) -> None:
-    """Note how many allocations of each group wait for room; of groups not named none does."""
-    row = stored(tx, namespace, job_id)
+    """Set the number of unplaced allocations of each group; groups not named have none."""
+    row = load_summary(tx, namespace, job_id)
     if row is None:
         return
     known = dict.fromkeys(msgspec.json.decode(row["queued"], type=dict[str, int]), 0)
@@ -78,15 +87,15 @@ _SETTLE = """
 _COUNTED_AS = {"pending": "starting"}  # every other client status is counted under its own name
 
 
-def settle(tx: Transaction, namespace: str, job_id: str) -> None:
-    """Bring the status and the counts of a job up to date.
+def refresh_summary(tx: Transaction, namespace: str, job_id: str) -> None:
+    """Refresh the status and the summary of a job.
 
-    Called by every write that changes an evaluation, an allocation or a deployment, or the job
-    itself, after the change: so what lists show is never older than what they list.
+    Every write that changes the job or its evaluations, allocations or deployments calls this after
+    the change. Listings are therefore never older than the objects.
     """
-    row = stored(tx, namespace, job_id)
+    row = load_summary(tx, namespace, job_id)
     if row is None:
-        return  # purged; its evaluations and tasks may still end
+        return  # purged, but its evaluations and tasks may still be ending
     status, summary = status_of(tx, row), counts_of(tx, row)
     moved, counted = status != row["status"], summary != row["summary"]
     if not (moved or counted):
@@ -111,12 +120,12 @@ def settle(tx: Transaction, namespace: str, job_id: str) -> None:
     if counted:
         tx.touch("summaries", summary_topic(namespace, job_id))
         if status == JobStatus.DEAD and not moved:  # its last task may have ended
-            children.note_room(tx, namespace, row["parent_id"])
+            children.note_free_slot(tx, namespace, row["parent_id"])
 
 
 def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) -> None:
     before, after = _numbers(row["summary"]), _numbers(summary)
-    notifications.follow(
+    notifications.queue_job_notification(
         tx,
         row,
         ended=status == JobStatus.DEAD and row["status"] != JobStatus.DEAD,
@@ -126,26 +135,29 @@ def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) 
 
 
 def _numbers(summary: str) -> GroupSummary:
-    """Return the counts of all groups together."""
+    """Return the sum of the counts of all groups."""
     counts = msgspec.json.decode(summary, type=JobCounts).summary if summary else {}
     every = [msgspec.structs.asdict(one) for one in counts.values()]
     names = GroupSummary.__struct_fields__
     return GroupSummary(**{name: sum(one[name] for one in every) for name in names})
 
 
-def status_of(db: Snapshot, row: sqlite3.Row) -> JobStatus:
-    """Return what a job is doing (golden: kind-*, dispatch, periodic)."""
+def status_of(db: ReadSnapshot, row: sqlite3.Row) -> JobStatus:
+    """Return the status of a job (recorded from Nomad: kind-*, dispatch, periodic)."""
     if row["held"]:
         return JobStatus.PENDING
     if row["launches_children"] or row["type"] == JobType.SYSTEM:
         return JobStatus.DEAD if row["stop"] else JobStatus.RUNNING
     found = db.one(_DOES, {"namespace": row["namespace"], "id": row["id"]})
-    assert found is not None  # noqa: S101  # it selects from nothing
+    assert found is not None  # noqa: S101  # the statement always returns a row
     return JobStatus(found["status"])
 
 
-def counts_of(db: Snapshot, row: sqlite3.Row) -> str:
-    """Return a job's counts as JSON, without what is joined on when it is read: see `JobCounts`."""
+def counts_of(db: ReadSnapshot, row: sqlite3.Row) -> str:
+    """Return a job's summary as JSON.
+
+    Some parts are joined only on reading: see `JobCounts`.
+    """
     queued = msgspec.json.decode(row["queued"], type=dict[str, int])
     counts: dict[str, dict[str, int]] = {group: {"queued": n} for group, n in queued.items()}
     for found in db.all(_STATUSES, {"namespace": row["namespace"], "id": row["id"]}):
@@ -172,10 +184,10 @@ _COUNT_CHILD = """
 def count_child(
     tx: Transaction, namespace: str, parent_id: str, before: str | None, after: str | None
 ) -> None:
-    """Move a child from one count of its parent to another; None is outside of the job."""
+    """Move a child from one status count of its parent to another; None means no count."""
     change = {status.value: (after == status) - (before == status) for status in JobStatus}
     key = {"namespace": namespace, "id": parent_id, "index": tx.index}
     if tx.execute(_COUNT_CHILD, {**key, **change}):
         tx.touch("summaries", summary_topic(namespace, parent_id))
     if after in (None, JobStatus.DEAD):
-        children.note_room(tx, namespace, parent_id)
+        children.note_free_slot(tx, namespace, parent_id)

@@ -1,6 +1,7 @@
-"""Jobs: their append-only versions, current state, counts and source texts."""
+"""Jobs: append-only versions, current state, summaries and sources."""
 
 import sqlite3
+from collections.abc import Iterator
 
 import msgspec
 
@@ -15,7 +16,7 @@ from storage.queries import (
     scaling,
     services,
 )
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records import notification
 from storage.records.codec import encode, job_document
 from storage.records.job import (
@@ -27,7 +28,9 @@ from storage.records.job import (
 )
 from storage.writer import Transaction
 
-# ---- reading ------------------------------------------------------------------------------------
+LARGEST = 2**63 - 1  # the largest integer in a row
+
+# --- queries ---
 
 _HEAD = """
        v.version, v.submit_time, v.create_index AS job_modify_index,
@@ -47,6 +50,16 @@ _CURRENT = f"SELECT v.document, {_HEAD} {_FROM} AND v.version = j.version"
 _LENGTH = f"SELECT length(v.document) AS length {_FROM} AND v.version = j.version"
 _VERSION = f"SELECT v.document, {_HEAD} {_FROM} AND v.version = :version"
 _VERSIONS = f"SELECT v.document, {_HEAD} {_FROM} ORDER BY v.version DESC"
+_VERSIONS_FROM = f"""
+    SELECT v.document, {_HEAD} {_FROM} AND v.version <= :first
+  ORDER BY v.version DESC
+"""
+_LAST_CHANGE = """
+    SELECT max(iif(s.version = j.version, j.modify_index, s.modify_index)) AS modify_index
+      FROM jobs j
+      JOIN job_version_states s ON s.namespace = j.namespace AND s.job_id = j.id
+     WHERE j.namespace = :namespace AND j.id = :id
+"""
 
 
 def _head(row: sqlite3.Row) -> JobHead:
@@ -76,7 +89,7 @@ def _job(row: sqlite3.Row) -> Job:
 
 
 def _wire(row: sqlite3.Row) -> bytes:
-    """Return a job as it goes over the wire: its head and the stored definition, joined as text."""
+    """Return the JSON of a job: its head joined with the stored definition, as text."""
     return _joined(_head(row), row)
 
 
@@ -85,53 +98,68 @@ def _joined(head: JobHead, row: sqlite3.Row) -> bytes:
     return encode(head)[:-1] + b"," + document[1:].encode()
 
 
-def current(db: Snapshot, namespace: str, job_id: str) -> Job | None:
-    """Return the newest version of a job."""
+def current(db: ReadSnapshot, namespace: str, job_id: str) -> Job | None:
+    """Return the newest version of a job, or None."""
     row = db.one(_CURRENT, {"namespace": namespace, "id": job_id})
     return _job(row) if row else None
 
 
-def definition_index(db: Snapshot, namespace: str, job_id: str) -> int | None:
-    """Return the index of the last change of a job's definition.
+def definition_index(db: ReadSnapshot, namespace: str, job_id: str) -> int | None:
+    """Return the index of the last change to a job's definition.
 
-    None also for one that is being removed: what it has done already may be gone, so no decision
-    about it can be made but the one about a job that is gone.
+    None also for a job that is being deleted: its history may be incomplete, so only decisions for
+    a deleted job are possible.
     """
-    row = job_status.stored(db, namespace, job_id)
+    row = job_status.load_summary(db, namespace, job_id)
     return int(row["job_modify_index"]) if row and not row["forgotten"] else None
 
 
-def definition_length(db: Snapshot, namespace: str, job_id: str) -> int:
-    """Return how long the newest definition of a job is, in characters; 0 when there is none."""
+def size_of_versions(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[int, int]:
+    """Return the number of versions of a job, and their total size in bytes."""
+    row = job_status.load_summary(db, namespace, job_id)
+    return (row["version"] + 1, row["versions_bytes"]) if row else (0, 0)
+
+
+def definition_length(db: ReadSnapshot, namespace: str, job_id: str) -> int:
+    """Return the length of the newest definition in characters; 0 if the job does not exist."""
     row = db.one(_LENGTH, {"namespace": namespace, "id": job_id})
     return int(row["length"]) if row else 0
 
 
-def version(db: Snapshot, namespace: str, job_id: str, number: int) -> Job | None:
-    """Return one version of a job."""
+def version(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> Job | None:
+    """Return one version of a job, or None."""
     row = db.one(_VERSION, {"namespace": namespace, "id": job_id, "version": number})
     return _job(row) if row else None
 
 
-def versions(db: Snapshot, namespace: str, job_id: str) -> list[Job]:
+def versions(db: ReadSnapshot, namespace: str, job_id: str) -> list[Job]:
     """Return all versions of a job, newest first."""
     return [_job(row) for row in db.all(_VERSIONS, {"namespace": namespace, "id": job_id})]
 
 
-def current_wire(db: Snapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
+def current_wire(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
     """Return the newest version as JSON, and the index of the job's last change."""
     row = db.one(_CURRENT, {"namespace": namespace, "id": job_id})
     return (_wire(row), row["modify_index"]) if row else None
 
 
-def versions_wire(db: Snapshot, namespace: str, job_id: str) -> tuple[list[bytes], int]:
-    """Return all versions as JSON, newest first, and the highest index among them."""
-    rows = db.all(_VERSIONS, {"namespace": namespace, "id": job_id})
-    return [_wire(row) for row in rows], max((row["modify_index"] for row in rows), default=0)
+def versions_wire(
+    db: ReadSnapshot, namespace: str, job_id: str, first: int = LARGEST
+) -> Iterator[tuple[int, bytes]]:
+    """Yield version numbers from one on, with the versions as JSON, newest first."""
+    values = {"namespace": namespace, "id": job_id, "first": first}
+    for row in db.each(_VERSIONS_FROM, values):
+        yield row["version"], _wire(row)
 
 
-def registered_wire(db: Snapshot, namespace: str, job_id: str, number: int) -> bytes | None:
-    """Return one version as JSON, as it was when it was registered: so allocations carry it."""
+def versions_index(db: ReadSnapshot, namespace: str, job_id: str) -> int:
+    """Return the index of the last change to any version of a job; 0 if the job does not exist."""
+    row = db.one(_LAST_CHANGE, {"namespace": namespace, "id": job_id})
+    return int(row["modify_index"] or 0) if row else 0
+
+
+def registered_wire(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> bytes | None:
+    """Return one version as JSON in its registered form, as allocations contain it."""
     row = db.one(_VERSION, {"namespace": namespace, "id": job_id, "version": number})
     if row is None:
         return None
@@ -145,9 +173,9 @@ def registered_wire(db: Snapshot, namespace: str, job_id: str, number: int) -> b
     return _joined(head, row)
 
 
-def has_active_children(db: Snapshot, job: Job) -> bool:
-    """Tell whether a child of a job is not dead."""
-    row = job_status.stored(db, job.namespace, job.id)
+def has_active_children(db: ReadSnapshot, job: Job) -> bool:
+    """Return whether any child of a job is not dead."""
+    row = job_status.load_summary(db, job.namespace, job.id)
     return row is not None and row["children_pending"] + row["children_running"] > 0
 
 
@@ -158,33 +186,35 @@ _DISPATCHED_WITH = """
 """
 
 
-def dispatched_with(
-    db: Snapshot, namespace: str, parent_id: str, token: str
+def find_by_idempotency_token(
+    db: ReadSnapshot, namespace: str, parent_id: str, token: str
 ) -> tuple[str, int] | None:
-    """Return id and create index of the child that was dispatched with an idempotency token."""
+    """Return the ID and create index of the child that was dispatched with an idempotency token."""
     values = {"namespace": namespace, "parent_id": parent_id, "token": token}
     row = db.one(_DISPATCHED_WITH, values)
     return (row["id"], row["create_index"]) if row else None
 
 
-# ---- writing ------------------------------------------------------------------------------------
+# --- changes ---
 
 _ADD_JOB = """
     INSERT INTO jobs (namespace, id, version, type, parent_id, dispatch_token,
                       launches_children, stop, has_scaling, status, listing, queued, children_pending, children_running, children_dead, summary,
-                      summary_index, create_index, modify_index, job_modify_index, held, notify)
+                      summary_index, create_index, modify_index, job_modify_index, held, notify,
+                      versions_bytes)
     VALUES (:namespace, :id, :version, :type, :parent_id, :dispatch_token,
-            :launches_children, :stop, :has_scaling, 'pending', :listing, :queued, 0, 0, 0, '', :index, :index, :index, :index, :held, :notify)
+            :launches_children, :stop, :has_scaling, 'pending', :listing, :queued, 0, 0, 0, '', :index, :index, :index, :index, :held, :notify,
+            :bytes)
     ON CONFLICT (namespace, id) DO UPDATE
        SET version = excluded.version, type = excluded.type,
            launches_children = excluded.launches_children, stop = excluded.stop,
            has_scaling = excluded.has_scaling,
            listing = excluded.listing, queued = excluded.queued, modify_index = excluded.modify_index,
            job_modify_index = excluded.job_modify_index, held = excluded.held, forgotten = 0,
-           notify = excluded.notify
+           notify = excluded.notify, versions_bytes = versions_bytes + excluded.versions_bytes
 """
-# Children outlive a purge of their parent; a new job of that name, of whatever kind, is their parent
-# from then on; also a child, which can launch others, or be named as a parent by anybody.
+# Children outlive a purge of their parent. A new job with the parent's name becomes their parent.
+# Any kind of job can be named as a parent, even a child.
 _ADOPT = """
     UPDATE jobs
        SET (children_pending, children_running, children_dead)
@@ -217,13 +247,13 @@ _FREEZE_STATE = """
 def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
     """Store `job` as the newest version; return it with version number and indexes.
 
-    The job's `submit_time` and `stable` are kept; its version and indexes follow from what is stored. The
-    caller calls `settle` when its other changes are made. One that is `held` waits for other children
-    of its parent to end; a newer version does not.
+    `submit_time` and `stable` do not change. The store sets version and indexes. The caller calls
+    `settle` after its other changes. A job that is `held` is queued until other children of its
+    parent end; a newer version is not.
     """
-    row = job_status.stored(tx, job.namespace, job.id)
+    row = job_status.load_summary(tx, job.namespace, job.id)
     queued = dict.fromkeys((group.name for group in job.task_groups or ()), 0)
-    # Children have their parent's policies, but the parent's count is what they are for.
+    # Children inherit their parent's scaling policies, which apply to the parent only.
     has_scaling = not job.parent_id and any(group.scaling for group in job.task_groups or ())
     if row:
         tx.execute(_FREEZE_STATE, {"namespace": job.namespace, "id": job.id})
@@ -236,6 +266,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
         modify_index=tx.index,
         job_modify_index=tx.index,
     )
+    document = job_document(stored)
     values = {
         "namespace": stored.namespace,
         "id": stored.id,
@@ -250,7 +281,8 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
         "listing": encode(_listing(stored)).decode().removesuffix("}"),
         "queued": encode(queued).decode(),
         "submit_time": stored.submit_time,
-        "document": job_document(stored),
+        "document": document,
+        "bytes": len(document.encode()),
         "index": tx.index,
         "held": held,
         "notify": notification.encoded(notification.wishes(stored.meta)),
@@ -260,14 +292,14 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
         tx.execute(_ADOPT, values)
     tx.execute(_ADD_VERSION, values)
     tx.execute(_ADD_STATE, values)
-    periodic.follow(tx, stored)
+    periodic.sync_schedule(tx, stored)
     if not row and stored.parent_id:
         job_status.count_child(tx, stored.namespace, stored.parent_id, None, JobStatus.PENDING)
     tx.touch("job_versions")
     if has_scaling or (row and row["has_scaling"]):
         tx.touch("scaling_policies", scaling.POLICIES_TOPIC)
     if stored.launches_children:
-        children.note_room(tx, stored.namespace, stored.id)
+        children.note_free_slot(tx, stored.namespace, stored.id)
     job_status.changed(tx, stored.namespace, stored.id)
     events.add(
         tx,
@@ -281,7 +313,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
 
 
 def _listing(job: Job) -> JobListing:
-    """Return what a listing shows of a job and only a new version changes."""
+    """Return the listing values of a job that only a new version changes."""
     return JobListing(
         id=job.id,
         parent_id=job.parent_id,
@@ -308,14 +340,14 @@ _PURGE = "DELETE FROM jobs WHERE namespace = :namespace AND id = :id"
 
 
 def purge(tx: Transaction, job: Job) -> None:
-    """Remove a job with everything that belongs to it; evaluations stay."""
+    """Delete a job with all its objects except evaluations."""
     key = {"namespace": job.namespace, "id": job.id}
-    row = job_status.stored(tx, job.namespace, job.id)
+    row = job_status.load_summary(tx, job.namespace, job.id)
     nodes = [node["node_id"] for node in tx.all(_NODES, key)]
     for registration in services.of_job(tx, job.namespace, job.id):
         services.remove(tx, registration)
     tx.execute(_PURGE, key)
-    children.note_room(tx, job.namespace, job.id)
+    children.note_free_slot(tx, job.namespace, job.id)
     if row and row["parent_id"]:
         job_status.count_child(tx, job.namespace, row["parent_id"], row["status"], None)
     if row and row["has_scaling"]:
@@ -345,9 +377,9 @@ _MARK = """
 
 
 def version_changed(tx: Transaction, namespace: str, job_id: str, number: int) -> None:
-    """Say that something about a version changed: with the current one the job has changed."""
+    """Publish a change of a version; for the current version, also of the job."""
     key = {"namespace": namespace, "id": job_id, "version": number, "index": tx.index}
     if tx.execute(_MARK, key):
-        job_status.settle(tx, namespace, job_id)
+        job_status.refresh_summary(tx, namespace, job_id)
     tx.touch("job_versions")
     job_status.changed(tx, namespace, job_id)

@@ -1,10 +1,10 @@
-"""Defaults that an upgrade has kept, by the name of their setting."""
+"""Old default values that an upgrade has preserved, by setting."""
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 
 _EVERY = "SELECT setting, value FROM kept_defaults ORDER BY setting"
 
 
-def every(db: Snapshot) -> dict[str, str]:
-    """Return the value of each setting, in JSON."""
+def every(db: ReadSnapshot) -> dict[str, str]:
+    """Return the value of each setting in JSON."""
     return {str(row["setting"]): str(row["value"]) for row in db.all(_EVERY)}

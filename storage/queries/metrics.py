@@ -1,10 +1,10 @@
-"""Counts of what there is, for who watches the daemon from afar."""
+"""Counts of objects for monitoring."""
 
 from typing import NamedTuple
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.job import JobCounts
 
 _JOBS = """
@@ -12,7 +12,7 @@ _JOBS = """
      UNION ALL
     SELECT 'dead', count(*) FROM jobs WHERE status = 'dead'
 """
-# Children that have ended are history, and a million may wait: those at work are shown.
+# Ended children are history, and a million may be queued, so only active children are included.
 _SUMMARIES = """
     SELECT parent_id, summary FROM jobs WHERE parent_id IS ''
      UNION ALL
@@ -45,10 +45,10 @@ _PAGES = """
 """
 
 
-class Unfinished(NamedTuple):
-    """Evaluations of one kind that are not finished.
+class UnfinishedEvaluations(NamedTuple):
+    """Uncompleted evaluations of one kind.
 
-    `waits`: for their time. `escaped`: blocked, and no room in particular would help.
+    `waits`: delayed. `escaped`: blocked without specific needs.
     """
 
     type: str
@@ -58,45 +58,45 @@ class Unfinished(NamedTuple):
     number: int
 
 
-def jobs_by_status(db: Snapshot) -> dict[str, int]:
-    """Return how many jobs are in each status."""
+def jobs_by_status(db: ReadSnapshot) -> dict[str, int]:
+    """Return the number of jobs per status."""
     return {row["status"]: row["number"] for row in db.all(_JOBS)}
 
 
-def file(db: Snapshot) -> dict[str, int]:
-    """Return the bytes of the file, and how many of them the next rows use before it grows."""
+def file_sizes(db: ReadSnapshot) -> dict[str, int]:
+    """Return the size of the database file, and its free space for new rows, in bytes."""
     row = db.one(_PAGES)
     return dict(row) if row else {}
 
 
-def killed_for_memory(db: Snapshot, allocation_id: str, task: str) -> int:
-    """Return how often a task was killed because it took too much memory, as far as is kept."""
+def killed_for_memory(db: ReadSnapshot, allocation_id: str, task: str) -> int:
+    """Return how many stored events report a task killed for exceeding its memory limit."""
     row = db.one(_KILLED_FOR_MEMORY, {"id": allocation_id, "task": task})
     return int(row["number"]) if row else 0
 
 
-def summaries(db: Snapshot) -> list[tuple[str, JobCounts]]:
-    """Return parent and counts of each job, of children only if they are at work."""
+def summaries(db: ReadSnapshot) -> list[tuple[str, JobCounts]]:
+    """Return the parent and the summary of each job, of children only if they are active."""
     rows = db.all(_SUMMARIES)
     decode = msgspec.json.Decoder(JobCounts).decode
     return [(row["parent_id"], decode(row["summary"])) for row in rows if row["summary"]]
 
 
-def unfinished_evaluations(db: Snapshot, now: int) -> list[Unfinished]:
-    """Return how many evaluations of each kind are not finished."""
+def unfinished_evaluations(db: ReadSnapshot, now: int) -> list[UnfinishedEvaluations]:
+    """Return the number of uncompleted evaluations of each kind."""
     return [
-        Unfinished(
+        UnfinishedEvaluations(
             row["type"], row["status"], bool(row["waits"]), bool(row["escaped"]), row["number"]
         )
         for row in db.all(_EVALUATIONS, {"now": now})
     ]
 
 
-def allocations_by_status(db: Snapshot) -> dict[str, int]:
-    """Return how many allocations the runner reports in each status."""
+def allocations_by_status(db: ReadSnapshot) -> dict[str, int]:
+    """Return the number of allocations per client status."""
     return {row["client_status"]: row["number"] for row in db.all(_ALLOCATIONS)}
 
 
-def allocations_on(db: Snapshot, node_id: str) -> dict[str, int]:
-    """Return likewise how many there are on one node."""
+def allocations_on(db: ReadSnapshot, node_id: str) -> dict[str, int]:
+    """Return the number of allocations of one node per client status."""
     return {row["client_status"]: row["number"] for row in db.all(_ON_NODE, {"node_id": node_id})}

@@ -1,10 +1,11 @@
-"""Mounts: where login methods are."""
+"""Mounts of auth methods."""
 
 import sqlite3
+from typing import NamedTuple
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import Mount
 from storage.writer import Transaction
@@ -13,6 +14,9 @@ _FIND = "SELECT document FROM mounts WHERE path = :path"
 _IS_THERE = "SELECT 1 FROM mounts WHERE path = :path"
 _BY_ACCESSOR = "SELECT document FROM mounts WHERE accessor = :accessor"
 _ALL = "SELECT document FROM mounts ORDER BY path"
+_NAMES = "SELECT path, accessor FROM mounts ORDER BY path"
+_IS_ANY = "SELECT 1 FROM mounts LIMIT 1"
+_HAS_ACCESSOR = "SELECT 1 FROM mounts WHERE accessor = :accessor"
 _PUT = """
     INSERT INTO mounts (path, accessor, document, create_index, modify_index)
     VALUES (:path, :accessor, :document, :index, :index)
@@ -26,30 +30,52 @@ _MOVE = """
 _REMOVE = "DELETE FROM mounts WHERE path = :path"
 
 
+class MountName(NamedTuple):
+    """What names a mount, readable even if its document is damaged."""
+
+    path: str
+    accessor: str
+
+
 def _from(row: sqlite3.Row) -> Mount:
     return msgspec.json.decode(row["document"], type=Mount)
 
 
-def find(db: Snapshot, path: str) -> Mount | None:
-    """Return what is mounted at a path, which ends in a slash."""
+def find(db: ReadSnapshot, path: str) -> Mount | None:
+    """Return the mount at a path, which ends in a slash; or None."""
     row = db.one(_FIND, {"path": path})
     return _from(row) if row else None
 
 
-def is_there(db: Snapshot, path: str) -> bool:
-    """Tell whether something is mounted at a path, which ends in a slash."""
+def exists(db: ReadSnapshot, path: str) -> bool:
+    """Return whether a mount exists at a path, which ends in a slash."""
     return db.one(_IS_THERE, {"path": path}) is not None
 
 
-def by_accessor(db: Snapshot, accessor: str) -> Mount | None:
-    """Return the mount with an accessor."""
+def by_accessor(db: ReadSnapshot, accessor: str) -> Mount | None:
+    """Return the mount with an accessor, or None."""
     row = db.one(_BY_ACCESSOR, {"accessor": accessor})
     return _from(row) if row else None
 
 
-def every(db: Snapshot) -> list[Mount]:
+def list_all(db: ReadSnapshot) -> list[Mount]:
     """Return all mounts, by path."""
     return [_from(row) for row in db.all(_ALL)]
+
+
+def names(db: ReadSnapshot) -> list[MountName]:
+    """Return what names each mount, by path. Reads no document."""
+    return [MountName(row["path"], row["accessor"]) for row in db.all(_NAMES)]
+
+
+def is_any(db: ReadSnapshot) -> bool:
+    """Return whether a mount exists. Reads no document."""
+    return db.one(_IS_ANY) is not None
+
+
+def has_accessor(db: ReadSnapshot, accessor: str) -> bool:
+    """Return whether a mount with an accessor exists. Reads no document."""
+    return db.one(_HAS_ACCESSOR, {"accessor": accessor}) is not None
 
 
 def put(tx: Transaction, mount: Mount) -> None:
@@ -67,7 +93,7 @@ def put(tx: Transaction, mount: Mount) -> None:
 
 
 def move(tx: Transaction, mount: Mount) -> None:
-    """Store a mount at its new path; everything set up for it belongs to its accessor."""
+    """Store a mount at its new path; its configuration belongs to its accessor."""
     tx.execute(
         _MOVE,
         {
@@ -81,6 +107,6 @@ def move(tx: Transaction, mount: Mount) -> None:
 
 
 def remove(tx: Transaction, path: str) -> None:
-    """Remove a mount with everything that was set up for it."""
+    """Delete a mount with its configuration."""
     if tx.execute(_REMOVE, {"path": path}):
         tx.touch("mounts", f"mounts/{path}")

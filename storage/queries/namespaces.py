@@ -1,16 +1,19 @@
-"""Namespaces: they keep the jobs of different people apart."""
+"""Namespaces, which separate the jobs of different teams."""
 
 import sqlite3
+from collections.abc import Iterator
 
 import msgspec
 
 from storage.queries import events
-from storage.readers import Snapshot
+from storage.queries.pages import PageRequest, by_name
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.namespace import Namespace
 from storage.writer import Transaction
 
-_FIND = "SELECT document, create_index, modify_index FROM namespaces WHERE name = :name"
+_COLUMNS = "SELECT document, create_index, modify_index FROM namespaces"
+_FIND = f"{_COLUMNS} WHERE name = :name"
 _EVERY = """
     SELECT document, create_index, modify_index FROM namespaces
      WHERE name >= :first AND name < :end
@@ -26,24 +29,29 @@ def _from(row: sqlite3.Row) -> Namespace:
     )
 
 
-def exists(db: Snapshot, name: str) -> bool:
-    """Tell whether there is a namespace of that name."""
+def exists(db: ReadSnapshot, name: str) -> bool:
+    """Return whether a namespace exists."""
     return db.one(_FIND, {"name": name}) is not None
 
 
-def find(db: Snapshot, name: str) -> Namespace | None:
-    """Return a namespace."""
+def find(db: ReadSnapshot, name: str) -> Namespace | None:
+    """Return a namespace, or None."""
     row = db.one(_FIND, {"name": name})
     return _from(row) if row else None
 
 
-def every(db: Snapshot, prefix: str = "") -> list[Namespace]:
-    """Return the namespaces whose name begins with `prefix`, by name."""
+def every(db: ReadSnapshot, prefix: str = "") -> list[Namespace]:
+    """Return the namespaces with a name prefix, by name."""
     rows = db.all(_EVERY, {"first": prefix, "end": prefix + "\U0010ffff"})
     return [_from(row) for row in rows]
 
 
-# ---- writing ------------------------------------------------------------------------------------
+def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[Namespace]:
+    """Yield namespaces by name."""
+    return map(_from, by_name(db, _COLUMNS, "name", wish))
+
+
+# --- changes ---
 
 _PUT = """
     INSERT INTO namespaces (name, document, create_index, modify_index)
@@ -55,14 +63,14 @@ _REMOVE = "DELETE FROM namespaces WHERE name = :name"
 
 
 def put(tx: Transaction, namespace: Namespace) -> None:
-    """Store a namespace, new or changed."""
+    """Store a namespace."""
     values = {"name": namespace.name, "document": encode(namespace).decode(), "index": tx.index}
     tx.execute(_PUT, values)
     _changed(tx, namespace.name, "NamespaceUpserted")
 
 
 def remove(tx: Transaction, name: str) -> None:
-    """Forget a namespace. What is dead in it stays where it is, until it is forgotten itself."""
+    """Delete a namespace. Its dead objects stay until their own garbage collection."""
     tx.execute(_REMOVE, {"name": name})
     _changed(tx, name, "NamespaceDeleted")
 
@@ -85,8 +93,8 @@ _HAS_LIVE_ALLOCATIONS = """
 """
 
 
-def in_use(db: Snapshot, name: str) -> list[str]:
-    """Return what keeps a namespace from being removed, in the words of the peer's clients."""
+def in_use(db: ReadSnapshot, name: str) -> list[str]:
+    """Return the reasons against deleting a namespace, in the texts of Nomad's clients."""
     reasons = {
         "non-terminal jobs": _HAS_LIVE_JOBS,
         "non-terminal allocations": _HAS_LIVE_ALLOCATIONS,

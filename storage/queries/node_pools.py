@@ -1,17 +1,21 @@
-"""Pools of nodes: the two that are always there, those of nodes, and those that somebody made."""
+"""Node pools: the two built-in ones, those of nodes, and user-defined ones."""
 
+import heapq
 import sqlite3
+from collections.abc import Iterator
+from itertools import groupby
 
 import msgspec
 
 from storage.queries import events, nodes
-from storage.readers import Snapshot
+from storage.queries.pages import PageRequest, by_name, is_within
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.node import Node
 from storage.records.node_pool import BUILT_IN, NodePool
 from storage.writer import Transaction
 
-_STORED = "SELECT document, create_index, modify_index FROM node_pools ORDER BY name"
+_STORED = "SELECT document, create_index, modify_index FROM node_pools"
 _PUT = """
     INSERT INTO node_pools (name, document, create_index, modify_index)
     VALUES (:name, :document, :index, :index)
@@ -28,17 +32,30 @@ _JOBS = """
 """
 
 
-def every(db: Snapshot) -> list[NodePool]:
+def every(db: ReadSnapshot) -> list[NodePool]:
     """Return all pools, by name."""
+    return list(page(db, PageRequest(namespace="*")))
+
+
+def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[NodePool]:
+    """Yield pools by name, ascending or descending; the name is the last part of the key."""
+    stored = map(_from, by_name(db, _STORED, "name", wish))
+    found = heapq.merge(stored, _unstored(db, wish), key=lambda one: one.name, reverse=wish.reverse)
+    for _, same in groupby(found, key=lambda one: one.name):
+        yield next(same)  # a stored pool comes first
+
+
+def _unstored(db: ReadSnapshot, wish: PageRequest) -> list[NodePool]:
+    """Return the few pools that exist without being user-defined."""
     found = {name: NodePool(name=name, description=text) for name, text in BUILT_IN.items()}
     for node in nodes.every(db):
         one = NodePool(name=node.node_pool, description=_description(node))
         found.setdefault(node.node_pool, one)
-    found |= {one.name: one for one in map(_from, db.all(_STORED))}
-    return sorted(found.values(), key=lambda one: one.name)
+    kept = [one for name, one in found.items() if is_within(wish, name)]
+    return sorted(kept, key=lambda one: one.name, reverse=wish.reverse)
 
 
-def names(db: Snapshot) -> frozenset[str]:
+def names(db: ReadSnapshot) -> frozenset[str]:
     """Return the names of all pools."""
     return frozenset(one.name for one in every(db))
 
@@ -57,11 +74,11 @@ def _description(node: Node) -> str:
     return f'Partition "{node.attributes["engine.partition"]}" of a {node.engine} cluster.'
 
 
-# ---- writing ------------------------------------------------------------------------------------
+# --- changes ---
 
 
 def put(tx: Transaction, pool: NodePool) -> None:
-    """Store a pool, new or changed."""
+    """Store a pool."""
     document = encode(pool).decode()
     tx.execute(_PUT, {"name": pool.name, "document": document, "index": tx.index})
     tx.touch("node_pools")
@@ -70,13 +87,13 @@ def put(tx: Transaction, pool: NodePool) -> None:
 
 
 def remove(tx: Transaction, pool: NodePool) -> None:
-    """Remove a pool that somebody made."""
+    """Delete a user-defined pool."""
     tx.execute(_REMOVE, {"name": pool.name})
     tx.touch("node_pools")
     payload = f'{{"NodePool":{encode(pool).decode()}}}'
     events.add(tx, "NodePool", "NodePoolDeleted", key=pool.name, payload=payload)
 
 
-def has_jobs(db: Snapshot, name: str) -> bool:
-    """Tell whether a job that has not ended asks for a pool."""
+def has_jobs(db: ReadSnapshot, name: str) -> bool:
+    """Return whether any job that is not dead uses a pool."""
     return db.one(_JOBS, {"name": name}) is not None

@@ -1,11 +1,11 @@
-"""Nodes: places where tasks run; and metadata of theirs that the API has changed."""
+"""Nodes, and their metadata set through the API."""
 
 from collections.abc import Mapping
 
 import msgspec
 
 from storage.queries import events, settings
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.node import Node, computed_class
 from storage.writer import Transaction
@@ -22,7 +22,7 @@ _ALL = "SELECT document FROM nodes ORDER BY id"
 
 
 def put(tx: Transaction, node: Node, kind: str) -> Node:
-    """Store a node; `kind` names the event, for example `NodeRegistration`."""
+    """Store a node; `kind` names the event, such as `NodeRegistration`."""
     stored = msgspec.structs.replace(
         node, create_index=node.create_index or tx.index, modify_index=tx.index
     )
@@ -41,37 +41,45 @@ def put(tx: Transaction, node: Node, kind: str) -> Node:
     return stored
 
 
-def find(db: Snapshot, node_id: str) -> Node | None:
-    """Return a node."""
+def remove(tx: Transaction, node: Node) -> None:
+    """Delete a node; its allocations stay."""
+    tx.execute("DELETE FROM nodes WHERE id = :id", {"id": node.id})
+    tx.touch("nodes", f"nodes/{node.id}")
+    payload = f'{{"Node":{encode(node).decode()}}}'
+    events.add(tx, "Node", "NodeDeregistration", key=node.id, payload=payload)
+
+
+def find(db: ReadSnapshot, node_id: str) -> Node | None:
+    """Return a node, or None."""
     row = db.one(_FIND, {"id": node_id})
     return msgspec.json.decode(row["document"], type=Node) if row else None
 
 
-def index_of(db: Snapshot, node_id: str) -> int | None:
-    """Return the index at which a node changed last."""
+def index_of(db: ReadSnapshot, node_id: str) -> int | None:
+    """Return the index of a node's last change, or None."""
     row = db.one(_INDEX, {"id": node_id})
     return row["modify_index"] if row else None
 
 
-def every(db: Snapshot) -> list[Node]:
+def every(db: ReadSnapshot) -> list[Node]:
     """Return all nodes."""
     return [msgspec.json.decode(row["document"], type=Node) for row in db.all(_ALL)]
 
 
-# ---- metadata that lie over those of the configuration -------------------------------------------------
+# --- dynamic metadata ---
 
 # By name; None hides a value of the configuration.
 MetaChanges = Mapping[str, str | None]
 
 
-def meta_changes(db: Snapshot, node_id: str) -> dict[str, str | None]:
-    """Return the changes of a node's metadata."""
+def meta_changes(db: ReadSnapshot, node_id: str) -> dict[str, str | None]:
+    """Return the changes to a node's metadata."""
     text = settings.find(db, _meta_name(node_id))
     return msgspec.json.decode(text, type=dict[str, str | None]) if text else {}
 
 
 def put_meta_changes(tx: Transaction, node_id: str, changes: MetaChanges) -> None:
-    """Store the changes of a node's metadata, all of them."""
+    """Replace all changes to a node's metadata."""
     settings.put(tx, _meta_name(node_id), encode(changes).decode())
 
 

@@ -1,63 +1,109 @@
-"""Notifications: stored in the write of their cause, and how their sending goes."""
+"""Notifications: stored in the write that causes them, with their delivery state."""
 
 import sqlite3
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.notification import (
     Notification,
     NotificationStatus,
     NotifyEvent,
-    Wishes,
+    NotifySettings,
+    Streak,
     decoded,
 )
+from storage.records.times import span
 from storage.writer import Transaction
 
-TOPIC = "notifications"  # something is to be sent, or has been
-Key = tuple[str, str]  # namespace and id of a job
+TOPIC = "notifications"  # a notification is to be sent, or was sent
+Key = tuple[str, str]  # namespace and ID of a job
+MOST_PENDING = 1000  # per receiver, or per job for its own channels
+_FULL = f"dropped: {MOST_PENDING} messages were waiting already"
 
 
 def topic(namespace: str, job_id: str) -> str:
-    """Return the topic on which what is told of a job is published."""
+    """Return the topic of a job's notifications."""
     return f"notifications/{namespace}/{job_id}"
 
 
+_NO_STREAK = Streak()
 _ADD = """
     INSERT INTO notifications (namespace, job_id, run_id, event, reason, webhook, command, status,
                                attempts, next_attempt, error, create_time, modify_time,
-                               create_index, modify_index)
-    VALUES (:namespace, :job_id, :run_id, :event, :reason, :webhook, :command, 'pending',
-            0, :now, '', :now, :now, :index, :index)
+                               create_index, modify_index, receiver, failures, failing_since)
+    VALUES (:namespace, :job_id, :run_id, :event, :reason, :webhook, :command, :status,
+            0, :next, :error, :now, :now, :index, :index, :receiver, :failures, :failing_since)
+"""
+_PENDING_OF_RECEIVER = """
+    SELECT 1 FROM notifications
+     WHERE status = 'pending' AND receiver > '' AND receiver = :receiver
+     LIMIT 1 OFFSET :most
+"""
+_PENDING_OF_JOB = """
+    SELECT 1 FROM notifications
+     WHERE status = 'pending' AND receiver = '' AND namespace = :namespace AND job_id = :job_id
+     LIMIT 1 OFFSET :most
+"""
+_TOTAL = """
+    INSERT INTO notification_totals (receiver, outcome, number) VALUES (:receiver, :outcome, 1)
+    ON CONFLICT (receiver, outcome) DO UPDATE SET number = number + 1
 """
 
 
 def add(
     tx: Transaction,
     key: Key,
-    wanted: Wishes,
+    wanted: NotifySettings,
     event: NotifyEvent,
     *,
     run_id: str,
     reason: str,
     now: int,
+    streak: Streak = _NO_STREAK,
 ) -> None:
-    """Have it told that something happened to a job or to a child of it, if that is wished for."""
+    """Queue the notifications about an event of a job or its child.
+
+    If too many are pending already, the new one is stored as failed and counted as dropped.
+    """
     if event not in wanted.events:
         return
-    ways = (("webhook", wanted.webhook), ("command", wanted.command))
+    own = (("webhook", wanted.webhook), ("command", wanted.command))
+    ways = [*own, *(("receiver", name) for name in wanted.receivers)]
     for way, name in ways:
         if name:
-            values = {"namespace": key[0], "job_id": key[1], "run_id": run_id, "event": event}
-            values |= {"reason": reason, "webhook": "", "command": "", way: name}
-            tx.execute(_ADD, {**values, "now": now, "index": tx.index})
+            values: dict[str, str | int] = {"namespace": key[0], "job_id": key[1]}
+            values |= {"run_id": run_id, "event": event, "reason": reason}
+            values |= {"webhook": "", "command": "", "receiver": "", way: name}
+            _add(tx, {**values, **msgspec.structs.asdict(streak)}, now)
     tx.touch("notifications", TOPIC, topic(*key))
 
 
-# ---- what follows from the end of a run ---------------------------------------------------------
+def _add(tx: Transaction, values: dict[str, str | int], now: int) -> None:
+    given = {**values, "status": "pending", "next": now, "error": "", "most": MOST_PENDING - 1}
+    if tx.one(_PENDING_OF_RECEIVER if values["receiver"] else _PENDING_OF_JOB, given):
+        given |= {"status": "failed", "next": 0, "error": _FULL}
+        _count(tx, _way(values["receiver"], values["webhook"]), "dropped")
+    tx.execute(_ADD, {**given, "now": now, "index": tx.index})
 
-_OUTCOME = "SELECT outcome FROM jobs WHERE namespace = :namespace AND id = :id"
-_SET_OUTCOME = "UPDATE jobs SET outcome = :outcome WHERE namespace = :namespace AND id = :id"
+
+def _way(receiver: str | int, webhook: str | int) -> str:
+    return str(receiver) or ("webhook" if webhook else "command")
+
+
+def _count(tx: Transaction, receiver: str, outcome: str) -> None:
+    tx.execute(_TOTAL, {"receiver": receiver, "outcome": outcome})
+
+
+# --- outcomes of jobs ---
+
+_OUTCOME = """
+    SELECT outcome, failures, failing_since FROM jobs WHERE namespace = :namespace AND id = :id
+"""
+_SET_OUTCOME = """
+    UPDATE jobs SET outcome = :outcome, failures = :failures, failing_since = :failing_since
+     WHERE namespace = :namespace AND id = :id
+"""
 _ENDED = """
     SELECT client_status IN ('failed', 'lost') AS failed FROM allocations
      WHERE namespace = :namespace AND job_id = :id AND job_version = :version
@@ -76,13 +122,15 @@ _LAST = """
 """
 
 
-def follow(tx: Transaction, row: sqlite3.Row, *, ended: bool, failed: bool, runs: bool) -> None:
-    """Tell of a failure, or of a success after one, of a job that wishes for it.
+def queue_job_notification(
+    tx: Transaction, row: sqlite3.Row, *, ended: bool, failed: bool, runs: bool
+) -> None:
+    """Queue a notification about a failure, or a success after a failure, if the job requests it.
 
-    `row` is the job's before the change. It has come to its `ended` just now, or one more of its
-    allocations has `failed`, or all that is wanted `runs`. What runs once is judged at its end, by
-    what no other allocation has replaced; what runs on, by each that fails. What is told to stop
-    fails no more. Whether a success comes after a failure is asked of the parent of children.
+    `row` is the job's before the change. Either it has just `ended`, or another allocation
+    `failed`, or all desired ones run (`runs`). Batch jobs are judged at their end, by allocations
+    that were not replaced; service jobs by each failing allocation. Stopping allocations do not
+    fail. For children, the parent's history decides whether a success follows a failure.
     """
     key = {"namespace": row["namespace"], "id": row["id"]}
     if row["stop"] or row["launches_children"]:
@@ -96,24 +144,53 @@ def follow(tx: Transaction, row: sqlite3.Row, *, ended: bool, failed: bool, runs
         last = tx.one(_ENDED, {**key, "version": row["version"]})
         if not runs or (last is not None and last["failed"]):
             return
-    owner = {**key, "id": row["parent_id"] or row["id"]}
-    found = tx.one(_OUTCOME, owner)
-    before, after = found["outcome"] if found else "", "failed" if failed else "good"
-    if before != after:
-        tx.execute(_SET_OUTCOME, {**owner, "outcome": after})
-    if failed or before == "failed":
-        _tell(tx, row, owner["id"], failed=failed)
-
-
-def _tell(tx: Transaction, row: sqlite3.Row, owner_id: str, *, failed: bool) -> None:
-    last = tx.one(_LAST, {"namespace": row["namespace"], "id": row["id"], "failed": failed})
+    last = tx.one(_LAST, {**key, "failed": failed})
     if last is None:
         return
+    owner_id = row["parent_id"] or row["id"]
+    before = _note_outcome(tx, (row["namespace"], owner_id), last["time"], failed=failed)
+    if before is not None:
+        _tell(tx, row, owner_id, last, before, failed=failed)
+
+
+def _note_outcome(tx: Transaction, key: Key, now: int, *, failed: bool) -> Streak | None:
+    """Record an outcome; return the consecutive failures before a success, or up to this failure.
+
+    None for a success without a preceding failure.
+    """
+    owner = {"namespace": key[0], "id": key[1]}
+    found = tx.one(_OUTCOME, owner)
+    outcome = found["outcome"] if found else ""
+    streak = Streak()
+    if found and outcome == "failed":
+        streak = Streak(failures=found["failures"], failing_since=found["failing_since"])
+    if not failed:
+        if outcome != "good":
+            values = {"outcome": "good", "failures": 0, "failing_since": 0}
+            tx.execute(_SET_OUTCOME, {**owner, **values})
+        return streak if outcome == "failed" else None
+    streak = Streak(
+        failures=streak.failures + 1, failing_since=min(streak.failing_since or now, now)
+    )
+    tx.execute(_SET_OUTCOME, {**owner, "outcome": "failed", **msgspec.structs.asdict(streak)})
+    return streak
+
+
+def _tell(
+    tx: Transaction,
+    row: sqlite3.Row,
+    owner_id: str,
+    last: sqlite3.Row,
+    streak: Streak,
+    *,
+    failed: bool,
+) -> None:
     said = f": {last['description']}" if last["description"] else ""
     reason = f'allocation {last["id"]} of group "{last["task_group"]}" has failed{said}'
     if not failed:
         ended = row["type"] in ("batch", "sysbatch")
-        reason = "it has succeeded after a failure" if ended else "it runs again after a failure"
+        what = "succeeded again" if ended else "running again"
+        reason = f"{what} after {_streak(streak, last['time'])}"
     add(
         tx,
         (row["namespace"], owner_id),
@@ -121,28 +198,44 @@ def _tell(tx: Transaction, row: sqlite3.Row, owner_id: str, *, failed: bool) -> 
         NotifyEvent.FAILURE if failed else NotifyEvent.RECOVERY,
         run_id=row["id"],
         reason=reason,
-        now=last["time"],  # of this very write: it has changed what ended or began last
+        now=last["time"],  # the time of this write
+        streak=streak,
     )
+
+
+def _streak(streak: Streak, now: int) -> str:
+    """Format a streak of failures: `3 failures, 12 min`."""
+    if not streak.failures:  # it failed in a version whose failures did not count
+        return "a failure"
+    often = "1 failure" if streak.failures == 1 else f"{streak.failures} failures"
+    return f"{often}, {span(now - streak.failing_since)}"
 
 
 _WISH = "SELECT notify FROM jobs WHERE namespace = :namespace AND id = :id"
 
 
 def deployment_failed(tx: Transaction, key: Key, reason: str, now: int) -> None:
-    """Tell that a new version of a job could not be deployed, if that is wished for."""
+    """Queue a notification about a failed deployment, if the job requests it."""
     values = {"namespace": key[0], "id": key[1]}
     row = tx.one(_WISH, values)
     if row and row["notify"]:
-        tx.execute(_SET_OUTCOME, {**values, "outcome": "failed"})
-        failure = NotifyEvent.FAILURE
-        add(tx, key, decoded(row["notify"]), failure, run_id=key[1], reason=reason, now=now)
+        add(
+            tx,
+            key,
+            decoded(row["notify"]),
+            NotifyEvent.FAILURE,
+            run_id=key[1],
+            reason=reason,
+            now=now,
+            streak=_note_outcome(tx, key, now, failed=True) or _NO_STREAK,
+        )
 
 
-# ---- sending ------------------------------------------------------------------------------------
+# --- delivery ---
 
 _DUE = """
     SELECT namespace, job_id, min(next_attempt) AS at FROM notifications
-     WHERE status = 'pending'
+     WHERE status = 'pending' AND receiver = ''
   GROUP BY namespace, job_id
     HAVING min(next_attempt) <= :now
   ORDER BY at
@@ -150,14 +243,25 @@ _DUE = """
 """
 _FIRST = """
     SELECT * FROM notifications
-     WHERE status = 'pending' AND namespace = :namespace AND job_id = :job_id
+     WHERE status = 'pending' AND receiver = '' AND namespace = :namespace AND job_id = :job_id
        AND next_attempt <= :now
   ORDER BY next_attempt, number
      LIMIT 1
 """
+_FIRST_OF_RECEIVERS = """
+    SELECT receiver, min(next_attempt) AS at FROM notifications
+     WHERE status = 'pending' AND receiver > ''
+  GROUP BY receiver
+"""
+_OF_RECEIVER = """
+    SELECT * FROM notifications
+     WHERE status = 'pending' AND receiver > '' AND receiver = :receiver AND next_attempt <= :now
+  ORDER BY number
+     LIMIT :most
+"""
 _NEXT_TIME = """
     SELECT min(next_attempt) AS at FROM notifications INDEXED BY notifications_by_time
-     WHERE status = 'pending' AND next_attempt > :now
+     WHERE status = 'pending' AND receiver = '' AND next_attempt > :now
 """
 _MARK = """
     UPDATE notifications
@@ -182,6 +286,9 @@ def _from(row: sqlite3.Row) -> Notification:
         reason=row["reason"],
         webhook=row["webhook"],
         command=row["command"],
+        receiver=row["receiver"],
+        failures=row["failures"],
+        failing_since=row["failing_since"],
         status=NotificationStatus(row["status"]),
         attempts=row["attempts"],
         next_attempt=row["next_attempt"],
@@ -193,8 +300,8 @@ def _from(row: sqlite3.Row) -> Notification:
     )
 
 
-def due(db: Snapshot, now: int, most: int) -> list[Notification]:
-    """Return what is to be sent now: of each job one, of most jobs those that wait longest."""
+def due(db: ReadSnapshot, now: int, most: int) -> list[Notification]:
+    """Return the notifications due on the channels of jobs: for each channel, the oldest ones."""
     found = [
         db.one(_FIRST, {"namespace": row["namespace"], "job_id": row["job_id"], "now": now})
         for row in db.all(_DUE, {"now": now, "most": most})
@@ -202,14 +309,46 @@ def due(db: Snapshot, now: int, most: int) -> list[Notification]:
     return [_from(row) for row in found if row is not None]
 
 
-def next_time(db: Snapshot, now: int) -> int | None:
-    """Return when the next one that waits is to be tried; None: none waits."""
+def next_time(db: ReadSnapshot, now: int) -> int | None:
+    """Return the next delivery time on a channel of a job, or None."""
     row = db.one(_NEXT_TIME, {"now": now})
     return row["at"] if row else None
 
 
-def mark(tx: Transaction, one: Notification) -> None:
-    """Note how an attempt has gone."""
+def first_of_receivers(db: ReadSnapshot) -> dict[str, int]:
+    """Return the next delivery time of each receiver with pending notifications."""
+    return {row["receiver"]: row["at"] for row in db.all(_FIRST_OF_RECEIVERS)}
+
+
+def of_receiver(db: ReadSnapshot, receiver: str, now: int) -> list[Notification]:
+    """Return all notifications due for a receiver, oldest first."""
+    values = {"receiver": receiver, "now": now, "most": MOST_PENDING}
+    return [_from(row) for row in db.all(_OF_RECEIVER, values)]
+
+
+_TOTALS = "SELECT receiver, outcome, number FROM notification_totals WHERE receiver > ''"
+_PENDING = """
+    SELECT CASE WHEN receiver > '' THEN receiver WHEN webhook > '' THEN 'webhook'
+                ELSE 'command' END AS way, count(*) AS number
+      FROM notifications INDEXED BY notifications_by_time
+     WHERE status = 'pending'
+  GROUP BY way
+"""
+
+
+def totals(db: ReadSnapshot) -> dict[tuple[str, str], int]:
+    """Return the total number of sent, failed, dropped and pending notifications.
+
+    The key is the receiver, or `webhook` or `command`, and the outcome.
+    """
+    found = {(row["receiver"], row["outcome"]): row["number"] for row in db.all(_TOTALS)}
+    return found | {(row["way"], "pending"): row["number"] for row in db.all(_PENDING)}
+
+
+def record_attempt(tx: Transaction, one: Notification) -> None:
+    """Record the result of a delivery attempt."""
+    if one.status != NotificationStatus.PENDING:
+        _count(tx, _way(one.receiver, one.webhook), one.status)
     values = msgspec.structs.asdict(one)
     names = ("status", "attempts", "next_attempt", "error")
     given = {name: values[name] for name in names}
@@ -217,6 +356,6 @@ def mark(tx: Transaction, one: Notification) -> None:
     tx.touch("notifications", TOPIC, topic(one.namespace, one.job_id))
 
 
-def of_job(db: Snapshot, namespace: str, job_id: str) -> list[Notification]:
-    """Return what is told, or was, of a job and its children; newest first."""
+def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Notification]:
+    """Return the notifications of a job and its children, newest first."""
     return [_from(row) for row in db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})]

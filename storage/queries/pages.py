@@ -1,42 +1,142 @@
-"""Rows in the order of their making, from any of them on: a page reads no row before its first."""
+"""Pagination in creation order: a page reads no row before its first one."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 
 Key = tuple[str | int, ...]
-_SELECTIVE = 4  # characters of a prefix that leave few enough rows to be sorted
+_SELECTIVE = 4  # characters; longer prefixes match few enough rows to sort them
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows a listing shows, and from where on: conditions are constant text, values are not."""
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of a page: conditions are constant texts, values are parameters."""
 
-    namespace: str  # `*`: all
-    prefix: str = ""  # of the id
+    namespace: str  # `*` means all
+    prefix: str = ""  # of the ID
     conditions: tuple[str, ...] = ()
     values: Mapping[str, object] = {}
-    start: Key | None = None  # the first row; None: from the beginning
+    start: Key | None = None  # key of the first row; None means the beginning
     reverse: bool = False
 
 
-def by_creation(db: Snapshot, select: str, wish: Wish) -> Iterator[sqlite3.Row]:
-    """Yield rows with `create_index`, `id` and `namespace` in the order of their making."""
+class KeyRange(msgspec.Struct, frozen=True):
+    """The keys of a list: those after a key, up to a number; a negative number means all."""
+
+    after: str = ""
+    most: int = -1
+
+    @property
+    def values(self) -> dict[str, object]:
+        """Return the parameters `after` and `most` of a statement."""
+        return {"after": self.after, "most": self.most}
+
+
+ALL = KeyRange()
+
+
+def by_creation(db: ReadSnapshot, select: str, wish: PageRequest) -> Iterator[sqlite3.Row]:
+    """Yield rows with `create_index`, `id` and `namespace` in creation order."""
+    where, values = _where(wish)
+    way = " DESC" if wish.reverse else ""
+    return db.each(f"{select}{where} ORDER BY create_index{way}, id{way}", values)
+
+
+def numbers_by_namespace(db: ReadSnapshot, select: str, wish: PageRequest) -> dict[str, int]:
+    """Return the number of rows per namespace; `select` returns it and `number`."""
+    where, values = _where(wish)
+    rows = db.each(f"{select}{where} GROUP BY namespace", values)
+    return {row["namespace"]: row["number"] for row in rows}
+
+
+def _where(wish: PageRequest) -> tuple[str, dict[str, object]]:
+    """Return the condition for rows with `create_index`, `id` and `namespace`, and its values."""
     conditions, values = list(wish.conditions), {**wish.values, "prefix": wish.prefix}
     if wish.namespace != "*":
-        # Few rows of a job are found by an index and sorted; many of a namespace come in order.
+        # Few rows of a job are found by an index and sorted; many of a namespace are read in order.
         of_job = any(one.startswith("job_id =") for one in conditions)
         conditions.append("namespace = :namespace" if of_job else "+namespace = :namespace")
         values["namespace"] = wish.namespace
     if wish.prefix:
-        # Few rows are found by their prefix and sorted; many come in order.
+        # Few rows are found by their prefix and sorted; many are read in order.
         sign = "" if len(wish.prefix) >= _SELECTIVE else "+"
-        conditions.append(f"{sign}id >= :prefix AND {sign}id < :prefix || 'g'")  # hexadecimal
+        # IDs are hexadecimal.
+        conditions.append(f"{sign}id >= :prefix AND {sign}id < :prefix || 'g'")
     if wish.start is not None:
         conditions.append(f"(create_index, id) {'<=' if wish.reverse else '>='} (:first, :second)")
         values["first"], values["second"] = wish.start
+    return f" WHERE {' AND '.join(conditions)}" if conditions else "", values
+
+
+_NAMESPACES = "SELECT name FROM namespaces WHERE name >= '' ORDER BY name"
+
+
+def by_namespace(db: ReadSnapshot, wish: PageRequest) -> Iterator[PageRequest]:
+    """Yield equivalent queries for each namespace, in the order of namespaces.
+
+    Names with a common prefix are not adjacent across namespaces.
+    """
+    if wish.namespace != "*" or not wish.prefix:
+        yield wish
+        return
+    names = [row["name"] for row in db.all(_NAMESPACES)]
+    first = wish.start[0] if wish.start else None
+    for name in reversed(names) if wish.reverse else names:
+        if first is None or (name < str(first) if wish.reverse else name > str(first)):
+            yield msgspec.structs.replace(wish, namespace=name, start=None)
+        elif name == first:
+            yield msgspec.structs.replace(wish, namespace=name)
+
+
+def by_name(
+    db: ReadSnapshot,
+    select: str,
+    column: str,
+    wish: PageRequest,
+) -> Iterator[sqlite3.Row]:
+    """Yield rows in the order of a name column, restricted to the prefix.
+
+    The name is the last part of the key.
+    """
+    conditions, values = list(wish.conditions), {**wish.values, "prefix": wish.prefix}
+    if wish.prefix:
+        conditions.append(f"{column} >= :prefix AND {column} < :prefix || char(1114111)")
+    if wish.start is not None:
+        first, name = wish.start
+        if first:  # beyond all keys, so the result is empty
+            if not wish.reverse:
+                return iter(())
+        else:
+            conditions.append(f"{column} {'<=' if wish.reverse else '>='} :first")
+            values["first"] = name
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     way = " DESC" if wish.reverse else ""
-    return db.each(f"{select}{where} ORDER BY create_index{way}, id{way}", values)
+    return db.each(f"{select}{where} ORDER BY {column}{way}", values)
+
+
+def is_within(wish: PageRequest, name: str) -> bool:
+    """Return whether a name matches a query for `by_name`."""
+    if not name.startswith(wish.prefix):
+        return False
+    if wish.start is None:
+        return True
+    key = ("", name)
+    return key <= wish.start if wish.reverse else key >= wish.start
+
+
+def of_job(
+    db: ReadSnapshot, select: str, wish: PageRequest, namespace: str, job_id: str
+) -> Iterator[sqlite3.Row]:
+    """Yield the objects of a job in creation order, then by ID, from the start key on."""
+    conditions = ["namespace = :namespace", "job_id = :job_id", *wish.conditions]
+    values = {**wish.values, "namespace": namespace, "job_id": job_id}
+    way, sign = (" DESC", "<") if wish.reverse else ("", ">")
+    if wish.start is not None:
+        values["first"], values["second"] = wish.start
+        conditions.append(
+            f"create_index {sign}= :first AND (create_index {sign} :first OR id >= :second)"
+        )
+    where = " AND ".join(conditions)
+    return db.each(f"{select} WHERE {where} ORDER BY create_index{way}, id", values)

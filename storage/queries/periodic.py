@@ -1,29 +1,29 @@
-"""Periodic jobs: which slot comes next, and what became of the earlier ones."""
+"""Periodic jobs: the next slot, and the outcomes of earlier slots."""
 
 import sqlite3
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.job import Job
 from storage.records.periodic import Slot, SlotOutcome
 from storage.writer import Transaction
 
-TOPIC = "periodic"  # somebody has to look at what comes next
-NEVER = 2**63 - 1  # the slot of a job that has no more
-KEPT = 1000  # newest rows of the ledger of a job
+TOPIC = "periodic"  # a next slot may have changed
+NEVER = 2**63 - 1  # the slot of a job without further slots
+KEPT = 1000  # newest outcomes stored per job
 
 
 def topic(namespace: str, job_id: str) -> str:
-    """Return the topic on which decisions about a job's slots are published."""
+    """Return the topic of decisions about a job's slots."""
     return f"periodic-slots/{namespace}/{job_id}"
 
 
-# ---- what comes next ----------------------------------------------------------------------------
+# --- next slots ---
 
 
-class Due(msgspec.Struct, frozen=True):
-    """A job whose slot has come; or, where the slot is None, has to be worked out."""
+class DueLaunch(msgspec.Struct, frozen=True):
+    """A job whose slot is due; a slot of None must be computed first."""
 
     namespace: str
     job_id: str
@@ -49,7 +49,7 @@ _SAME_CLOCK = """
        AND n.document -> '$.Periodic' = o.document -> '$.Periodic'
 """
 _LEAVE = "DELETE FROM periodic_jobs WHERE namespace = :namespace AND job_id = :job_id"
-# NULL sorts first: what is not worked out yet.
+# NULL sorts first: slots that must be computed.
 _DUE = """
     SELECT * FROM periodic_jobs
      WHERE next_slot <= :now OR next_slot IS NULL
@@ -80,10 +80,10 @@ _SET_PAUSED = """
 """
 
 
-def follow(tx: Transaction, job: Job) -> None:
-    """Follow the clock for a job that has a new version, or do not any more.
+def sync_schedule(tx: Transaction, job: Job) -> None:
+    """Start or stop following the schedule of a job with a new version.
 
-    A clock that is the same goes on: what has not been decided yet is decided for the new version.
+    If the schedule is unchanged, it continues: undecided slots are decided for the new version.
     """
     key = {"namespace": job.namespace, "job_id": job.id}
     if job.periodic is None:
@@ -111,47 +111,47 @@ def _give_up(tx: Transaction, job: Job, slot: int, reason: str) -> None:
 
 
 def is_followed(job: Job) -> bool:
-    """Tell whether a job launches children by the clock as it stands."""
+    """Return whether a job launches children by its schedule now."""
     return job.periodic is not None and job.periodic.enabled and not job.stop
 
 
-def _due(row: sqlite3.Row) -> Due:
-    return Due(
+def _due(row: sqlite3.Row) -> DueLaunch:
+    return DueLaunch(
         row["namespace"], row["job_id"], row["followed_to"], row["next_slot"], bool(row["paused"])
     )
 
 
-def due(db: Snapshot, now: int, most: int) -> list[Due]:
-    """Return jobs whose next slot has come or is to be worked out, at most `most`."""
+def due(db: ReadSnapshot, now: int, most: int) -> list[DueLaunch]:
+    """Return up to `most` jobs whose next slot is due or must be computed."""
     return [_due(row) for row in db.all(_DUE, {"now": now, "most": most})]
 
 
-def next_time(db: Snapshot, after: int = 0) -> int | None:
-    """Return when the next slot of all after a time comes; None when there is none."""
+def next_time(db: ReadSnapshot, after: int = 0) -> int | None:
+    """Return the time of the next slot of all jobs after a time, or None."""
     row = db.one(_NEXT, {"after": after})
     at = row["at"] if row else None
     return None if at in (None, NEVER) else at
 
 
-def coming(db: Snapshot, namespace: str) -> list[Due]:
-    """Return the jobs of a namespace, or of all (`*`), that have a slot to come; the next one first."""
+def upcoming(db: ReadSnapshot, namespace: str) -> list[DueLaunch]:
+    """Return the jobs with an upcoming slot in a namespace, or in all (`*`); earliest first."""
     return [_due(row) for row in db.all(_COMING, {"namespace": namespace, "never": NEVER})]
 
 
-def of_job(db: Snapshot, namespace: str, job_id: str) -> Due | None:
-    """Return how far the clock has been followed for a job; None when it is not."""
+def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> DueLaunch | None:
+    """Return the schedule state of a job, or None without a schedule."""
     row = db.one(_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return _due(row) if row else None
 
 
-def time_zone(db: Snapshot, due: Due) -> str:
-    """Return the name of the time zone of a job's clock."""
+def time_zone(db: ReadSnapshot, due: DueLaunch) -> str:
+    """Return the time zone name of a job's schedule."""
     row = db.one(_ZONE, {"namespace": due.namespace, "job_id": due.job_id})
     return str(row["zone"] or "") if row else ""
 
 
 def set_paused(tx: Transaction, namespace: str, job_id: str, *, paused: bool) -> None:
-    """Let the slots of a job be skipped from now on, or launch children again."""
+    """Pause or resume the schedule of a job."""
     key = {"namespace": namespace, "job_id": job_id}
     tx.execute(_SET_PAUSED, {**key, "paused": paused})
     tx.touch("periodic_slots", topic(namespace, job_id))
@@ -160,7 +160,7 @@ def set_paused(tx: Transaction, namespace: str, job_id: str, *, paused: bool) ->
 def advance(
     tx: Transaction, namespace: str, job_id: str, *, followed_to: int, next_slot: int | None
 ) -> None:
-    """Note that all slots up to a time have been decided, and which comes next; None: no more."""
+    """Record the time until which all slots are decided, and the next slot, or None."""
     tx.execute(
         _ADVANCE,
         {
@@ -173,7 +173,7 @@ def advance(
     tx.touch("periodic_jobs", TOPIC)
 
 
-# ---- the ledger ---------------------------------------------------------------------------------
+# --- outcomes ---
 
 _ADD = """
     INSERT OR REPLACE INTO periodic_slots
@@ -195,7 +195,7 @@ _LEDGER = """
 
 
 def add_slot(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
-    """Write down what became of a slot, and keep only the newest `KEPT` rows of its job."""
+    """Store the outcome of a slot, and delete the slots of its job beyond the newest `KEPT`."""
     key = {"namespace": namespace, "job_id": job_id}
     values = {**msgspec.structs.asdict(slot), **key, "index": tx.index}
     tx.execute(_ADD, values)
@@ -203,8 +203,8 @@ def add_slot(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
     tx.touch("periodic_slots", topic(namespace, job_id))
 
 
-def slots(db: Snapshot, namespace: str, job_id: str) -> list[Slot]:
-    """Return what became of a job's slots, newest first."""
+def slots(db: ReadSnapshot, namespace: str, job_id: str) -> list[Slot]:
+    """Return the outcomes of a job's slots, newest first."""
     return [
         Slot(
             slot=row["slot"],

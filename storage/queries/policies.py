@@ -1,11 +1,13 @@
-"""Policies, and the roles that name sets of them."""
+"""ACL policies and roles."""
 
 import sqlite3
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.queries.pages import KeyRange, PageRequest, by_name
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import AclRole, Policy
 from storage.records.codec import encode
 from storage.writer import Transaction
@@ -18,12 +20,14 @@ _PUT = """
     ON CONFLICT (name) DO UPDATE
        SET document = excluded.document, modify_index = excluded.modify_index
 """
-_FIND = "SELECT document, create_index, modify_index FROM policies WHERE name = :name"
+_COLUMNS = "SELECT document, create_index, modify_index FROM policies"
+_FIND = f"{_COLUMNS} WHERE name = :name"
 _EVERY = """
     SELECT document, create_index, modify_index FROM policies
      WHERE name >= :first AND name < :end
   ORDER BY name
 """
+_NAMES = "SELECT name FROM policies WHERE name > :after ORDER BY name LIMIT :most"
 _REMOVE = "DELETE FROM policies WHERE name = :name"
 
 
@@ -42,25 +46,35 @@ def put(tx: Transaction, policy: Policy) -> None:
     tx.touch("policies", f"policies/{policy.name}")
 
 
-def find(db: Snapshot, name: str) -> Policy | None:
-    """Return a policy."""
+def find(db: ReadSnapshot, name: str) -> Policy | None:
+    """Return a policy, or None."""
     row = db.one(_FIND, {"name": name})
     return _from(row, Policy) if row else None
 
 
-def every(db: Snapshot, prefix: str = "") -> list[Policy]:
-    """Return the policies whose name begins with `prefix`, by name."""
+def every(db: ReadSnapshot, prefix: str = "") -> list[Policy]:
+    """Return the policies with a name prefix, by name."""
     rows = db.all(_EVERY, {"first": prefix, "end": prefix + "\U0010ffff"})
     return [_from(row, Policy) for row in rows]
 
 
+def names(db: ReadSnapshot, span: KeyRange) -> list[str]:
+    """Return the sorted names of policies."""
+    return [row["name"] for row in db.all(_NAMES, span.values)]
+
+
+def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[Policy]:
+    """Yield policies by name."""
+    return (_from(row, Policy) for row in by_name(db, _COLUMNS, "name", wish))
+
+
 def remove(tx: Transaction, name: str) -> None:
-    """Remove a policy if it is there."""
+    """Delete a policy, if it exists."""
     tx.execute(_REMOVE, {"name": name})
     tx.touch("policies", f"policies/{name}")
 
 
-# ---- roles -----------------------------------------------------------------------------------
+# --- roles ---
 
 _PUT_ROLE = """
     INSERT INTO acl_roles (id, name, document, create_index, modify_index)
@@ -85,26 +99,37 @@ def put_role(tx: Transaction, role: AclRole) -> AclRole:
     return msgspec.structs.replace(role, create_index=created, modify_index=tx.index)
 
 
-def find_role(db: Snapshot, role_id: str) -> AclRole | None:
-    """Return a role."""
+def find_role(db: ReadSnapshot, role_id: str) -> AclRole | None:
+    """Return a role, or None."""
     row = db.one(_FIND_ROLE, {"id": role_id})
     return _from(row, AclRole) if row else None
 
 
-def role_named(db: Snapshot, name: str) -> AclRole | None:
-    """Return the role of a name."""
+def role_named(db: ReadSnapshot, name: str) -> AclRole | None:
+    """Return a role by name, or None."""
     row = db.one(_ROLE_NAMED, {"name": name})
     return _from(row, AclRole) if row else None
 
 
-def every_role(db: Snapshot, prefix: str = "") -> list[AclRole]:
-    """Return the roles whose identifier begins with `prefix`, by identifier."""
+def every_role(db: ReadSnapshot, prefix: str = "") -> list[AclRole]:
+    """Return the roles with an ID prefix, by ID."""
     rows = db.all(_EVERY_ROLE, {"first": prefix, "end": prefix + "\U0010ffff"})
     return [_from(row, AclRole) for row in rows]
 
 
+def role_page(db: ReadSnapshot, wish: PageRequest) -> Iterator[AclRole]:
+    """Yield roles by ID."""
+    return (_from(row, AclRole) for row in by_name(db, _ROLE_COLUMNS, "id", wish))
+
+
+def role_names(db: ReadSnapshot, ids: Iterable[str]) -> dict[str, str]:
+    """Return the names of the existing roles in `ids`."""
+    found = ((one, find_role(db, one)) for one in ids)
+    return {one: role.name for one, role in found if role is not None}
+
+
 def remove_role(tx: Transaction, role_id: str) -> bool:
-    """Remove a role; tell whether it was there."""
+    """Delete a role; return whether it existed."""
     gone = tx.execute(_REMOVE_ROLE, {"id": role_id}) > 0
     tx.touch("acl_roles", f"acl_roles/{role_id}")
     return gone

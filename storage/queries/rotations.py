@@ -1,8 +1,8 @@
-"""How far the rotation of each mount's client secret is."""
+"""The state of each mount's client secret rotation."""
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import Rotation
 from storage.writer import Transaction
@@ -15,17 +15,17 @@ _PUT = """
 _FORGET = "DELETE FROM secret_rotations WHERE mount = :mount"
 
 
-def find(db: Snapshot, mount: str) -> Rotation | None:
-    """Return how far the rotation of a mount is; None when there never was one."""
+def find(db: ReadSnapshot, mount: str) -> Rotation | None:
+    """Return the rotation state of a mount, or None."""
     row = db.one(_FIND, {"mount": mount})
     return msgspec.json.decode(row["document"], type=Rotation) if row else None
 
 
 def put(tx: Transaction, mount: str, rotation: Rotation) -> None:
-    """Note how far the rotation of a mount is."""
+    """Store the rotation state of a mount."""
     tx.execute(_PUT, {"mount": mount, "document": encode(rotation).decode()})
 
 
 def forget(tx: Transaction, mount: str) -> None:
-    """Forget the rotation of a mount."""
+    """Delete the rotation state of a mount."""
     tx.execute(_FORGET, {"mount": mount})

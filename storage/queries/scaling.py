@@ -1,24 +1,24 @@
-"""Scaling: what was asked of the counts of a job's groups, and the policies that bound them."""
+"""Scaling events of a job's groups, and scaling policies."""
 
 import sqlite3
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.scaling import ScalingEvent, ScalingPolicy
 from storage.writer import Transaction
 
 POLICIES_TOPIC = "scaling-policies"
-KEPT = 20  # newest events per group, as the peer keeps
+KEPT = 20  # newest events per group, as in Nomad
 
 
 def topic(namespace: str, job_id: str) -> str:
-    """Return the topic on which new scaling events of a job are published."""
+    """Return the topic of a job's scaling events."""
     return f"scaling/{namespace}/{job_id}"
 
 
-# ---- events -------------------------------------------------------------------------------------
+# --- events ---
 
 _ADD = """
     INSERT INTO scaling_events (namespace, job_id, task_group, create_index, document)
@@ -42,7 +42,7 @@ _OF_JOB = """
 def add_event(
     tx: Transaction, namespace: str, job_id: str, group: str, event: ScalingEvent
 ) -> None:
-    """Keep what was asked of a group, and only the newest `KEPT` of its events."""
+    """Store a scaling event of a group, and delete the events beyond the newest `KEPT`."""
     stored = msgspec.structs.replace(event, create_index=tx.index)
     key = {"namespace": namespace, "job_id": job_id, "task_group": group}
     tx.execute(_ADD, {**key, "index": tx.index, "document": encode(stored).decode()})
@@ -50,8 +50,8 @@ def add_event(
     tx.touch("scaling_events", topic(namespace, job_id))
 
 
-def events(db: Snapshot, namespace: str, job_id: str) -> dict[str, list[ScalingEvent]]:
-    """Return the kept events of a job by group, newest first."""
+def events(db: ReadSnapshot, namespace: str, job_id: str) -> dict[str, list[ScalingEvent]]:
+    """Return the stored events of a job by group, newest first."""
     found: dict[str, list[ScalingEvent]] = {}
     for row in db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id}):
         event = msgspec.json.decode(row["document"], type=ScalingEvent)
@@ -59,7 +59,7 @@ def events(db: Snapshot, namespace: str, job_id: str) -> dict[str, list[ScalingE
     return found
 
 
-# ---- policies -----------------------------------------------------------------------------------
+# --- policies ---
 
 _POLICIES = """
     SELECT g.value ->> '$.Scaling' AS document
@@ -75,8 +75,8 @@ _FILTERS = {
 }
 
 
-def policies(db: Snapshot, namespace: str = "*", job_id: str = "") -> list[ScalingPolicy]:
-    """Return the scaling policies of jobs, by id; the namespace `*` means all."""
+def policies(db: ReadSnapshot, namespace: str = "*", job_id: str = "") -> list[ScalingPolicy]:
+    """Return the scaling policies of jobs, by ID; the namespace `*` means all."""
     values = {"namespace": namespace, "job_id": job_id}
     given = {name: value for name, value in values.items() if value and value != "*"}
     conditions = "".join(f" AND {_FILTERS[name]}" for name in given)

@@ -1,10 +1,10 @@
-"""Searches: identifiers by their beginning, names by a text within."""
+"""Search: IDs by prefix, names by substring."""
 
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.search import JobNames
 
 _BEGINNING = {
@@ -20,7 +20,12 @@ ORDER BY id
 LIMIT :most
 """
 _BY_NAMESPACE, _BY_ID = _WITHIN.format("namespace"), _WITHIN.format("+namespace")
-_TELLING = 4  # digits by which few identifiers of all begin; a namespace may have all there are
+_ANOTHER = """
+    SELECT 1 FROM namespaces
+     WHERE name >= '' AND name NOT IN (SELECT value FROM json_each(:namespaces))
+     LIMIT 1
+"""
+_TELLING = 4  # digits of a selective prefix, even in a namespace with nearly all IDs
 _ALLOCATION_NAMES = """
     SELECT namespace, id, name FROM allocations
      WHERE namespace IN (SELECT value FROM json_each(:namespaces))
@@ -37,27 +42,31 @@ _JOBS = """
 """
 
 
-def beginning(
-    db: Snapshot, table: str, namespaces: Sequence[str], prefix: str, most: int
+def ids_with_prefix(
+    db: ReadSnapshot, table: str, namespaces: Sequence[str], prefix: str, most: int
 ) -> list[str]:
-    """Return the first identifiers of a table that begin like this, in order."""
+    """Return the first IDs of a table with a prefix, sorted."""
     values = {"namespaces": _list(namespaces), "prefix": prefix, "most": most}
-    by_id = table != "jobs" and len(prefix) >= _TELLING
+    # Few rows of a namespace are found by it; for all namespaces, the index on IDs is in order.
+    by_id = table != "jobs" and (len(prefix) >= _TELLING or db.one(_ANOTHER, values) is None)
     rows = db.all(_BEGINNING[table] + (_BY_ID if by_id else _BY_NAMESPACE), values)
     return [row["id"] for row in rows]
 
 
 def allocation_names(
-    db: Snapshot, namespaces: Sequence[str], text: str, most: int
+    db: ReadSnapshot, namespaces: Sequence[str], text: str, most: int
 ) -> list[tuple[str, str, str]]:
-    """Return namespace, id and name of allocations whose name holds a text in lower case, best first."""
+    """Return allocations whose name contains a lower-case text, best first.
+
+    Each result is a namespace, an ID and a name.
+    """
     values = {"namespaces": _list(namespaces), "text": text, "most": most}
     rows = db.all(_ALLOCATION_NAMES, values)
     return [(row["namespace"], row["id"], row["name"]) for row in rows]
 
 
-def job_names(db: Snapshot, namespaces: Sequence[str]) -> Iterator[JobNames]:
-    """Yield what the current jobs are called, with everything inside them."""
+def job_names(db: ReadSnapshot, namespaces: Sequence[str]) -> Iterator[JobNames]:
+    """Yield the names of the current jobs, and of everything inside them."""
     decode = msgspec.json.Decoder(JobNames).decode
     for row in db.each(_JOBS, {"namespaces": _list(namespaces)}):
         yield decode(row["document"])

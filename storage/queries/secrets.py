@@ -1,22 +1,22 @@
-"""Everything secret in the file: sealed, and the keys of the seals, sealed themselves."""
+"""Encrypted values in the store, and the encrypted data keys."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction
 
 
 class DataKey(NamedTuple):
-    """A key that seals, wrapped by the root key; `salt` belongs to a passphrase, if that is it."""
+    """A data key, encrypted with the root key; `salt` belongs to a root key from a passphrase."""
 
     version: int
     salt: bytes
     wrapped: bytes
 
 
-class Secret(NamedTuple):
-    """A sealed value, and the place that it is bound to."""
+class SealedSecret(NamedTuple):
+    """An encrypted value, and the path that it is bound to."""
 
     place: str
     sealed: bytes
@@ -41,34 +41,34 @@ _PUT = """
 _REMOVE = "DELETE FROM secrets WHERE place = :place"
 
 
-def data_keys(db: Snapshot) -> list[DataKey]:
-    """Return the keys of the seals, oldest first."""
+def data_keys(db: ReadSnapshot) -> list[DataKey]:
+    """Return the data keys, oldest first."""
     return [DataKey(row["version"], row["salt"], row["wrapped"]) for row in db.all(_DATA_KEYS)]
 
 
-def find(db: Snapshot, place: str) -> bytes | None:
-    """Return the sealed value of a place."""
+def find(db: ReadSnapshot, place: str) -> bytes | None:
+    """Return the encrypted value at a path, or None."""
     row = db.one(_FIND, {"place": place})
     return bytes(row["sealed"]) if row else None
 
 
-def below(db: Snapshot, prefix: str = "") -> list[Secret]:
-    """Return the sealed values of all places that begin with `prefix`, by place."""
-    return [Secret(row["place"], row["sealed"]) for row in db.all(_BELOW, {"prefix": prefix})]
+def below(db: ReadSnapshot, prefix: str = "") -> list[SealedSecret]:
+    """Return the encrypted values at paths with a prefix, by path."""
+    return [SealedSecret(row["place"], row["sealed"]) for row in db.all(_BELOW, {"prefix": prefix})]
 
 
 def put(tx: Transaction, place: str, sealed: bytes) -> None:
-    """Keep a sealed value at its place."""
+    """Store an encrypted value."""
     tx.execute(_PUT, {"place": place, "sealed": sealed})
 
 
 def remove(tx: Transaction, place: str) -> None:
-    """Forget the value of a place."""
+    """Delete the value at a path."""
     tx.execute(_REMOVE, {"place": place})
 
 
 def replace_data_keys(tx: Transaction, keys: Iterable[DataKey], now: int) -> None:
-    """Keep these keys of the seals, and no others."""
+    """Replace all data keys."""
     tx.execute(_FORGET_DATA_KEYS, {})
     for key in keys:
         tx.execute(_ADD_DATA_KEY, {**key._asdict(), "created_at": now})

@@ -1,14 +1,15 @@
-"""Registrations of services: where their instances answer."""
+"""Service registrations with their addresses."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from storage.queries import events
-from storage.readers import Snapshot
+from storage.queries.pages import PageRequest, by_name
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
-from storage.records.service import Offer, Registration
+from storage.records.service import Registration, ServiceAddress
 from storage.writer import Transaction
 
 _COLUMNS = """
@@ -22,6 +23,26 @@ _NAMED = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name ORDER BY id"
 _READY = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name AND ready = 1 ORDER BY id"
 _ALL = f"{_COLUMNS} INDEXED BY services_by_name ORDER BY namespace, name, id"
 _IN_NAMESPACE = f"{_COLUMNS} WHERE namespace = :namespace ORDER BY name, id"
+# One index search per name, because a service may have thousands of instances.
+_NAME = "SELECT name FROM services INDEXED BY services_by_name WHERE namespace = :namespace"
+_NEXT_NAME, _NAME_BEFORE = (
+    f"{_NAME} AND name > :name ORDER BY name LIMIT 1",
+    f"{_NAME} AND name < :name ORDER BY name DESC LIMIT 1",
+)
+_FIRST_NAME, _LAST_NAME = (
+    f"{_NAME} AND name >= :name ORDER BY name LIMIT 1",
+    f"{_NAME} AND name <= :name ORDER BY name DESC LIMIT 1",
+)
+_BEYOND = chr(0x10FFFF)  # sorts after all names
+_TAGS = """
+    SELECT tags
+      FROM services INDEXED BY services_by_name
+     WHERE namespace = :namespace AND name = :name
+  GROUP BY tags
+  ORDER BY min(id)
+"""
+_NAMESPACES = "SELECT name FROM namespaces"
+_HAS_ANY = "EXISTS (SELECT 1 FROM services s WHERE s.namespace = namespaces.name)"
 _FIND = f"{_COLUMNS} WHERE id = :id"
 _PUT = """
     INSERT INTO services (id, name, namespace, node_id, datacenter, job_id, allocation_id, tags,
@@ -42,47 +63,79 @@ def job_topic(namespace: str, job_id: str) -> str:
 
 
 def name_topic(namespace: str, name: str) -> str:
-    """Return the topic of the instances of a service."""
+    """Return the topic of a service's instances."""
     return f"service/{namespace}/{name}"
 
 
-def of_allocation(db: Snapshot, allocation_id: str) -> list[Registration]:
-    """Return what an allocation has registered."""
+def of_allocation(db: ReadSnapshot, allocation_id: str) -> list[Registration]:
+    """Return the registrations of an allocation."""
     return [_from(row) for row in db.all(_OF_ALLOCATION, {"allocation_id": allocation_id})]
 
 
-def of_job(db: Snapshot, namespace: str, job_id: str) -> list[Registration]:
-    """Return what the allocations of a job have registered."""
+def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Registration]:
+    """Return the registrations of a job."""
     return [_from(row) for row in db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})]
 
 
-def named(db: Snapshot, namespace: str, name: str) -> list[Registration]:
+def named(db: ReadSnapshot, namespace: str, name: str) -> list[Registration]:
     """Return the instances of a service."""
     return [_from(row) for row in db.all(_NAMED, {"namespace": namespace, "name": name})]
 
 
-def ready(db: Snapshot, namespace: str, name: str) -> list[Registration]:
-    """Return the instances of a service whose checks pass."""
+def ready(db: ReadSnapshot, namespace: str, name: str) -> list[Registration]:
+    """Return the instances of a service with passing checks."""
     return [_from(row) for row in db.all(_READY, {"namespace": namespace, "name": name})]
 
 
-def every(db: Snapshot, namespace: str) -> list[Registration]:
-    """Return all registrations of a namespace, or with `*` of all, by namespace and name."""
+def every(db: ReadSnapshot, namespace: str) -> list[Registration]:
+    """Return all registrations of a namespace, or of all (`*`), by namespace and name."""
     if namespace == "*":
         return [_from(row) for row in db.all(_ALL)]
     return [_from(row) for row in db.all(_IN_NAMESPACE, {"namespace": namespace})]
 
 
-def find(db: Snapshot, registration_id: str) -> Registration | None:
-    """Return a registration."""
+def namespaces(db: ReadSnapshot, wish: PageRequest) -> Iterator[str]:
+    """Yield the namespaces with registered services, by name."""
+    conditions, values = [_HAS_ANY], dict[str, object]()
+    if wish.namespace != "*":
+        conditions.append("name = :namespace")
+        values["namespace"] = wish.namespace
+    asked = msgspec.structs.replace(wish, prefix="", conditions=tuple(conditions), values=values)
+    for row in by_name(db, _NAMESPACES, "name", asked):
+        yield row["name"]
+
+
+def names(
+    db: ReadSnapshot, namespace: str, start: str | None, *, reverse: bool = False
+) -> Iterator[str]:
+    """Yield the sorted names of a namespace's services, from a name on."""
+    first, following = (_LAST_NAME, _NAME_BEFORE) if reverse else (_FIRST_NAME, _NEXT_NAME)
+    if start is None:
+        start = _BEYOND if reverse else ""
+    row = db.one(first, {"namespace": namespace, "name": start})
+    while row is not None:
+        yield row["name"]
+        row = db.one(following, {"namespace": namespace, "name": row["name"]})
+
+
+def tags(db: ReadSnapshot, namespace: str, name: str) -> list[list[str]]:
+    """Return the distinct tag sets of a service's instances, oldest ID first."""
+    rows = db.all(_TAGS, {"namespace": namespace, "name": name})
+    return [msgspec.json.decode(row["tags"], type=list[str]) for row in rows]
+
+
+def find(db: ReadSnapshot, registration_id: str) -> Registration | None:
+    """Return a registration, or None."""
     row = db.one(_FIND, {"id": registration_id})
     return _from(row) if row else None
 
 
-def sync(tx: Transaction, allocation_id: str, wanted: Iterable[Offer]) -> None:
-    """Let an allocation have registered exactly what is wanted.
+def replace_registrations(
+    tx: Transaction, allocation_id: str, wanted: Iterable[ServiceAddress]
+) -> None:
+    """Replace the registrations of an allocation.
 
-    What has just been registered is not ready until somebody knows that it is.
+    A new registration is not ready until its checks have passed.
     """
     before = {one.id: one for one in of_allocation(tx, allocation_id)}
     for offer in wanted:
@@ -127,7 +180,7 @@ def _put(tx: Transaction, one: Registration) -> None:
 
 
 def remove(tx: Transaction, one: Registration) -> None:
-    """Forget a registration."""
+    """Delete a registration."""
     tx.execute(_REMOVE, {"id": one.id})
     _changed(tx, one, "ServiceDeregistration")
 

@@ -1,6 +1,6 @@
-"""Settings that are changed through the API while the daemon runs, by name."""
+"""Settings that the API changes at run time, by name."""
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction
 
 OIDC_ISSUER = "oidc-issuer"
@@ -10,15 +10,29 @@ _PUT = """
     INSERT INTO settings (name, value) VALUES (:name, :value)
     ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
+_UNDER = "SELECT value FROM settings WHERE name >= :first AND name < :after ORDER BY name"
+_REMOVE = "DELETE FROM settings WHERE name = :name"
 
 
-def find(db: Snapshot, name: str) -> str:
-    """Return a setting; empty when it was never made."""
+def find(db: ReadSnapshot, name: str) -> str:
+    """Return a setting; empty if it was never set."""
     row = db.one(_FIND, {"name": name})
     return str(row["value"]) if row else ""
 
 
+def under(db: ReadSnapshot, prefix: str) -> list[str]:
+    """Return the settings with a prefix that ends in a slash, by name."""
+    after = f"{prefix[:-1]}0"  # the character after the slash
+    return [str(row["value"]) for row in db.all(_UNDER, {"first": prefix, "after": after})]
+
+
 def put(tx: Transaction, name: str, value: str) -> None:
-    """Make a setting."""
+    """Set a setting."""
     tx.execute(_PUT, {"name": name, "value": value})
+    tx.touch("settings", f"settings/{name}")
+
+
+def remove(tx: Transaction, name: str) -> None:
+    """Delete a setting."""
+    tx.execute(_REMOVE, {"name": name})
     tx.touch("settings", f"settings/{name}")

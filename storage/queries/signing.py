@@ -1,11 +1,11 @@
-"""The keys that sign identity tokens."""
+"""Signing keys of workload identity tokens."""
 
 import sqlite3
 
 import msgspec
 
 from storage.queries import secrets
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.signing import PublicKey, SigningKey
 from storage.writer import Transaction
@@ -21,15 +21,15 @@ _ADD = """
     VALUES (:id, :public, :created_at, :signs_from)
 """
 _REMOVE = "DELETE FROM signing_keys WHERE id = :id"
-# The keys of what runs: of the placements there are as many as the node can hold.
+# Keys of non-terminal allocations. The capacity of the nodes limits their number.
 _OF_LIVE_ALLOCATIONS = """
     SELECT DISTINCT placement ->> '$.SigningKeyID' AS id FROM allocations
      WHERE client_status IN ('pending', 'running', 'unknown')
 """
 
 
-def place(key_id: str) -> str:
-    """Return where the private half of a key is kept."""
+def key_path(key_id: str) -> str:
+    """Return the path of a private key."""
     return f"signing-keys/{key_id}"
 
 
@@ -41,29 +41,29 @@ def _from(row: sqlite3.Row) -> SigningKey:
     )
 
 
-def every(db: Snapshot) -> list[SigningKey]:
+def every(db: ReadSnapshot) -> list[SigningKey]:
     """Return the keys, in the order in which they sign."""
     return [_from(row) for row in db.all(_EVERY)]
 
 
-def active(db: Snapshot, now: int) -> str:
-    """Return the id of the key that signs now; empty when there is none."""
+def active(db: ReadSnapshot, now: int) -> str:
+    """Return the ID of the current signing key; empty without one."""
     row = db.one(_ACTIVE, {"now": now})
     return str(row["id"]) if row else ""
 
 
-def private(db: Snapshot, key_id: str) -> bytes | None:
-    """Return the private half of a key, sealed."""
-    return secrets.find(db, place(key_id))
+def private_key(db: ReadSnapshot, key_id: str) -> bytes | None:
+    """Return an encrypted private key, or None."""
+    return secrets.find(db, key_path(key_id))
 
 
-def of_live_allocations(db: Snapshot) -> set[str]:
-    """Return the keys that what runs was placed with."""
+def of_live_allocations(db: ReadSnapshot) -> set[str]:
+    """Return the keys of non-terminal allocations."""
     return {row["id"] for row in db.all(_OF_LIVE_ALLOCATIONS) if row["id"]}
 
 
 def add(tx: Transaction, key: SigningKey, sealed: bytes) -> None:
-    """Store a new key, with its private half sealed."""
+    """Store a new key with its encrypted private key."""
     tx.execute(
         _ADD,
         {
@@ -73,12 +73,12 @@ def add(tx: Transaction, key: SigningKey, sealed: bytes) -> None:
             "signs_from": key.signs_from,
         },
     )
-    secrets.put(tx, place(key.id), sealed)
+    secrets.put(tx, key_path(key.id), sealed)
     tx.touch("signing_keys", TOPIC)
 
 
 def remove(tx: Transaction, key_id: str) -> None:
-    """Forget a key: what it has signed cannot be verified any more."""
+    """Delete a key; its tokens can no longer be verified."""
     tx.execute(_REMOVE, {"id": key_id})
-    secrets.remove(tx, place(key_id))
+    secrets.remove(tx, key_path(key_id))
     tx.touch("signing_keys", TOPIC)

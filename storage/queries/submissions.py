@@ -1,8 +1,8 @@
-"""The source texts of the newest versions of a job."""
+"""The sources of a job's newest versions."""
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.job import Submission
 from storage.writer import Transaction
@@ -27,14 +27,14 @@ _FIND = """
 
 
 def add(tx: Transaction, submission: Submission) -> None:
-    """Keep a source text, and only the newest `KEPT` of its job."""
+    """Store a source, and delete the sources of its job beyond the newest `KEPT`."""
     key = {"namespace": submission.namespace, "id": submission.job_id}
     document = encode(submission).decode()
     tx.execute(_ADD, {**key, "version": submission.version, "document": document})
     tx.execute(_TRIM, {**key, "kept": KEPT})
 
 
-def find(db: Snapshot, namespace: str, job_id: str, version: int) -> Submission | None:
-    """Return the source text of a version, if it is still kept."""
+def find(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> Submission | None:
+    """Return the source of a version, if it is stored."""
     row = db.one(_FIND, {"namespace": namespace, "id": job_id, "version": version})
     return msgspec.json.decode(row["document"], type=Submission) if row else None

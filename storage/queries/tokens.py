@@ -1,10 +1,12 @@
-"""Tokens: found by a keyed hash of their secret, or by their accessor."""
+"""ACL tokens: found by a keyed hash of their secret, or by accessor."""
 
 import sqlite3
+from collections.abc import Iterator
 
 import msgspec
 
-from storage.readers import Snapshot
+from storage.queries.pages import ALL, KeyRange, PageRequest
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import Token, TokenRole
 from storage.records.codec import encode
 from storage.writer import Transaction
@@ -22,9 +24,9 @@ _UPDATE = """
            document = :document, modify_index = :index
      WHERE accessor = :accessor
 """
+_ACCESSORS = "SELECT accessor FROM tokens WHERE accessor > :after ORDER BY accessor LIMIT :most"
 _OF_SECRET = f"{_COLUMNS} WHERE secret_hash = :secret_hash"
 _FIND = f"{_COLUMNS} WHERE accessor = :accessor"
-_EVERY = f"{_COLUMNS} WHERE accessor >= :first AND accessor < :end"
 _SPEND = "UPDATE tokens SET uses_left = uses_left - 1 WHERE accessor = :accessor AND uses_left > 1"
 _TABLE_INDEX = "tokens"
 
@@ -40,7 +42,7 @@ def _from(row: sqlite3.Row) -> Token:
 
 
 def _values(tx: Transaction, token: Token) -> dict[str, object]:
-    """Return the columns of a token; what has a column is not in the document."""
+    """Return the columns of a token; its document has the other fields."""
     bare = msgspec.structs.replace(
         token, expires_at=None, uses_left=None, create_index=0, modify_index=0
     )
@@ -62,46 +64,63 @@ def add(tx: Transaction, token: Token, secret_hash: bytes) -> Token:
 
 
 def update(tx: Transaction, token: Token) -> Token:
-    """Store what has changed about a token."""
+    """Store a changed token."""
     tx.execute(_UPDATE, _values(tx, token))
     tx.touch(_TABLE_INDEX, f"tokens/{token.accessor}")
     return msgspec.structs.replace(token, modify_index=tx.index)
 
 
-def of_secret(db: Snapshot, secret_hash: bytes) -> Token | None:
-    """Return the token whose secret has this hash."""
+def find_by_secret(db: ReadSnapshot, secret_hash: bytes) -> Token | None:
+    """Return the token whose secret has this hash, or None."""
     row = db.one(_OF_SECRET, {"secret_hash": secret_hash})
     return _from(row) if row else None
 
 
-def find(db: Snapshot, accessor: str) -> Token | None:
-    """Return the token of an accessor."""
+def find(db: ReadSnapshot, accessor: str) -> Token | None:
+    """Return the token of an accessor, or None."""
     row = db.one(_FIND, {"accessor": accessor})
     return _from(row) if row else None
 
 
-def every(db: Snapshot, prefix: str = "") -> list[Token]:
-    """Return the tokens whose accessor begins with `prefix`, in the order of their making."""
-    rows = db.all(_EVERY, {"first": prefix, "end": prefix + "\U0010ffff"})
-    return sorted(map(_from, rows), key=lambda token: (token.create_index, token.accessor))
+def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[Token]:
+    """Yield tokens in creation order; the prefix is of the accessor."""
+    conditions, values = [], dict[str, object]()
+    if wish.prefix:
+        conditions.append("accessor >= :prefix AND accessor < :prefix || char(1114111)")
+        values["prefix"] = wish.prefix
+    if wish.start is not None:
+        conditions.append(
+            f"(create_index, accessor) {'<=' if wish.reverse else '>='} (:first, :id)"
+        )
+        values["first"], values["id"] = wish.start
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    way = " DESC" if wish.reverse else ""
+    return map(
+        _from, db.each(f"{_COLUMNS}{where} ORDER BY create_index{way}, accessor{way}", values)
+    )
 
 
-def accessors(db: Snapshot) -> list[str]:
-    """Return the accessors of all tokens."""
-    return [row["accessor"] for row in db.all("SELECT accessor FROM tokens ORDER BY accessor")]
+def every(db: ReadSnapshot) -> list[Token]:
+    """Return all tokens in creation order."""
+    return list(page(db, PageRequest(namespace="*")))
 
 
-def spend(tx: Transaction, accessor: str) -> None:
-    """Count one use of a token that may be used some times only; its last use ends it."""
+def accessors(db: ReadSnapshot, span: KeyRange = ALL) -> list[str]:
+    """Return the sorted accessors of tokens."""
+    return [row["accessor"] for row in db.all(_ACCESSORS, span.values)]
+
+
+def use_once(tx: Transaction, accessor: str) -> None:
+    """Count one use of a token with limited uses; the last use revokes it."""
     if not tx.execute(_SPEND, {"accessor": accessor}):
         remove(tx, accessor)
 
 
-# ---- ending ----------------------------------------------------------------------------------
+# --- revocation ---
 
-SECRETS = "token-secrets/"  # before the accessor: where the secret of a token is kept, if it is
+SECRETS = "token-secrets/"  # path prefix of stored token secrets, before the accessor
 
-# A token ends with its parent, and so on down.
+# A token is revoked with its parent, recursively.
 _WITH_ENDED = """
     WITH RECURSIVE ended (accessor) AS (
         SELECT :accessor
@@ -112,10 +131,10 @@ _WITH_ENDED = """
 """
 _REMOVE = f"""
     DELETE FROM tokens WHERE accessor IN ({_WITH_ENDED} SELECT accessor FROM ended)
-"""  # nothing of a request stands in it
+"""  # constant text, without values of the request
 _REMOVE_SECRETS = f"""
     DELETE FROM secrets WHERE place IN ({_WITH_ENDED} SELECT '{SECRETS}' || accessor FROM ended)
-"""  # nothing of a request stands in it
+"""  # constant text, without values of the request
 _ORPHAN = """
     UPDATE tokens SET parent = '', document = json_remove(document, '$.parent')
      WHERE parent = :accessor AND parent <> ''
@@ -131,7 +150,7 @@ _NEXT_END = "SELECT min(expires_at) AS time FROM tokens WHERE expires_at IS NOT 
 
 
 def remove(tx: Transaction, accessor: str) -> int:
-    """Remove a token and all that were made with it; return how many there were."""
+    """Delete a token and its descendants; return their number."""
     tx.execute(_REMOVE_SECRETS, {"accessor": accessor})
     count = tx.execute(_REMOVE, {"accessor": accessor})
     if count:
@@ -140,74 +159,74 @@ def remove(tx: Transaction, accessor: str) -> int:
 
 
 def orphan_children(tx: Transaction, accessor: str) -> None:
-    """Let the tokens that were made with this one live without it."""
+    """Detach the children of a token, so that they outlive it."""
     tx.execute(_ORPHAN, {"accessor": accessor})
 
 
-def of_mount(db: Snapshot, mount: str, most: int) -> list[str]:
-    """Return accessors of at most so many tokens that a login method issued."""
+def issued_by_mount(db: ReadSnapshot, mount: str, most: int) -> list[str]:
+    """Return up to `most` accessors of tokens that an auth method issued."""
     return [row["accessor"] for row in db.all(_OF_MOUNT, {"mount": mount, "most": most})]
 
 
-def issuers(db: Snapshot) -> list[str]:
-    """Return the accessors of the login methods of which there are tokens."""
+def issuers(db: ReadSnapshot) -> list[str]:
+    """Return the accessors of the auth methods with tokens."""
     return [row["mount"] for row in db.all(_ISSUERS)]
 
 
-def ended(db: Snapshot, now: int, most: int) -> list[str]:
-    """Return accessors of at most so many tokens whose time is over."""
+def ended(db: ReadSnapshot, now: int, most: int) -> list[str]:
+    """Return up to `most` accessors of expired tokens."""
     return [row["accessor"] for row in db.all(_ENDED, {"now": now, "most": most})]
 
 
-def next_end(db: Snapshot) -> int | None:
-    """Return when the time of the next token is over."""
+def next_end(db: ReadSnapshot) -> int | None:
+    """Return the next expiry time of any token, or None."""
     row = db.one(_NEXT_END)
     time: int | None = row["time"] if row else None
     return time
 
 
-# ---- what hangs on tokens --------------------------------------------------------------------
+# --- token roles and wrapped responses ---
 
 _PUT_ROLE = """
     INSERT INTO token_roles (name, document) VALUES (:name, :document)
     ON CONFLICT (name) DO UPDATE SET document = excluded.document
 """
 _FIND_ROLE = "SELECT document FROM token_roles WHERE name = :name"
-_ROLES = "SELECT name FROM token_roles ORDER BY name"
+_ROLES = "SELECT name FROM token_roles WHERE name > :after ORDER BY name LIMIT :most"
 _REMOVE_ROLE = "DELETE FROM token_roles WHERE name = :name"
 _WRAP = "INSERT INTO wrapped_answers (accessor, path, sealed) VALUES (:accessor, :path, :sealed)"
 _WRAPPED = "SELECT path, sealed FROM wrapped_answers WHERE accessor = :accessor"
 
 
 def put_role(tx: Transaction, role: TokenRole) -> None:
-    """Store a role by whose name tokens are made."""
+    """Store a token role."""
     tx.execute(_PUT_ROLE, {"name": role.name, "document": encode(role).decode()})
     tx.touch("token_roles")
 
 
-def find_role(db: Snapshot, name: str) -> TokenRole | None:
-    """Return a role by whose name tokens are made."""
+def find_role(db: ReadSnapshot, name: str) -> TokenRole | None:
+    """Return a token role, or None."""
     row = db.one(_FIND_ROLE, {"name": name})
     return msgspec.json.decode(row["document"], type=TokenRole) if row else None
 
 
-def roles(db: Snapshot) -> list[str]:
-    """Return the names of these roles."""
-    return [row["name"] for row in db.all(_ROLES)]
+def roles(db: ReadSnapshot, span: KeyRange = ALL) -> list[str]:
+    """Return the sorted names of token roles."""
+    return [row["name"] for row in db.all(_ROLES, span.values)]
 
 
 def remove_role(tx: Transaction, name: str) -> None:
-    """Remove such a role."""
+    """Delete a token role."""
     tx.execute(_REMOVE_ROLE, {"name": name})
     tx.touch("token_roles")
 
 
 def wrap(tx: Transaction, accessor: str, path: str, sealed: bytes) -> None:
-    """Keep an answer for whoever holds this token."""
+    """Store a response for the holder of a wrapping token."""
     tx.execute(_WRAP, {"accessor": accessor, "path": path, "sealed": sealed})
 
 
-def wrapped(db: Snapshot, accessor: str) -> tuple[str, bytes] | None:
-    """Return the path of the request that a kept answer is for, and the answer."""
+def wrapped(db: ReadSnapshot, accessor: str) -> tuple[str, bytes] | None:
+    """Return the request path of a wrapped response, and the response; or None."""
     row = db.one(_WRAPPED, {"accessor": accessor})
     return (row["path"], bytes(row["sealed"])) if row else None

@@ -1,18 +1,20 @@
-"""Variables: everything about them but their values, which are sealed (`secrets.py`)."""
+"""Variables without their values, which are encrypted (`secrets.py`)."""
 
 import sqlite3
+from collections.abc import Iterator
 
 import msgspec
 
 from storage.queries import secrets
-from storage.readers import Snapshot, selection
+from storage.queries.pages import PageRequest, by_namespace
+from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction
 
 TOPIC = "variables/"
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """The lock of a variable; spans and the end are nanoseconds. No id: nobody holds it."""
+class VariableLock(msgspec.Struct, frozen=True, kw_only=True):
+    """The lock of a variable; durations and expiry in nanoseconds. Without an ID it is not held."""
 
     id: str = ""
     ttl: int = 0
@@ -20,8 +22,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     ends: int = 0
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable as the file has it; `sealed` is empty where the values were not asked for."""
+class VariableRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable as stored; `sealed` is empty if the values were not requested."""
 
     namespace: str
     path: str
@@ -29,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     modify_index: int = 0
     create_time: int
     modify_time: int
-    lock: Held = Held()
+    lock: VariableLock = VariableLock()
     sealed: bytes = b""
 
 
@@ -39,10 +41,6 @@ _COLUMNS = """
       FROM variables
 """
 _FIND = f"{_COLUMNS} WHERE namespace = :namespace AND path = :path"
-_FILTERS = {
-    "namespace": "namespace = :namespace",
-    "prefix": "path >= :prefix AND path < :prefix || char(1114111)",
-}
 _PUT = """
     INSERT INTO variables (namespace, path, lock_id, lock_ttl, lock_delay, lock_ends,
                            create_index, modify_index, create_time, modify_time)
@@ -70,45 +68,66 @@ _LOSE = """
 _REMOVE = "DELETE FROM variables WHERE namespace = :namespace AND path = :path"
 
 
-def place(namespace: str, path: str) -> str:
-    """Return where the values of a variable are kept."""
+def variable_path(namespace: str, path: str) -> str:
+    """Return the path of a variable's values."""
     return f"variables/{namespace}/{path}"
 
 
-def _from(row: sqlite3.Row) -> Entry:
-    return Entry(
+def _from(row: sqlite3.Row) -> VariableRow:
+    return VariableRow(
         namespace=row["namespace"],
         path=row["path"],
         create_index=row["create_index"],
         modify_index=row["modify_index"],
         create_time=row["create_time"],
         modify_time=row["modify_time"],
-        lock=Held(
+        lock=VariableLock(
             id=row["lock_id"], ttl=row["lock_ttl"], delay=row["lock_delay"], ends=row["lock_ends"]
         ),
     )
 
 
-def find(db: Snapshot, namespace: str, path: str) -> Entry | None:
-    """Return a variable with its sealed values."""
+def find(db: ReadSnapshot, namespace: str, path: str) -> VariableRow | None:
+    """Return a variable with its encrypted values, or None."""
     row = db.one(_FIND, {"namespace": namespace, "path": path})
     if row is None:
         return None
-    sealed = secrets.find(db, place(namespace, path)) or b""
+    sealed = secrets.find(db, variable_path(namespace, path)) or b""
     return msgspec.structs.replace(_from(row), sealed=sealed)
 
 
-def listed(db: Snapshot, namespace: str, prefix: str = "") -> list[Entry]:
-    """Return the variables whose path begins with `prefix`, by namespace and path; `*` is all."""
-    values = {"namespace": namespace, "prefix": prefix}
-    given = {name: value for name, value in values.items() if value and value != "*"}
-    return [
-        _from(row) for row in db.all(selection(_COLUMNS, _FILTERS, given, "namespace, path"), given)
-    ]
+def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[VariableRow]:
+    """Yield variables by namespace and path.
+
+    The prefix is of the path; the namespace `*` means all namespaces.
+    """
+    for one in by_namespace(db, wish):
+        yield from _page(db, one)
 
 
-def put(tx: Transaction, entry: Entry) -> Entry:
-    """Store a variable, new or changed; return it with its indexes."""
+def _page(db: ReadSnapshot, wish: PageRequest) -> Iterator[VariableRow]:
+    conditions, values = [], dict[str, object]()
+    if wish.namespace != "*":
+        conditions.append("namespace = :namespace")
+        values["namespace"] = wish.namespace
+    if wish.prefix:
+        conditions.append("path >= :prefix AND path < :prefix || char(1114111)")
+        values["prefix"] = wish.prefix
+    if wish.start is not None:
+        values["first"], values["second"] = wish.start
+        # Of a comparison of both columns, SQLite would only use `namespace = :namespace`.
+        within = wish.start[0] == wish.namespace
+        columns, start = (
+            ("path", ":second") if within else ("(namespace, path)", "(:first, :second)")
+        )
+        conditions.append(f"{columns} {'<=' if wish.reverse else '>='} {start}")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    way = " DESC" if wish.reverse else ""
+    return map(_from, db.each(f"{_COLUMNS}{where} ORDER BY namespace{way}, path{way}", values))
+
+
+def put(tx: Transaction, entry: VariableRow) -> VariableRow:
+    """Store a variable; return it with its indexes."""
     stored = msgspec.structs.replace(
         entry, create_index=entry.create_index or tx.index, modify_index=tx.index
     )
@@ -127,38 +146,38 @@ def put(tx: Transaction, entry: Entry) -> Entry:
             "index": tx.index,
         },
     )
-    secrets.put(tx, place(entry.namespace, entry.path), entry.sealed)
+    secrets.put(tx, variable_path(entry.namespace, entry.path), entry.sealed)
     _changed(tx, entry.namespace, entry.path)
     return stored
 
 
-def renew(tx: Transaction, entry: Entry, ends: int) -> None:
-    """Let the lock of a variable end later; nobody who watches it is woken by that."""
+def renew(tx: Transaction, entry: VariableRow, ends: int) -> None:
+    """Extend the lock of a variable, without notifying its watchers."""
     tx.execute(_RENEW, {"namespace": entry.namespace, "path": entry.path, "ends": ends})
 
 
-def next_end(db: Snapshot) -> int | None:
-    """Return when the next lock ends that is not renewed."""
+def next_end(db: ReadSnapshot) -> int | None:
+    """Return the next expiry time of any lock, or None."""
     row = db.one(_NEXT_END)
     return row["ends"] if row else None
 
 
-def ended(db: Snapshot, now: int, most: int) -> list[Entry]:
-    """Return some of the variables whose lock has ended, and nobody has noticed."""
+def ended(db: ReadSnapshot, now: int, most: int) -> list[VariableRow]:
+    """Return some variables whose lock has expired and is not released yet."""
     return [_from(row) for row in db.all(_ENDED, {"now": now, "most": most})]
 
 
-def lose(tx: Transaction, entry: Entry, now: int) -> None:
-    """Let nobody hold the lock of a variable; when it ended, and its delay, stay known."""
+def lose_lock(tx: Transaction, entry: VariableRow, now: int) -> None:
+    """Release the lock of a variable; its expiry time and delay stay stored."""
     key = {"namespace": entry.namespace, "path": entry.path}
     tx.execute(_LOSE, {**key, "now": now, "index": tx.index})
     _changed(tx, entry.namespace, entry.path)
 
 
-def remove(tx: Transaction, entry: Entry) -> None:
-    """Forget a variable and its values."""
+def remove(tx: Transaction, entry: VariableRow) -> None:
+    """Delete a variable and its values."""
     tx.execute(_REMOVE, {"namespace": entry.namespace, "path": entry.path})
-    secrets.remove(tx, place(entry.namespace, entry.path))
+    secrets.remove(tx, variable_path(entry.namespace, entry.path))
     _changed(tx, entry.namespace, entry.path)
 
 

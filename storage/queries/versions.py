@@ -1,13 +1,11 @@
-"""What may change about a version of a job: whether it works, and the name given to it."""
+"""The stability and the tags of job versions."""
 
 from collections.abc import Mapping
 
 from storage.queries import jobs
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.job import VersionTag
 from storage.writer import Transaction
-
-LARGEST = 2**63 - 1  # of the numbers that a row can hold
 
 _SET_STABLE = """
     UPDATE job_version_states
@@ -27,12 +25,12 @@ _TAGGED = """
 
 
 def set_stable(tx: Transaction, namespace: str, job_id: str, number: int, *, stable: bool) -> bool:
-    """Say of one version whether it works; tell whether there is such a version."""
+    """Set the stability of a version; return whether the version exists."""
     return _set(tx, _SET_STABLE, namespace, job_id, number, {"stable": stable})
 
 
-def tagged(db: Snapshot, namespace: str, job_id: str, name: str) -> int | None:
-    """Return which version of a job has this tag."""
+def tagged(db: ReadSnapshot, namespace: str, job_id: str, name: str) -> int | None:
+    """Return the version of a job with this tag, or None."""
     row = db.one(_TAGGED, {"namespace": namespace, "id": job_id, "name": name})
     return row["version"] if row else None
 
@@ -40,7 +38,7 @@ def tagged(db: Snapshot, namespace: str, job_id: str, name: str) -> int | None:
 def set_tag(
     tx: Transaction, namespace: str, job_id: str, number: int, tag: VersionTag | None
 ) -> bool:
-    """Give one version a tag, or none; tell whether there is such a version."""
+    """Set or remove the tag of a version; return whether the version exists."""
     values = {
         "name": tag.name if tag else None,
         "description": tag.description if tag else None,
@@ -57,7 +55,7 @@ def _set(
     number: int,
     values: Mapping[str, object],
 ) -> bool:
-    if number > LARGEST:
+    if number > jobs.LARGEST:
         return False
     key = {"namespace": namespace, "id": job_id, "version": number, "index": tx.index}
     if not tx.execute(sql, {**key, **values}):

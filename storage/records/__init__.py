@@ -1,1 +1,1 @@
-"""The nouns, as frozen structs that name themselves on the wire."""
+"""The record types: frozen structs that define their own wire names."""

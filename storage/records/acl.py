@@ -1,7 +1,7 @@
-"""Who may do what: tokens, policies, and roles that name sets of policies.
+"""Access control: tokens, policies, and roles that name sets of policies.
 
-The two APIs look at the same tokens from two sides. A management token of the jobs side is a
-token with the policy `root`; everything else follows from the names of its policies.
+The two APIs use the same tokens. A management token of the jobs API is a token with the policy
+`root`; all other permissions follow from its policies.
 """
 
 from enum import StrEnum
@@ -10,39 +10,40 @@ import msgspec
 
 from storage.records.base import Record
 
-ROOT = "root"  # the policy that allows everything
-DEFAULT = "default"  # the policy that a token of the secrets side has unless told otherwise
-ANONYMOUS = "anonymous"  # the policy, and the accessor, of whoever shows no token
-WRAPPING = "response-wrapping"  # the policy of a token that holds an answer
-SPENT = -1  # uses left during the last use, as Vault shows it: 0 would read as any number
+ROOT = "root"  # the policy with all permissions
+DEFAULT = "default"  # the default policy of Vault API tokens
+ANONYMOUS = "anonymous"  # policy and accessor of requests without a token
+WRAPPING = "response-wrapping"  # the policy of a token for a wrapped response
+SPENT = -1  # remaining uses during the last use, as Vault shows it; 0 would mean no limit
 BUILT_IN = frozenset({ROOT, DEFAULT})
 
 
 class TokenKind(StrEnum):
-    """How a token is kept: a service token has a row, a batch token carries all it is in itself."""
+    """The storage of a token: a service token has a row, a batch token contains all its data."""
 
     SERVICE = "service"
     BATCH = "batch"
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known about a token; its secret is not. Times and spans are nanoseconds."""
+    """The data of a token without its secret. Times and durations are nanoseconds."""
 
     accessor: str
     name: str = ""
     kind: TokenKind = TokenKind.SERVICE
     policies: tuple[str, ...] = ()
-    roles: tuple[str, ...] = ()  # identifiers of roles of the jobs side
+    roles: tuple[str, ...] = ()  # IDs of jobs API roles
     is_global: bool = False
-    path: str = ""  # the request that made it, for example `auth/token/create`
-    mount: str = ""  # accessor of the login method that issued it
-    parent: str = ""  # accessor of the token that it ends with; empty: it has none
-    role: str = ""  # the role by which it was made, on the secrets side
+    path: str = ""  # the request that created it, such as `auth/token/create`
+    mount: str = ""  # accessor of the auth method that issued it
+    # Accessor of the parent token, with which it is revoked; empty without a parent.
+    parent: str = ""
+    role: str = ""  # the token role that created it, in the Vault API
     entity_id: str = ""
-    allocation: str = ""  # with which it ends; empty: it is not a task's
+    allocation: str = ""  # the allocation with which it is revoked; empty if it is not a task's
     meta: dict[str, str] | None = None
     bound_cidrs: tuple[str, ...] = ()
-    ttl: int = 0  # with which it was made; 0: it never ends
+    ttl: int = 0  # at creation; 0 means no expiry
     max_ttl: int = 0
     explicit_max_ttl: int = 0
     period: int = 0
@@ -50,23 +51,23 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: int
     renewed_at: int | None = None
     expires_at: int | None = None
-    uses: int = 0  # how often it may be used in all; 0: any number
+    uses: int = 0  # maximum number of uses; 0 means no limit
     uses_left: int | None = None
     create_index: int = 0
     modify_index: int = 0
 
     @property
     def is_management(self) -> bool:
-        """Tell whether everything is allowed to its holder."""
+        """Return whether the token has all permissions."""
         return ROOT in self.policies
 
     def has_ended(self, now: int) -> bool:
-        """Tell whether its time is over."""
+        """Return whether the token has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
 
 class JobACL(Record, frozen=True, kw_only=True):
-    """The tasks to whose own identity a policy applies."""
+    """The tasks to whose workload identity a policy applies."""
 
     namespace: str = ""
     job_id: str = ""
@@ -75,7 +76,7 @@ class JobACL(Record, frozen=True, kw_only=True):
 
 
 class Policy(Record, frozen=True, kw_only=True):
-    """A named text of rules; `hash` is base64 and changes with the rest."""
+    """A named policy text; `hash` is base64 and changes with the other fields."""
 
     name: str
     description: str = ""
@@ -89,13 +90,13 @@ class Policy(Record, frozen=True, kw_only=True):
 
 
 class PolicyLink(Record, frozen=True, kw_only=True):
-    """A policy that a role stands for."""
+    """A policy of a role."""
 
     name: str
 
 
 class RoleLink(Record, frozen=True, kw_only=True):
-    """A role that a token has."""
+    """A role of a token."""
 
     id: str = ""
     name: str = ""
@@ -114,9 +115,9 @@ class AclRole(Record, frozen=True, kw_only=True):
 
 
 class TokenRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What tokens of the secrets side may be, and are, when they are made by this role's name.
+    """The rules and values for tokens created with this token role in the Vault API.
 
-    Times are seconds, as that API has them.
+    Times are seconds, as in that API.
     """
 
     name: str
@@ -133,4 +134,4 @@ class TokenRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_no_default_policy: bool = False
     token_num_uses: int = 0
     token_period: int = 0
-    token_type: str = "default-service"  # noqa: S105  # a kind, no secret
+    token_type: str = "default-service"  # noqa: S105  # a type, not a secret

@@ -1,4 +1,4 @@
-"""Tokens and policies as the jobs side's clients read them."""
+"""Tokens and policies in the form of the jobs API."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from storage.records.times import ZERO_TIME, rfc3339
 
 
 class TokenStub(Record, frozen=True, kw_only=True):
-    """A token in a listing: nothing that could be used."""
+    """A token in a listing, without secrets."""
 
     accessor_id: str
     name: str
@@ -24,8 +24,8 @@ class TokenStub(Record, frozen=True, kw_only=True):
     modify_index: int
 
 
-class WholeToken(TokenStub, frozen=True, kw_only=True):
-    """A token by itself; the secret is shown to who has just made it, or shows it."""
+class TokenDetail(TokenStub, frozen=True, kw_only=True):
+    """A token with its details; the secret is only shown to its creator or holder."""
 
     secret_id: str
     expiration_ttl: str
@@ -43,7 +43,7 @@ class PolicyStub(Record, frozen=True, kw_only=True):
 
 
 class NamedPolicy(Record, frozen=True, kw_only=True):
-    """Rules of a policy about namespaces."""
+    """The namespace rules of a policy."""
 
     name: str
     policy: str
@@ -52,20 +52,20 @@ class NamedPolicy(Record, frozen=True, kw_only=True):
 
 
 class PathPolicy(Record, frozen=True, kw_only=True):
-    """Rules of a policy about variables."""
+    """The variable path rules of a policy."""
 
     path_spec: str
     capabilities: tuple[str, ...]
 
 
 class VariablesPolicy(Record, frozen=True, kw_only=True):
-    """All rules of a policy about the variables of a namespace."""
+    """All variable rules of a policy for a namespace."""
 
     paths: list[PathPolicy]
 
 
 class PoolPolicy(Record, frozen=True, kw_only=True):
-    """Rules of a policy about pools of nodes, or volumes of the host."""
+    """The node pool or host volume rules of a policy."""
 
     name: str
     policy: str
@@ -73,13 +73,13 @@ class PoolPolicy(Record, frozen=True, kw_only=True):
 
 
 class LevelPolicy(Record, frozen=True, kw_only=True):
-    """A level that a policy allows."""
+    """A permission level of a policy."""
 
     policy: str
 
 
-class RulesShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of a policy, spelled out."""
+class RulesView(msgspec.Struct, frozen=True, kw_only=True):
+    """The parsed rules of a policy."""
 
     agent: LevelPolicy | None = msgspec.field(name="Agent", default=None)
     extra_keys: None = msgspec.field(name="ExtraKeysHCL", default=None)
@@ -94,15 +94,15 @@ class RulesShown(msgspec.Struct, frozen=True, kw_only=True):
     sentinel: None = msgspec.field(name="Sentinel", default=None)
 
 
-class WholePolicy(PolicyStub, frozen=True, kw_only=True):
-    """A policy by itself."""
+class PolicyDetail(PolicyStub, frozen=True, kw_only=True):
+    """A policy with its details."""
 
     rules: str
-    rules_json: RulesShown = msgspec.field(name="RulesJSON")
+    rules_json: RulesView = msgspec.field(name="RulesJSON")
 
 
 def token_stub(token: Token, digest: str | None, names: dict[str, str]) -> TokenStub:
-    """Return a token as a listing shows it; `names` are those of its roles by identifier."""
+    """Return a token in listing form; `names` are the names of its roles by ID."""
     links = [RoleLink(id=one, name=names.get(one, "")) for one in token.roles]
     return TokenStub(
         accessor_id=token.accessor,
@@ -119,9 +119,9 @@ def token_stub(token: Token, digest: str | None, names: dict[str, str]) -> Token
     )
 
 
-def whole_token(stub: TokenStub, token: Token, secret: str) -> WholeToken:
-    """Return a token as it is shown by itself."""
-    return WholeToken(
+def whole_token(stub: TokenStub, token: Token, secret: str) -> TokenDetail:
+    """Return a token with its details."""
+    return TokenDetail(
         **msgspec.structs.asdict(stub),
         secret_id=secret if token.create_index else "",
         expiration_ttl=durations.text(token.ttl) if token.ttl else "",

@@ -1,7 +1,7 @@
-"""The allocation: one instance of a task group, placed on a node, and what became of it.
+"""The allocation: one instance of a task group on a node, with its state.
 
-An allocation has an owner for each part of it: the placement never changes, the desired half
-belongs to the scheduler, the client half to the runner.
+Each part of an allocation has one owner. The placement never changes, the desired state belongs to
+the scheduler, and the client state to the runner.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,12 +11,12 @@ import msgspec
 
 from storage.records.base import Record, SparseRecord
 from storage.records.evaluation import PlacementMetric
-from storage.records.numbers import whole
+from storage.records.numbers import parse_integer
 from storage.records.task import Lifecycle
 
 
 class DesiredStatus(StrEnum):
-    """What the scheduler wants."""
+    """The desired status, set by the scheduler."""
 
     RUN = "run"
     STOP = "stop"
@@ -24,7 +24,7 @@ class DesiredStatus(StrEnum):
 
 
 class ClientStatus(StrEnum):
-    """What the runner reports."""
+    """The client status, set by the runner."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -38,7 +38,7 @@ CLIENT_TERMINAL = frozenset({ClientStatus.COMPLETE, ClientStatus.FAILED, ClientS
 
 
 class TaskPhase(StrEnum):
-    """Where a task stands."""
+    """The state of a task."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -46,7 +46,7 @@ class TaskPhase(StrEnum):
 
 
 class TaskEvent(Record, frozen=True, kw_only=True):
-    """Something that happened to a task. Time and delays are nanoseconds."""
+    """A task event. Time and delays are nanoseconds."""
 
     type: str
     time: int
@@ -69,18 +69,25 @@ class TaskEvent(Record, frozen=True, kw_only=True):
     disk_limit: int = 0
     failed_sibling: str = ""
     secrets_error: str = ""
-    vault_error: str = ""  # the vendor's name of secrets_error
+    vault_error: str = ""  # Vault's name for secrets_error
     task_signal_reason: str = ""
     task_signal: str = ""
     generic_source: str = ""
 
 
 class StoredTaskEvent(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """A task event as its row in the file holds it: without what is empty."""
+    """A task event as stored, without empty fields.
+
+    `steward_stderr` holds the last lines of the attempt's standard error. `steward_log_ends` holds
+    the length in bytes of its logs `stdout` and `stderr` at its end.
+    """
+
+    steward_stderr: str = ""
+    steward_log_ends: dict[str, int] = {}
 
 
 class TaskState(Record, frozen=True, kw_only=True):
-    """What a task is doing; points in time are RFC 3339 text."""
+    """The state of a task; times are RFC 3339 texts."""
 
     state: str = TaskPhase.PENDING
     failed: bool = False
@@ -92,13 +99,13 @@ class TaskState(Record, frozen=True, kw_only=True):
 
 
 class TaskStateWithEvents(TaskState, frozen=True, kw_only=True):
-    """A task state as the wire shows it, with its newest events."""
+    """A task state in wire form, with its newest events."""
 
     events: list[TaskEvent] | None = None
 
 
 class AllocatedPort(SparseRecord, frozen=True, kw_only=True):
-    """A port that an allocation holds."""
+    """A port of an allocation."""
 
     label: str
     value: int
@@ -107,7 +114,7 @@ class AllocatedPort(SparseRecord, frozen=True, kw_only=True):
 
 
 class OfferedPort(SparseRecord, frozen=True, kw_only=True):
-    """A port inside an allocated network."""
+    """A port in an allocated network."""
 
     label: str
     value: int
@@ -116,7 +123,7 @@ class OfferedPort(SparseRecord, frozen=True, kw_only=True):
 
 
 class AllocatedNetwork(SparseRecord, frozen=True, kw_only=True):
-    """The network that an allocation got."""
+    """The network of an allocation."""
 
     mode: str = ""
     device: str = ""
@@ -129,21 +136,21 @@ class AllocatedNetwork(SparseRecord, frozen=True, kw_only=True):
 
 
 class AllocatedCPU(Record, frozen=True, kw_only=True):
-    """CPU in MHz, or the numbers of whole cores."""
+    """CPU in MHz, or core IDs."""
 
     cpu_shares: int = msgspec.field(default=0, name="CpuShares")
     reserved_cores: list[int] | None = None
 
 
 class AllocatedMemory(Record, frozen=True, kw_only=True):
-    """Memory in MB, and the most it may grow to."""
+    """Reserved and maximum memory in MB."""
 
     memory_mb: int = 0
     memory_max_mb: int = 0
 
 
 class AllocatedDevice(Record, frozen=True, kw_only=True):
-    """Devices of one kind that a task holds."""
+    """The devices of one kind of a task."""
 
     vendor: str = ""
     type: str = ""
@@ -152,7 +159,7 @@ class AllocatedDevice(Record, frozen=True, kw_only=True):
 
 
 class AllocatedTask(Record, frozen=True, kw_only=True):
-    """What one task of an allocation holds."""
+    """The resources of one task of an allocation."""
 
     cpu: AllocatedCPU = msgspec.field(name="Cpu")
     memory: AllocatedMemory
@@ -161,7 +168,7 @@ class AllocatedTask(Record, frozen=True, kw_only=True):
 
 
 class AllocatedShared(Record, frozen=True, kw_only=True):
-    """What the tasks of an allocation hold together."""
+    """The resources shared by the tasks of an allocation."""
 
     disk_mb: int = 0
     networks: list[AllocatedNetwork] | None = None
@@ -169,7 +176,7 @@ class AllocatedShared(Record, frozen=True, kw_only=True):
 
 
 class AllocatedResources(Record, frozen=True, kw_only=True):
-    """Everything an allocation holds on its node."""
+    """All resources of an allocation on its node."""
 
     tasks: Mapping[str, AllocatedTask]
     task_lifecycles: Mapping[str, Lifecycle | None]
@@ -177,21 +184,21 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
 
     @property
     def cpu(self) -> int:
-        """Return the MHz that are held."""
+        """Return the CPU in MHz."""
         return sum(task.cpu.cpu_shares for task in self.tasks.values())
 
     @property
     def memory(self) -> int:
-        """Return the MB of memory that are held."""
+        """Return the memory in MB."""
         return sum(task.memory.memory_mb for task in self.tasks.values())
 
     @property
     def disk(self) -> int:
-        """Return the MB of disk that are held."""
+        """Return the disk in MB."""
         return self.shared.disk_mb
 
     def ports_of(self, task: str) -> Iterator[AllocatedPort]:
-        """Yield the ports that a task finds: of its group, and in older job files of its own."""
+        """Yield the ports of a task: those of its group and, in older job files, its own."""
         yield from self.shared.ports or ()
         held = self.tasks.get(task)
         for network in (held and held.networks) or ():
@@ -202,7 +209,7 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
 
     @property
     def ports(self) -> set[int]:
-        """Return every port that is held."""
+        """Return all ports."""
         held = {port.value for port in self.shared.ports or ()}
         for task in self.tasks.values():
             for network in task.networks or ():
@@ -212,7 +219,7 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
 
     @property
     def static_ports(self) -> list[tuple[str, int]]:
-        """Return label and number of each port that was asked for by its number."""
+        """Return label and number of each static port."""
         of_tasks = [network for task in self.tasks.values() for network in task.networks or ()]
         return [
             (port.label, port.value)
@@ -222,18 +229,18 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
 
     @property
     def cores(self) -> set[int]:
-        """Return the whole cores that are held."""
+        """Return the reserved cores."""
         return {core for task in self.tasks.values() for core in task.cpu.reserved_cores or ()}
 
     @property
     def device_ids(self) -> set[str]:
-        """Return the devices that are held."""
+        """Return the devices."""
         devices = [device for task in self.tasks.values() for device in task.devices or ()]
         return {device_id for device in devices for device_id in device.device_ids}
 
 
 class Placement(Record, frozen=True, kw_only=True):
-    """The half of an allocation that never changes once it is placed."""
+    """The part of an allocation that never changes after placement."""
 
     resources: AllocatedResources
     metrics: PlacementMetric
@@ -242,7 +249,7 @@ class Placement(Record, frozen=True, kw_only=True):
 
 
 class RescheduleEvent(Record, frozen=True, kw_only=True):
-    """One earlier failure that this allocation replaces."""
+    """An earlier failure that this allocation replaces."""
 
     reschedule_time: int
     prev_alloc_id: str
@@ -258,7 +265,7 @@ class RescheduleTracker(Record, frozen=True, kw_only=True):
 
 
 class DesiredTransition(Record, frozen=True, kw_only=True):
-    """What someone asked to happen to this allocation at the next evaluation."""
+    """Requests for this allocation at the next evaluation."""
 
     migrate: bool | None = None
     reschedule: bool | None = None
@@ -267,8 +274,8 @@ class DesiredTransition(Record, frozen=True, kw_only=True):
     migrate_disable_placement: bool | None = None
 
 
-class Desired(SparseRecord, frozen=True, kw_only=True):
-    """The scheduler's half, beside `desired_status`."""
+class DesiredState(SparseRecord, frozen=True, kw_only=True):
+    """The desired state, in addition to `desired_status`."""
 
     description: str = ""
     transition: DesiredTransition = DesiredTransition()
@@ -278,20 +285,20 @@ class Desired(SparseRecord, frozen=True, kw_only=True):
     reschedule_tracker: RescheduleTracker | None = None
     preempted_allocations: list[str] | None = None
     preempted_by_allocation: str = ""
-    waits_for: list[str] | None = None  # that must have ended before its tasks begin
+    waits_for: list[str] | None = None  # allocations that must end before its tasks start
 
 
 class DeploymentHealth(Record, frozen=True, kw_only=True):
-    """Whether an allocation came up well; `healthy` is None until that is known."""
+    """The health of an allocation in a deployment. `healthy` is None until it is decided."""
 
     healthy: bool | None = None
-    timestamp: str | None = "0001-01-01T00:00:00Z"  # the peer's lists have null at times
+    timestamp: str | None = "0001-01-01T00:00:00Z"  # Nomad's listings may contain null
     canary: bool = False
     modify_index: int = 0
 
 
 class NetworkStatus(Record, frozen=True, kw_only=True):
-    """The address of an allocation that has a network of its own."""
+    """The address of an allocation that does not use the host network."""
 
     interface_name: str = ""
     address: str = ""
@@ -299,25 +306,25 @@ class NetworkStatus(Record, frozen=True, kw_only=True):
     dns: dict[str, list[str]] | None = None
 
 
-class Client(SparseRecord, frozen=True, kw_only=True):
-    """The runner's half, beside `client_status`."""
+class ClientState(SparseRecord, frozen=True, kw_only=True):
+    """The client state, in addition to `client_status`."""
 
     description: str = ""
     task_states: Mapping[str, TaskState] | None = None
 
 
 class AllocationChange(Record, frozen=True, kw_only=True):
-    """What an event says of an allocation: the halves that may change."""
+    """The changeable parts of an allocation, for events."""
 
     desired_status: str
-    desired: Desired
+    desired: DesiredState
     client_status: str
-    client: Client
+    client: ClientState
     health: DeploymentHealth | None
 
 
 class Allocation(Record, frozen=True, kw_only=True):
-    """One instance of a task group, with all its halves."""
+    """One instance of a task group, with all its parts."""
 
     id: str
     namespace: str
@@ -332,28 +339,28 @@ class Allocation(Record, frozen=True, kw_only=True):
     desired_status: str
     client_status: str
     placement: Placement
-    desired: Desired
-    client: Client
+    desired: DesiredState
+    client: ClientState
     health: DeploymentHealth | None
     create_index: int
     modify_index: int
     alloc_modify_index: int
     create_time: int
     modify_time: int
-    request_id: str = ""  # of the request that the last change of what is wanted goes back to
+    request_id: str = ""  # of the request that caused the last change of the desired state
 
     @property
     def client_terminal(self) -> bool:
-        """Tell whether its tasks have ended for good."""
+        """Return whether its tasks have ended permanently."""
         return self.client_status in CLIENT_TERMINAL
 
     @property
     def terminal(self) -> bool:
-        """Tell whether it runs no more or is not wanted any more."""
+        """Return whether it has ended or is no longer desired."""
         return self.desired_status != DesiredStatus.RUN or self.client_terminal
 
     @property
     def index(self) -> int:
-        """Return the number in its name: 3 for `job.group[3]`, -1 when it has none."""
+        """Return the index in its name: 3 for `job.group[3]`, -1 without an index."""
         _, bracket, number = self.name.removesuffix("]").rpartition("[")
-        return whole(number) if bracket and number.isdecimal() else -1
+        return parse_integer(number) if bracket and number.isdecimal() else -1

@@ -1,4 +1,4 @@
-"""The audit: who did what, or was refused it."""
+"""The audit log: requests that changed something or were refused."""
 
 from storage.records.base import Record
 
@@ -6,8 +6,8 @@ from storage.records.base import Record
 class AuditEntry(Record, frozen=True, kw_only=True):
     """A request that changed something, or was refused.
 
-    `accessor` names the token; `secret_hash` stands for a shown secret that is none of ours.
-    `time` is in nanoseconds, `status` that of the answer, `reason` why it was refused.
+    `accessor` identifies the token; `secret_hash` replaces an unknown secret. `time` is in
+    nanoseconds, `status` is that of the response, and `reason` tells why it was refused.
     """
 
     number: int = 0

@@ -1,7 +1,7 @@
-"""What all nouns share: frozen structs whose names on the wire follow from their names here.
+"""The base of all record types: frozen structs whose wire names follow from their field names.
 
-A field `max_file_size_mb` is `MaxFileSizeMB` in every document: API, file, diff and filter
-expressions. The words below are the only ones that are not simply capitalised.
+A field `max_file_size_mb` is `MaxFileSizeMB` in every document: API, files, diffs and filter
+expressions. The table below lists the only words that are not simply capitalized.
 """
 
 from typing import Annotated
@@ -39,27 +39,33 @@ _WORDS = {
 
 
 def wire_name(field: str) -> str:
-    """Return the name of a field on the wire, as the peer's clients spell it."""
+    """Return the wire name of a field, as Nomad's clients spell it."""
     return "".join(_WORDS.get(word, word.capitalize()) for word in field.split("_"))
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name):
-    """Base of every noun. Subclasses repeat `frozen` and `kw_only`: msgspec does not inherit them."""
+    """The base of every record.
+
+    Subclasses repeat `frozen` and `kw_only`: msgspec does not inherit them.
+    """
 
 
 class SparseRecord(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name, omit_defaults=True):
-    """A noun whose empty fields are absent from its documents instead of null or zero."""
+    """A record that omits empty fields in its documents, instead of null or zero."""
 
 
-# Integers carry the width that the peer's clients use, because an error names it
-# ("json: cannot unmarshal number -1 into ... of type uint64").
+# Integers carry the width of Nomad's clients, because errors name it ("json: cannot unmarshal
+# number -1 into ... of type uint64").
 Duration = Annotated[int, msgspec.Meta(extra={"go": "time.Duration"})]
+# Nomad's clients send some durations as text, `24h0m0s`. Requests accept both forms, responses have
+# numbers.
+Span = Annotated[int, msgspec.Meta(extra={"go": "time.Duration", "text": "yes"})]
 Int8 = Annotated[int, msgspec.Meta(extra={"go": "int8"})]
 Int64 = Annotated[int, msgspec.Meta(extra={"go": "int64"})]
 Uint8 = Annotated[int, msgspec.Meta(extra={"go": "uint8"})]
 Uint64 = Annotated[int, msgspec.Meta(extra={"go": "uint64"})]
 
-# Time and size in the units of the wire.
+# Time and size in wire units.
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE

@@ -1,4 +1,4 @@
-"""An attempt at a task that is a job of a cluster, as the store keeps it."""
+"""A task attempt that is a job of a cluster, as stored."""
 
 from enum import StrEnum
 
@@ -6,13 +6,13 @@ import msgspec
 
 
 class RunStatus(StrEnum):
-    """How far an attempt is."""
+    """The progress of an attempt."""
 
-    SUBMITTING = "submitting"  # the cluster has been, or will be, asked; it may not have answered
-    WAITING = "waiting"  # the cluster has it, and nobody has claimed it
-    RUNNING = "running"  # it was claimed
+    SUBMITTING = "submitting"  # submission is pending or not confirmed
+    WAITING = "waiting"  # the cluster has the job, which is not claimed yet
+    RUNNING = "running"  # claimed
     ENDED = "ended"
-    VOID = "void"  # nobody may claim it any more, and what the cluster has of it is to be cancelled
+    VOID = "void"  # withdrawn: it cannot be claimed, and its job must be cancelled
 
 
 class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,15 +24,15 @@ class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     status: RunStatus = RunStatus.SUBMITTING
     claim_hash: str = ""
-    token_hash: str = ""  # of who has claimed it
-    nonce: str = ""  # by which the claimant named itself
-    job_id: str = ""  # of the cluster
+    token_hash: str = ""  # of the wrapper that has claimed it
+    nonce: str = ""  # identifies the wrapper
+    job_id: str = ""  # in the cluster
     host: str = ""
     submitted_at: int = 0
     claimed_at: int = 0
-    stdout_base: int = 0  # position in the task's log at which its own output begins
+    stdout_base: int = 0  # offset in the task's log at which its output begins
     stderr_base: int = 0
-    result: str = ""  # JSON: how it ended, as its wrapper said
+    result: str = ""  # JSON: the exit result that its wrapper reported
 
     @property
     def name(self) -> str:
@@ -41,10 +41,10 @@ class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def comment(self) -> str:
-        """Return what its job says of itself: which attempt it is."""
+        """Return the comment of its job, which identifies the attempt."""
         return f"{self.allocation_id}/{self.task}/{self.number}"
 
 
 def job_name(allocation_id: str) -> str:
-    """Return the name of the jobs of an allocation."""
+    """Return the job name of an allocation."""
     return f"alloc-{allocation_id}"

@@ -1,13 +1,13 @@
 # ruff: noqa: ANN401  # documents hold anything until they are checked here
-"""What msgspec cannot know of the wire: Go's way with JSON, and two spellings of some names.
+"""Go's JSON conventions that msgspec does not have, and fields with two names.
 
-Clients were written against a server in Go. So names match in any case, `null` means absent,
-unknown names are passed over, and text after the first value does not matter; and the error texts
-are Go's, because scripts match them. Names that exist in a neutral and in the vendor's spelling
-are read in either and written in both.
+Clients were written for a server in Go. Therefore names match in any case, `null` means absent,
+unknown names are ignored, and text after the first value is ignored. The error texts are Go's,
+because scripts match them. Fields with a neutral and a vendor name accept either, and are written
+with both.
 
-Bare dictionaries live here only: a `Document` is a JSON object whose names are spelled as
-`wire_name` spells them, whose nulls are gone, and whose types have been checked.
+Only this module has bare dictionaries. A `Document` is a JSON object whose names are spelled by
+`wire_name`, without nulls and with checked types.
 """
 
 import json
@@ -21,14 +21,14 @@ import msgspec
 from msgspec import inspect
 
 from storage.errors import Malformed
-from storage.records import gojson, numbers
+from storage.records import durations, go_json, numbers
 from storage.records.job import Job, SubmittedJob
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 Document = dict[str, Any]
 
-# neutral name -> name used by the vendor's clients; no other two names mean the same.
+# neutral name -> name used by the vendor's clients; no other fields have two names
 ALIASES = {
     "SecretsToken": "VaultToken",
     "ServiceDiscoveryToken": "ConsulToken",
@@ -39,38 +39,38 @@ ALIASES = {
 }
 
 MAX_DEPTH = 100  # of nested JSON: a job has about ten levels
-# Of one body: nobody else has a turn while the interpreter makes them, up to 25 ms for so many. A job
-# of 2,000 groups has 60,000.
+# Per body: parsing this number of values blocks the interpreter for up to 25 ms. A job of 2,000
+# groups has 60,000.
 MAX_VALUES = 200_000
-_FEW = 3 * MAX_VALUES  # bytes that cannot hold more: `{},`
-_QUOTES = 4  # quotes that are as much work as a value
+_FEW = 3 * MAX_VALUES  # bytes that cannot hold more values: `{},`
+_QUOTES = 4  # quotes that cost as much as a value
 _MOST_READ_SLOWLY = 1024 * 1024  # bytes: some 500 ms
-_MOST_DIGITS = 308  # of a number: as many as floating point can hold
+_MOST_DIGITS = 308  # of a number: the maximum of floating point
 
 
-class Shape:
-    """Marks a `Document` field that must look like a record without becoming one."""
+class RecordShape:
+    """Marks a `Document` field that is checked like a record without becoming one."""
 
     def __init__(self, record: type[msgspec.Struct]) -> None:
         self.record = record
 
 
-# Fields that the server alone sets: clients send them back with whatever they have read.
+# Fields that only the server sets: clients send them back as they received them.
 SERVERS_OWN = frozenset(
     {
         *("CreateIndex", "ModifyIndex", "JobModifyIndex", "CreateTime", "ModifyTime", "Hash"),
-        "SecretID",  # of a token that is changed
+        "SecretID",  # of a token update
     }
 )
-_MOST_UNKNOWN = 20  # fields that are named
-_LONGEST_NAME = 100  # characters of one
+_MOST_UNKNOWN = 20  # fields named in a message
+_LONGEST_NAME = 100  # characters of a name
 _unknown: ContextVar[list[str] | None] = ContextVar("unknown", default=None)
 
 
 def decode(record: type[T], body: bytes, unknown: list[str] | None = None) -> T:
-    """Return a request body as a record. Raises `Malformed` with Go's text.
+    """Decode a request body as a record. Raises `Malformed` with Go's text.
 
-    `unknown` gets the paths of fields that no record has and that say something.
+    `unknown` receives the paths of nonempty fields that the record does not have.
     """
     token = _unknown.set(unknown)
     try:
@@ -83,7 +83,7 @@ def decode(record: type[T], body: bytes, unknown: list[str] | None = None) -> T:
 
 
 def _note_unknown(key: str, value: object, path: str) -> None:
-    """Note a field that is passed over, unless it says nothing, as those of clients often do."""
+    """Record an ignored field, unless it is empty, as clients often send those."""
     unknown = _unknown.get()
     if unknown is None or key in SERVERS_OWN or says_nothing(value):
         return
@@ -93,9 +93,9 @@ def _note_unknown(key: str, value: object, path: str) -> None:
 
 
 def says_nothing(value: object) -> bool:
-    """Tell whether a value is null, empty or zero, as many clients send for what they know."""
+    """Return whether a value is null, empty or zero, as clients send for unset fields."""
     waiting = [value]
-    while waiting:  # however deep it is
+    while waiting:  # iterative, for any depth
         one = waiting.pop()
         if isinstance(one, dict):
             waiting.extend(one.values())
@@ -117,7 +117,7 @@ def parse(body: bytes) -> object:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if len(body) > _MOST_READ_SLOWLY:
             raise Malformed(f"the body is no JSON: {error}") from error
-        # Either wrong or, rarely, a value with something behind it: the slow way tells which.
+        # Invalid, or rarely a value followed by other text: the slow parser distinguishes.
         value = _first_value(body)
     if _too_deep(value, MAX_DEPTH):
         raise Malformed(f"the body is nested more than {MAX_DEPTH} levels deep")
@@ -125,13 +125,13 @@ def parse(body: bytes) -> object:
 
 
 def has_more_values(body: bytes, most: int) -> bool:
-    """Tell whether a body of JSON has more values than `most`, before any of them is made.
+    """Return whether a JSON body has more than `most` values, without creating them.
 
-    One with very many quotes counts as such a body, too.
+    A body with very many quotes also counts as such.
     """
     if _separators(body, 0, len(body)) < most:
         return False
-    at, values, is_outside = 0, 0, True  # of texts
+    at, values, is_outside = 0, 0, True  # of strings
     for _ in range(_QUOTES * most):
         quote = body.find(b'"', at)
         if is_outside:
@@ -145,7 +145,10 @@ def has_more_values(body: bytes, most: int) -> bool:
 
 
 def _separators(body: bytes, start: int, end: int) -> int:
-    """Return how many values begin in a part of a body; those behind a colon follow one of these."""
+    """Return how many values begin in a part of a body.
+
+    A value after a colon follows one of these.
+    """
     return sum(body.count(sign, start, end) for sign in (b",", b"{", b"["))
 
 
@@ -157,7 +160,7 @@ def _is_escaped(body: bytes, at: int) -> bool:
 
 
 def _first_value(body: bytes) -> object:
-    end = gojson.end_of_first_value(body, MAX_DEPTH)
+    end = go_json.end_of_first_value(body, MAX_DEPTH)
     try:
         text = body[:end].decode(errors="replace")
         value = json.loads(text, parse_int=_read_whole, parse_float=_read_float)
@@ -167,7 +170,7 @@ def _first_value(body: bytes) -> object:
 
 
 class _Beyond(str):
-    """The text of a number that is beyond what a number can be."""
+    """The text of a number that is out of range."""
 
     __slots__ = ()
 
@@ -182,13 +185,15 @@ def _read_float(text: str) -> float | _Beyond:
 
 
 def _sound(value: Any, path: str) -> object:
-    """Return a value with U+FFFD for halves of surrogate pairs, as Go reads them.
+    """Return a value with U+FFFD instead of lone surrogates, as Go decodes them.
 
-    Raises `Malformed` for a number that cannot be one.
+    Raises `Malformed` for an impossible number.
     """
     match value:
         case _Beyond():
-            raise Malformed(f"{path or 'the body'}: the number {numbers.short(value)} is too large")
+            raise Malformed(
+                f"{path or 'the body'}: the number {numbers.shorten(value)} is too large"
+            )
         case str():
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         case list():
@@ -211,13 +216,13 @@ def _too_deep(value: object, levels: int) -> bool:
 
 
 def encode(value: object) -> bytes:
-    """Return a record, or anything made of records, as JSON."""
+    """Encode a record, or anything that contains records, as JSON."""
     return msgspec.json.encode(value)
 
 
-# ---- jobs, in both spellings ---------------------------------------------------------------
+# --- jobs with both names ---
 
-# Fields of a job that are kept beside its stored document (`JobHead`).
+# Fields of a job that are stored next to its document (`JobHead`).
 HEAD_FIELDS = (
     "Status",
     "StatusDescription",
@@ -232,7 +237,7 @@ HEAD_FIELDS = (
 
 
 def job_document(job: Job) -> str:
-    """Return the definition of a job as it is stored: in both spellings, without its head."""
+    """Return the definition of a job for storage: with both names, without its head."""
     document = msgspec.to_builtins(job)
     for name in HEAD_FIELDS:
         del document[name]
@@ -253,18 +258,18 @@ def _spell_twice(document: Document) -> None:
         document[ALIASES[name]] = document[name]
 
 
-# ---- reading by the types of records ---------------------------------------------------------
+# --- decoding by record types ---
 
-_ABSENT: Any = object()  # what null becomes
+_ABSENT: Any = object()  # the result of null
 # value, name of the enclosing Go struct, path of Go field names -> checked value
 _Check = Callable[[Any, str, str], Any]
 
 
 @cache
 def _read(record: type) -> _Check:
-    """Return the function that checks and respells a JSON object meant for this record."""
+    """Return the function that checks and renames a JSON object for a record."""
     kind = inspect.type_info(record)
-    assert isinstance(kind, inspect.StructType)  # noqa: S101  # as every record is
+    assert isinstance(kind, inspect.StructType)  # noqa: S101  # true for every record
     return _object(kind)
 
 
@@ -299,7 +304,7 @@ def _object(kind: inspect.StructType) -> _Check:
 
 
 def _go_struct(record: type) -> str:
-    """Return what Go calls this record."""
+    """Return Go's name of a record."""
     return _GO_STRUCTS.get(record.__name__, record.__name__)
 
 
@@ -328,17 +333,17 @@ _GO_STRUCTS = {
     "Submission": "JobSubmission",
     "VersionTag": "JobVersionTag",
 }
-# In Go these stand in lists by value; everything else by pointer.
+# Go lists contain these by value, all others by pointer.
 _BY_VALUE = frozenset({"Port", "Check", "Secret"})
 
 
 def _field_check(hint: object, kind: inspect.Type) -> _Check:
     for mark in getattr(hint, "__metadata__", ()):
-        if isinstance(mark, Shape):
+        if isinstance(mark, RecordShape):
             return _read(mark.record)
     for argument in getattr(hint, "__args__", ()):  # Annotated[...] | None
         for mark in getattr(argument, "__metadata__", ()):
-            if isinstance(mark, Shape):
+            if isinstance(mark, RecordShape):
                 return _read(mark.record)
     return _checked(kind)
 
@@ -351,14 +356,15 @@ def _checked(kind: inspect.Type, extra: dict[str, str] | None = None) -> _Check:
             return _checked(
                 next(one for one in kind.types if not isinstance(one, inspect.NoneType))
             )
-        case inspect.StructType():  # known to the bottom: to look again would take much longer
+        case inspect.StructType():  # fully known: inspecting again would take much longer
             return _object(kind)
         case inspect.StrType():
             return _scalar(str, (extra or {}).get("go", "string"))
         case inspect.BoolType():
             return _scalar(bool, "bool")
         case inspect.IntType():
-            return _integer((extra or {}).get("go", "int"))
+            number = _integer((extra or {}).get("go", "int"))
+            return _span(number) if extra and "text" in extra else number
         case inspect.ListType():
             return _list(kind)
         case inspect.DictType():
@@ -395,8 +401,20 @@ def _integer(go: str) -> _Check:
         if type(value) is int and least <= value <= most:
             return value
         if type(value) in (int, float):
-            raise _mismatch(value, struct, path, go, f"number {gojson.number(value)}")
+            raise _mismatch(value, struct, path, go, f"number {go_json.number(value)}")
         raise _mismatch(value, struct, path, go)
+
+    return check
+
+
+def _span(number: _Check) -> _Check:
+    def check(value: Any, struct: str, path: str) -> Any:
+        if not isinstance(value, str):
+            return number(value, struct, path)
+        try:
+            return durations.nanoseconds(value) if value else _ABSENT
+        except ValueError as error:
+            raise Malformed(f"{path} cannot be read: {error}") from error
 
     return check
 
@@ -434,7 +452,7 @@ def _map(kind: inspect.DictType) -> _Check:
 
 
 def _zero(kind: inspect.Type) -> object:
-    """Return what Go makes of a null inside a map."""
+    """Return Go's value for a null inside a map."""
     return "" if isinstance(kind, inspect.StrType) else None
 
 
@@ -460,11 +478,11 @@ def _go_type(kind: inspect.Type) -> str:
 
 
 def _mismatch(value: object, struct: str, path: str, go: str, kind: str = "") -> Malformed:
-    what = kind or gojson.kind(value)
+    what = kind or go_json.kind(value)
     where = f"Go struct field {struct}.{path}" if path else "Go value"
     return Malformed(f"json: cannot unmarshal {what} into {where} of type {go}")
 
 
-# ---- what a client may submit beyond what a job has ---------------------------------------------
+# --- submitted jobs ---
 
-JobDocument = Annotated[Document, Shape(SubmittedJob)]
+JobDocument = Annotated[Document, RecordShape(SubmittedJob)]

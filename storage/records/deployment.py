@@ -1,4 +1,4 @@
-"""The deployment: the story of one version of a job replacing another."""
+"""The deployment: the rollout of one job version."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -8,7 +8,7 @@ from storage.records.times import ZERO_TIME, nanoseconds
 
 
 class DeploymentStatus(StrEnum):
-    """Where a deployment stands."""
+    """The status of a deployment."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -21,7 +21,7 @@ ACTIVE = frozenset({DeploymentStatus.RUNNING, DeploymentStatus.PAUSED})
 
 
 class DeploymentGroup(Record, frozen=True, kw_only=True):
-    """How far one group of the job has come; `require_progress_by` is RFC 3339 text, or null."""
+    """The progress of one group; `require_progress_by` is RFC 3339 text, or null."""
 
     auto_revert: bool = False
     auto_promote: bool = False
@@ -37,13 +37,13 @@ class DeploymentGroup(Record, frozen=True, kw_only=True):
 
     @property
     def progress_due(self) -> int | None:
-        """Return by when the next allocation must be healthy; nanoseconds, None before the first."""
+        """Return the progress deadline in nanoseconds, None before the first placement."""
         text = self.require_progress_by
         return nanoseconds(text) if text and text != ZERO_TIME else None
 
 
 class Deployment(Record, frozen=True, kw_only=True):
-    """One version of a job on its way to replace the one before."""
+    """The rollout of a job version that replaces the previous one."""
 
     id: str
     namespace: str
@@ -64,5 +64,5 @@ class Deployment(Record, frozen=True, kw_only=True):
 
     @property
     def active(self) -> bool:
-        """Tell whether it is still under way."""
+        """Return whether the deployment is active."""
         return self.status in ACTIVE

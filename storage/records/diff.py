@@ -1,4 +1,4 @@
-"""What two jobs differ in, as plan and the list of versions show it."""
+"""The differences between two jobs, for plans and version lists."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -7,7 +7,7 @@ from storage.records.base import Record
 
 
 class DiffType(StrEnum):
-    """What became of something."""
+    """The type of a difference."""
 
     NONE = "None"
     ADDED = "Added"
@@ -16,7 +16,7 @@ class DiffType(StrEnum):
 
 
 class FieldDiff(Record, frozen=True, kw_only=True):
-    """A value as text, before and after; what is empty is not there."""
+    """A value before and after, as text; empty means absent."""
 
     type: DiffType
     name: str
@@ -26,7 +26,7 @@ class FieldDiff(Record, frozen=True, kw_only=True):
 
 
 class ObjectDiff(Record, frozen=True, kw_only=True):
-    """A block or a list, with all its values, changed or not."""
+    """A block or list with all its values, changed or not."""
 
     type: DiffType
     name: str
@@ -45,7 +45,7 @@ class TaskDiff(Record, frozen=True, kw_only=True):
 
 
 class TaskGroupDiff(Record, frozen=True, kw_only=True):
-    """A task group; `updates` says how many of its allocations a plan treats in which way."""
+    """A task group; `updates` counts its allocations by their treatment in a plan."""
 
     type: DiffType
     name: str
@@ -56,7 +56,7 @@ class TaskGroupDiff(Record, frozen=True, kw_only=True):
 
 
 class JobDiff(Record, frozen=True, kw_only=True):
-    """A whole job: changed fields and blocks, and every group that it has or had."""
+    """A whole job: changed fields and blocks, and all groups before or after."""
 
     type: DiffType
     id: str

@@ -1,8 +1,8 @@
-"""Driver names: the one table of the names that mean the same driver."""
+"""Driver names, including aliases of the same driver."""
 
 from collections.abc import Iterable
 
-SPELLINGS: tuple[tuple[str, ...], ...] = (("podman", "docker"),)  # the driver's own name is first
+SPELLINGS: tuple[tuple[str, ...], ...] = (("podman", "docker"),)  # the canonical name comes first
 
 _SPELLINGS_OF = {name: names for names in SPELLINGS for name in names}
 
@@ -17,10 +17,10 @@ def spellings(name: str) -> tuple[str, ...]:
 
 
 def canonical(name: str) -> str:
-    """Return a driver's own name."""
+    """Return the canonical name of a driver."""
     return spellings(name)[0]
 
 
 def is_listed(name: str, names: Iterable[str]) -> bool:
-    """Return whether a list names a driver, by whichever of its names."""
+    """Return whether a list contains a driver under any of its names."""
     return canonical(name) in map(canonical, names)

@@ -1,9 +1,9 @@
-"""Spans of time as the peer's clients read and write them: `1m0s`, `232.075167ms`, `0s`. Pure."""
+"""Durations in the format of Go: `1m0s`, `232.075167ms`, `0s`. No I/O."""
 
 import re
 
 from storage.records.base import HOUR, MINUTE, SECOND
-from storage.records.numbers import short, whole
+from storage.records.numbers import parse_integer, shorten
 
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": SECOND, "m": MINUTE, "h": HOUR}
 _LONGEST = 2**63  # nanoseconds
@@ -11,7 +11,7 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 
 
 def text(nanoseconds: int) -> str:
-    """Return a span as text: below a second in its largest unit, else in hours to seconds.
+    """Format a duration: below a second in its largest unit, otherwise in hours to seconds.
 
     >>> text(232_075_167), text(60 * SECOND), text(4_410_933_804)
     ('232.075167ms', '1m0s', '4.410933804s')
@@ -36,14 +36,14 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def nanoseconds(span: str) -> int:
-    """Return the nanoseconds of a span such as `1h30m` or `250ms`. Raises `ValueError`."""
+    """Parse a duration such as `1h30m` or `250ms` to nanoseconds. Raises `ValueError`."""
     if span == "0":
         return 0
     if not span or _PART.sub("", span):
         raise ValueError(f"{span!r} is not a span of time such as 250ms or 1h30m")
     spans = [float(number) * _UNITS[unit] for number, unit in _PART.findall(span)]
     if sum(spans) >= _LONGEST:
-        raise ValueError(f"{short(span)} is longer than 292 years")
+        raise ValueError(f"{shorten(span)} is longer than 292 years")
     return sum(map(round, spans))
 
 
@@ -51,9 +51,9 @@ _DAYS = re.compile(r"\d{1,6}d")
 
 
 def seconds(value: object) -> int | None:
-    """Return the seconds of a span in the forms of the secrets side; None when it is none.
+    """Parse a duration in the forms of the Vault API to seconds; None if it is invalid.
 
-    A number, or a text of digits, counts seconds; `90m`, `1.5h` and `30d` are texts.
+    A number, or a text of digits, is in seconds; `90m`, `1.5h` and `30d` are texts.
 
     >>> seconds(90), seconds("90"), seconds("1.5h"), seconds("30d"), seconds("soon")
     (90, 90, 5400, 2592000, None)
@@ -66,7 +66,7 @@ def seconds(value: object) -> int | None:
         return None
     sign, text = (-1, value.strip()[1:]) if value.strip()[:1] == "-" else (1, value.strip())
     if text.isdecimal() or not text:
-        return sign * whole(text or "0")
+        return sign * parse_integer(text or "0")
     if _DAYS.fullmatch(text):
         return sign * int(text[:-1]) * 24 * HOUR // SECOND
     try:

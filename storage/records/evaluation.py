@@ -1,4 +1,4 @@
-"""The evaluation: a request to look at one job again; and what a look at the nodes found."""
+"""The evaluation: a request to process a job, and the placement metrics."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,7 +10,7 @@ from storage.records.task import Resources
 
 
 class EvalStatus(StrEnum):
-    """Where an evaluation stands."""
+    """The status of an evaluation."""
 
     PENDING = "pending"
     BLOCKED = "blocked"
@@ -20,7 +20,7 @@ class EvalStatus(StrEnum):
 
 
 class Trigger(StrEnum):
-    """Why an evaluation was made."""
+    """The trigger of an evaluation."""
 
     JOB_REGISTER = "job-register"
     JOB_DEREGISTER = "job-deregister"
@@ -37,7 +37,7 @@ class Trigger(StrEnum):
 
 
 class NodeScore(Record, frozen=True, kw_only=True):
-    """How well one node suited; `norm_score` is the mean of `scores`."""
+    """The scores of a node; `norm_score` is the mean of `scores`."""
 
     node_id: str
     norm_score: float
@@ -45,7 +45,7 @@ class NodeScore(Record, frozen=True, kw_only=True):
 
 
 class PlacementMetric(Record, frozen=True, kw_only=True):
-    """What a look at the nodes found for one group: how many fitted and why the others did not."""
+    """The placement metrics of a group: how many nodes were feasible, and why others were not."""
 
     nodes_evaluated: int = 0
     nodes_filtered: int = 0
@@ -66,7 +66,7 @@ class PlacementMetric(Record, frozen=True, kw_only=True):
 
 
 class DesiredUpdates(Record, frozen=True, kw_only=True):
-    """How many allocations of a group a plan treats in which way."""
+    """The numbers of a group's allocations by their treatment in a plan."""
 
     ignore: int = 0
     place: int = 0
@@ -83,17 +83,17 @@ class DesiredUpdates(Record, frozen=True, kw_only=True):
 
 
 class PlanAnnotations(Record, frozen=True, kw_only=True):
-    """What a plan does, group by group."""
+    """The changes of a plan, group by group."""
 
     desired_tg_updates: Mapping[str, DesiredUpdates]
-    preempted_allocs: list[msgspec.Raw] | None = None  # as listings show them; of dry runs
+    preempted_allocs: list[msgspec.Raw] | None = None  # in listing form; only for dry runs
 
 
 class Evaluation(SparseRecord, frozen=True, kw_only=True):
-    """A request to look at one job again; the scheduler's only input besides state.
+    """A request to process a job; the scheduler's only input besides the state.
 
-    Fields that are empty are absent on the wire, as the peer's clients expect. Times are
-    nanoseconds, but `wait_until` is RFC 3339 text: until then the evaluation is not handed out.
+    Empty fields are absent on the wire, as Nomad's clients expect. Times are nanoseconds, except
+    for `wait_until`: RFC 3339 text, before which the evaluation is not processed.
     """
 
     id: str

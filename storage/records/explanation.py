@@ -1,4 +1,4 @@
-"""The explanation: why what a job lacks is not running."""
+"""The explanation of why parts of a job are not running."""
 
 from enum import StrEnum
 
@@ -6,26 +6,27 @@ from storage.records.base import Record
 
 
 class Cause(StrEnum):
-    """What keeps something of a job from running."""
+    """The cause that keeps a part of a job from running."""
 
     STOPPED = "stopped"  # the job was stopped
-    CLOCK = "clock"  # it runs at the slots of its clock
-    DISPATCH = "dispatch"  # it runs when it is dispatched
-    CHILDREN = "children"  # as many children of its parent are at work as may be
-    TURN = "turn"  # the scheduler has not looked yet
-    PLACE = "place"  # no node has room for it, or none suits it
-    NODE = "node"  # no node that it may run on is open for new work
-    PREEMPTED = "preempted"  # it made room for a job that matters more
-    DELAY = "delay"  # it failed and is tried again later
-    LIMIT = "limit"  # it failed and is not tried again
+    CLOCK = "clock"  # the job launches children by its schedule
+    DISPATCH = "dispatch"  # the job launches children on dispatch
+    CHILDREN = "children"  # its parent's limit on active children is reached
+    TURN = "turn"  # the scheduler has not processed it yet
+    PLACE = "place"  # no node is feasible or has capacity
+    NODE = "node"  # all feasible nodes are ineligible
+    PREEMPTED = "preempted"  # it was preempted by a job with a higher priority
+    DELAY = "delay"  # it failed and will be tried again
+    LIMIT = "limit"  # it failed and will not be tried again
     DEPLOYMENT = "deployment"  # a deployment holds it back
-    START = "start"  # it has a place and is about to start
+    BROKEN = "broken"  # the daemon's own processing failed
+    START = "start"  # it is placed and about to start
 
 
 class Reason(Record, frozen=True, kw_only=True):
-    """Why so many allocations of a group are not running, in one sentence.
+    """Why a number of allocations of a group are not running, in one sentence.
 
-    `until` is when that ends by itself (nanoseconds since the epoch), 0 when nobody knows.
+    `until` is when that ends automatically (nanoseconds since the epoch), 0 if unknown.
     """
 
     cause: Cause
@@ -37,7 +38,7 @@ class Reason(Record, frozen=True, kw_only=True):
 
 
 class Explanation(Record, frozen=True, kw_only=True):
-    """Why what a job lacks is not running; without reasons, nothing is missing."""
+    """Why parts of a job are not running; without reasons, nothing is missing."""
 
     job_id: str
     namespace: str
@@ -49,9 +50,8 @@ class Explanation(Record, frozen=True, kw_only=True):
 class Retry(Record, frozen=True, kw_only=True):
     """How often an allocation was tried, and when it is tried again, or why not.
 
-    `attempts` is how often it was placed, with those in whose place it came; `restarts` how often
-    its tasks were started again where they are; `next_time` (nanoseconds since the epoch) is 0 when
-    there is no next time, or nobody knows it.
+    `attempts` counts placements, including predecessors; `restarts` counts restarts in place.
+    `next_time` (nanoseconds since the epoch) is 0 if there is no next attempt, or if it is unknown.
     """
 
     attempts: int

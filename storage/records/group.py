@@ -1,10 +1,10 @@
-"""The task group: tasks that are always placed together, and the policies that govern them."""
+"""The task group: tasks that are placed together, and their policies."""
 
 from enum import StrEnum
 
 from storage.records.base import HOUR, MINUTE, SECOND, Duration, Record
+from storage.records.constraints import Affinity, Constraint, Spread
 from storage.records.scaling import Scaling
-from storage.records.scope import Affinity, Constraint, Spread
 from storage.records.task import Consul, Network, RestartPolicy, Service, Task
 
 
@@ -51,7 +51,7 @@ class Migrate(Record, frozen=True, kw_only=True):
 
 
 class EphemeralDisk(Record, frozen=True, kw_only=True):
-    """The disk an allocation may use, in MB, and whether its replacement inherits it."""
+    """The disk limit of an allocation in MB, and whether its replacement inherits the data."""
 
     sticky: bool = False
     size_mb: int = 300
@@ -63,6 +63,9 @@ class MountOptions(Record, frozen=True, kw_only=True):
 
     fs_type: str = ""
     mount_flags: list[str] | None = None
+
+
+READER_ONLY = "single-node-reader-only"  # an access mode
 
 
 class Volume(Record, frozen=True, kw_only=True):
@@ -80,7 +83,7 @@ class Volume(Record, frozen=True, kw_only=True):
 
 
 class Disconnect(Record, frozen=True, kw_only=True):
-    """What happens when the node of an allocation cannot be reached."""
+    """The behavior when the node of an allocation is unreachable."""
 
     lost_after: Duration | None = None
     stop_on_client_after: Duration | None = None
@@ -89,7 +92,7 @@ class Disconnect(Record, frozen=True, kw_only=True):
 
 
 class TaskGroup(Record, frozen=True, kw_only=True):
-    """Tasks that share a place, a directory and a network, `count` times."""
+    """Tasks that share a node, a directory and a network, `count` times."""
 
     name: str = ""
     count: int = 1
@@ -116,14 +119,15 @@ class TaskGroup(Record, frozen=True, kw_only=True):
     prevent_reschedule_on_lost: bool = False
 
     def task(self, name: str) -> Task | None:
-        """Return the task of that name."""
-        for task in self.tasks or ():  # no generator: the runner asks often
+        """Return a task by name, or None."""
+        # A loop instead of a generator, because the runner calls this often.
+        for task in self.tasks or ():
             if task.name == name:
                 return task
         return None
 
 
-# The peer's policies for a group that names none, by job type (golden: http-basics).
+# Nomad's default policies by job type (recorded from Nomad: http-basics).
 _KEPT_ALIVE = RestartPolicy(attempts=2, interval=30 * MINUTE, delay=15 * SECOND, mode="fail")
 _RUN_ONCE = RestartPolicy(attempts=3, interval=24 * HOUR, delay=15 * SECOND, mode="fail")
 RESTART_POLICIES = {

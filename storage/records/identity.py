@@ -1,22 +1,22 @@
-"""Login by a cloud identity: where methods are mounted, how they are set up, and their roles.
+"""Cloud identity login: mounts of auth methods, their configurations and roles.
 
-Times and spans of time are seconds here, as that API has them.
+Times and durations are seconds, as in the Vault API.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-SYSTEM_TTL = 768 * 3600  # what the lease of a token is, and is at most, unless something says less
+SYSTEM_TTL = 768 * 3600  # default and maximum lease of a token, unless a setting is lower
 
 
 class MountConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a mount says about the tokens that it issues; 0 means the system's default."""
+    """Settings of a mount for its tokens; 0 means the system's default."""
 
     default_lease_ttl: int = 0
     max_lease_ttl: int = 0
     listing_visibility: str = ""
-    token_type: str = "default-service"  # noqa: S105  # a kind, no secret
+    token_type: str = "default-service"  # noqa: S105  # a type, not a secret
     audit_non_hmac_request_keys: Sequence[str] | None = None
     audit_non_hmac_response_keys: Sequence[str] | None = None
     passthrough_request_headers: Sequence[str] | None = None
@@ -25,7 +25,7 @@ class MountConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
-    """A login method at a path; the path ends in a slash."""
+    """An auth method at a path that ends in a slash."""
 
     path: str
     type: str
@@ -37,24 +37,24 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     external_entropy_access: bool = False
     options: dict[str, str] | None = None
     config: MountConfig = MountConfig()
-    moved_from: str = ""  # path before the latest move
-    move_id: str = ""  # of the latest move; a client asks by it how the move went
+    moved_from: str = ""  # path before the last move
+    move_id: str = ""  # of the last move; clients query its status with it
 
     @property
     def default_ttl(self) -> int:
-        """Return the seconds that a token lives unless its role says otherwise."""
+        """Return the default TTL of a token in seconds."""
         return self.config.default_lease_ttl or SYSTEM_TTL
 
     @property
     def max_ttl(self) -> int:
-        """Return the seconds that a token lives at most."""
+        """Return the maximum TTL of a token in seconds."""
         return self.config.max_lease_ttl or SYSTEM_TTL
 
 
 class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a login method reaches its cloud; its secret is kept elsewhere, sealed.
+    """The configuration of an auth method; its secret is stored separately, encrypted.
 
-    An empty text means that the environment of the daemon says it.
+    An empty text means that the daemon's environment defines the value.
     """
 
     tenant_id: str = ""
@@ -73,15 +73,15 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     rotation_policy: str = ""
     disable_automated_rotation: bool = False
     root_password_expires_at: int | None = None  # after a completed rotation
-    # What the peer does not have; shown only where it is used.
-    token_file: str = ""  # that holds a federated token, written by the platform
+    # Fields that Vault does not have, shown only if they are set.
+    token_file: str = ""  # path of a federated token that the platform writes
     clock_leeway: int = 0
     look_up_groups: bool = False
     remove_foreign_passwords: bool = False
 
 
 class LoginRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who may log in with a role, and what the token is like. None was never set."""
+    """The bindings of a role, and the properties of its tokens. None means never set."""
 
     bound_service_principal_ids: list[str] | None = None
     bound_group_ids: list[str] | None = None
@@ -97,9 +97,9 @@ class LoginRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_num_uses: int = 0
     token_no_default_policy: bool = False
     token_bound_cidrs: list[str] = []
-    token_type: str = "default"  # noqa: S105  # a kind, no secret
+    token_type: str = "default"  # noqa: S105  # a type, not a secret
     alias_metadata: dict[str, str] = {}
-    # Older names of some fields: shown as long as the last write used them.
+    # Older names of some fields, shown if the last write used them.
     policies: list[str] = []
     ttl: int = 0
     max_ttl: int = 0
@@ -108,7 +108,7 @@ class LoginRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def asks_resources(self) -> bool:
-        """Tell whether claims are not enough: the cloud must be asked about the resource."""
+        """Return whether the role needs a resource check in the cloud, in addition to claims."""
         return bool(
             self.bound_resource_groups
             or self.bound_subscription_ids
@@ -118,9 +118,9 @@ class LoginRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DirectoryKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key with which a directory signs: modulus and exponent as its document spells them.
+    """A signing key of an identity provider: modulus and exponent as its document spells them.
 
-    `gone_at` is when it was found that the directory does not publish it any more.
+    `gone_at` is when the provider was found to publish it no longer.
     """
 
     kid: str
@@ -130,7 +130,7 @@ class DirectoryKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a directory says about itself. Times are nanoseconds."""
+    """The documents of an identity provider. Times are nanoseconds."""
 
     issuer: str
     keys: list[DirectoryKey]
@@ -138,40 +138,40 @@ class Directory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alias(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A principal as one mount knows it. Times are nanoseconds."""
+    """A principal of one mount. Times are nanoseconds."""
 
     id: str
     entity_id: str
     mount: str  # accessor
     name: str
     metadata: dict[str, str] = {}
-    custom_metadata: dict[str, str] | None = None  # from people
+    custom_metadata: dict[str, str] | None = None  # set by operators
     created_at: int
     updated_at: int
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Somebody or something, whatever it logs in with. Times are nanoseconds."""
+    """A principal across all its logins. Times are nanoseconds."""
 
     id: str
     name: str
     policies: list[str] = []
     metadata: dict[str, str] | None = None
     is_disabled: bool = False
-    groups: list[str] = []  # of the directory, at the last login
+    groups: list[str] = []  # of the identity provider, at the last login
     created_at: int
     updated_at: int
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A group of entities and groups; its members are rows of their own. Times are nanoseconds."""
+    """A group of entities and groups, whose members are separate rows. Times are nanoseconds."""
 
     id: str
     name: str
-    type: str = "internal"  # of an `external` one the directory decides who is a member
+    type: str = "internal"  # the identity provider determines the members of an `external` group
     policies: list[str] = []
     metadata: dict[str, str] | None = None
-    has_had_entities: bool = False  # then an empty list is shown, else null
+    has_had_entities: bool = False  # shows an empty list instead of null
     has_had_groups: bool = False
     has_had_parents: bool = False
     version: int = 1  # counts the changes
@@ -191,14 +191,14 @@ class GroupAlias(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far the rotation of a client secret is; the secrets themselves are kept sealed.
+    """The state of a client secret rotation; the secrets are stored separately, encrypted.
 
-    Times are nanoseconds. `pending` is the key of a new secret that is not in use yet, `unclean`
-    tells that older secrets are still to be removed.
+    Times are nanoseconds. `pending` is the key of a new secret that is not in use yet. `unclean`
+    means that older secrets must still be deleted.
     """
 
-    since: int  # from when on a period or schedule counts
-    current: str = ""  # key of the secret in use, if it was made here
+    since: int  # start of the current period or schedule
+    current: str = ""  # key of the secret in use, if Steward has created it
     pending: str = ""
     pending_since: int = 0
     pending_ends_at: int = 0

@@ -1,15 +1,15 @@
-"""The job: what a user wants to run, and what is kept beside each of its versions."""
+"""The job: its definition, and the data stored with each of its versions."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 
 from storage.records.base import Int64, Record, Uint64
+from storage.records.constraints import Affinity, Constraint, Spread
 from storage.records.group import Migrate, ReschedulePolicy, TaskGroup, Update
-from storage.records.scope import Affinity, Constraint, Spread
 
 
 class JobType(StrEnum):
-    """How a job is placed and when it counts as done."""
+    """How a job is placed, and when it is complete."""
 
     SERVICE = "service"
     BATCH = "batch"
@@ -18,7 +18,7 @@ class JobType(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """What a job is doing, seen from its evaluations and allocations."""
+    """The status of a job, derived from its evaluations and allocations."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -26,7 +26,7 @@ class JobStatus(StrEnum):
 
 
 class Periodic(Record, frozen=True, kw_only=True):
-    """When a job launches children by the clock."""
+    """The schedule of a periodic job."""
 
     enabled: bool = True
     spec: str = ""
@@ -37,7 +37,7 @@ class Periodic(Record, frozen=True, kw_only=True):
 
 
 class Parameterized(Record, frozen=True, kw_only=True):
-    """What a dispatch of this job must and may bring along."""
+    """The required and permitted inputs of a dispatch."""
 
     payload: str = ""
     meta_required: list[str] | None = None
@@ -45,14 +45,14 @@ class Parameterized(Record, frozen=True, kw_only=True):
 
 
 class MultiregionStrategy(Record, frozen=True, kw_only=True):
-    """How a job moves from region to region."""
+    """How a job is rolled out across regions."""
 
     max_parallel: int = 0
     on_failure: str = ""
 
 
 class MultiregionRegion(Record, frozen=True, kw_only=True):
-    """One region of a multi-region job."""
+    """One region of a multiregion job."""
 
     name: str = ""
     count: int = 0
@@ -62,28 +62,28 @@ class MultiregionRegion(Record, frozen=True, kw_only=True):
 
 
 class Multiregion(Record, frozen=True, kw_only=True):
-    """The regions a job runs in; only carried, one machine is one region."""
+    """The regions of a job; stored without effect, because there is one region."""
 
     strategy: MultiregionStrategy | None = None
     regions: list[MultiregionRegion] | None = None
 
 
 class Link(Record, frozen=True, kw_only=True):
-    """A link shown on the job's page."""
+    """A link on the job's page."""
 
     label: str = ""
     url: str = ""
 
 
 class JobUI(Record, frozen=True, kw_only=True):
-    """What the web interface shows beside the job."""
+    """Additions to the job's page in the web UI."""
 
     description: str = ""
     links: list[Link] | None = None
 
 
 class VersionTag(Record, frozen=True, kw_only=True):
-    """A name given to one version of a job."""
+    """A tag of a job version."""
 
     name: str = ""
     description: str = ""
@@ -91,10 +91,10 @@ class VersionTag(Record, frozen=True, kw_only=True):
 
 
 class Job(Record, frozen=True, kw_only=True):
-    """One version of a job with every default filled in.
+    """One version of a job with all defaults.
 
-    The last group of fields is not part of the definition: they say when this version came
-    to be and what state it is in, and are kept beside the document (see `JobHead`).
+    The last group of fields is not part of the definition. They describe the version and its state,
+    and are stored next to the document (see `JobHead`).
     """
 
     id: str
@@ -136,19 +136,19 @@ class Job(Record, frozen=True, kw_only=True):
     job_modify_index: Uint64 = 0
 
     def group(self, name: str) -> TaskGroup | None:
-        """Return the task group of that name."""
+        """Return a task group by name, or None."""
         return next((group for group in self.task_groups or () if group.name == name), None)
 
     @property
     def launches_children(self) -> bool:
-        """Tell whether the job itself never runs, but is the parent of jobs that do."""
+        """Return whether the job is periodic or parameterized, so that only its children run."""
         return self.periodic is not None or (
             self.parameterized_job is not None and not self.dispatched
         )
 
 
 class SubmittedJob(Job, frozen=True, kw_only=True):
-    """What a client may send as a job: blocks for all groups, and tokens that are not kept."""
+    """A job as submitted: with shortcut blocks for all groups, and tokens that are not stored."""
 
     reschedule: ReschedulePolicy | None = None
     migrate: Migrate | None = None
@@ -157,7 +157,7 @@ class SubmittedJob(Job, frozen=True, kw_only=True):
 
 
 class JobHead(Record, frozen=True, kw_only=True):
-    """The fields of a `Job` that are kept beside its stored document, with the same names."""
+    """The fields of a `Job` that are stored next to its document, with the same names."""
 
     status: str
     status_description: str = ""
@@ -171,7 +171,7 @@ class JobHead(Record, frozen=True, kw_only=True):
 
 
 class Submission(Record, frozen=True, kw_only=True):
-    """The source text from which a version was made; kept for the six newest versions."""
+    """The source of a version; stored for the six newest versions."""
 
     source: str = ""
     format: str = ""
@@ -184,7 +184,7 @@ class Submission(Record, frozen=True, kw_only=True):
 
 
 class GroupSummary(Record, frozen=True, kw_only=True):
-    """How many allocations of a group are in each client status; `queued` are not placed yet."""
+    """The number of a group's allocations by client status; `queued` are unplaced."""
 
     queued: int = 0
     complete: int = 0
@@ -196,7 +196,7 @@ class GroupSummary(Record, frozen=True, kw_only=True):
 
 
 class ChildSummary(Record, frozen=True, kw_only=True):
-    """How many children of a periodic or parameterized job are in each status."""
+    """The number of children by status."""
 
     pending: int = 0
     running: int = 0
@@ -204,9 +204,9 @@ class ChildSummary(Record, frozen=True, kw_only=True):
 
 
 class JobCounts(Record, frozen=True, kw_only=True):
-    """The counts of a job, as they are stored.
+    """The counts of a job, as stored.
 
-    Those of its children and its two indexes are joined on when it is read.
+    Counts of children and the two indexes are joined on reading.
     """
 
     job_id: str
@@ -215,9 +215,9 @@ class JobCounts(Record, frozen=True, kw_only=True):
 
 
 class JobListing(Record, frozen=True, kw_only=True):
-    """What a listing shows of a job and only a new version changes.
+    """The listing values of a job that only a new version changes.
 
-    Status, modify index and counts are joined on when it is read.
+    Status, modify index and counts are joined on reading.
     """
 
     id: str

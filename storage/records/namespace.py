@@ -1,10 +1,13 @@
-"""The namespace: it keeps the jobs of different people apart."""
+"""The namespace, which separates the jobs of different teams."""
 
 from storage.records.base import Record
 
 
 class NamespaceCapabilities(Record, frozen=True, kw_only=True):
-    """What jobs of a namespace may use. No list of what is enabled means everything is."""
+    """The features that jobs of a namespace may use.
+
+    Without a list of enabled ones, all are permitted.
+    """
 
     enabled_task_drivers: list[str] | None = None
     disabled_task_drivers: list[str] | None = None
@@ -13,7 +16,7 @@ class NamespaceCapabilities(Record, frozen=True, kw_only=True):
 
 
 class Namespace(Record, frozen=True, kw_only=True):
-    """A namespace; `hash` is base64 and changes with the rest."""
+    """A namespace; `hash` is base64 and changes with the other fields."""
 
     name: str = ""
     description: str = ""

@@ -1,4 +1,4 @@
-"""The node: a place where tasks run. One machine has one; a pool on a cluster is one as well."""
+"""The node: the local host, or a partition of a cluster."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
 
 DEFAULT_NETWORK = "default"  # the host network of ports that name none
 
-ENGINE = "engine.name"  # the attribute that a node has when it is a partition of a cluster
+ENGINE = "engine.name"  # the attribute of nodes that are partitions of a cluster
 MHZ_PER_CORE = "engine.mhz_per_core"
 
 
 class NodeStatus(StrEnum):
-    """Whether a node can take work."""
+    """The status of a node."""
 
     INITIALIZING = "initializing"
     READY = "ready"
@@ -26,14 +26,14 @@ class NodeStatus(StrEnum):
 
 
 class Eligibility(StrEnum):
-    """Whether a node may take new work."""
+    """Whether a node accepts new placements."""
 
     ELIGIBLE = "eligible"
     INELIGIBLE = "ineligible"
 
 
 class DriverInfo(Record, frozen=True, kw_only=True):
-    """What a node says of one of its drivers."""
+    """The state of a driver on a node."""
 
     attributes: dict[str, str] | None = None
     detected: bool = True
@@ -63,7 +63,7 @@ class NodeDisk(Record, frozen=True, kw_only=True):
 
 
 class NodeNetwork(Record, frozen=True, kw_only=True):
-    """An address of the node on which ports can be held."""
+    """An address of the node for ports."""
 
     mode: str
     device: str
@@ -73,7 +73,7 @@ class NodeNetwork(Record, frozen=True, kw_only=True):
 
 
 class NodeResources(Record, frozen=True, kw_only=True):
-    """What a node has."""
+    """The resources of a node."""
 
     cpu: NodeCPU = msgspec.field(name="Cpu")
     memory: NodeMemory
@@ -85,20 +85,20 @@ class NodeResources(Record, frozen=True, kw_only=True):
 
 
 class ReservedCPU(Record, frozen=True, kw_only=True):
-    """CPU that tasks may not use."""
+    """CPU reserved for the host."""
 
     cpu_shares: int = msgspec.field(default=0, name="CpuShares")
     reserved_cpu_cores: list[int] | None = msgspec.field(default=None, name="ReservedCpuCores")
 
 
 class ReservedNetworks(Record, frozen=True, kw_only=True):
-    """Ports that tasks may not use, as text such as `22,8000-8010`."""
+    """Ports reserved for the host, as text such as `22,8000-8010`."""
 
     reserved_host_ports: str = ""
 
 
 class ReservedResources(Record, frozen=True, kw_only=True):
-    """What the node keeps for itself."""
+    """Resources reserved for the host."""
 
     cpu: ReservedCPU = msgspec.field(default=ReservedCPU(), name="Cpu")
     memory: NodeMemory = NodeMemory(memory_mb=0)
@@ -107,7 +107,7 @@ class ReservedResources(Record, frozen=True, kw_only=True):
 
 
 class NodeEvent(Record, frozen=True, kw_only=True):
-    """Something that happened to a node."""
+    """A node event."""
 
     message: str
     subsystem: str
@@ -117,14 +117,17 @@ class NodeEvent(Record, frozen=True, kw_only=True):
 
 
 class DrainSpec(Record, frozen=True, kw_only=True):
-    """How a node is to be emptied: until when, in nanoseconds; 0 is without an end, less is at once."""
+    """The parameters of a drain.
+
+    Its deadline is in nanoseconds; 0 means none, a negative value is immediate.
+    """
 
     deadline: Duration = 0
     ignore_system_jobs: bool = False
 
 
 class DrainStrategy(Record, frozen=True, kw_only=True):
-    """How a node is being emptied."""
+    """The state of a drain."""
 
     deadline: Duration
     ignore_system_jobs: bool
@@ -133,14 +136,14 @@ class DrainStrategy(Record, frozen=True, kw_only=True):
 
     @property
     def ends(self) -> int | None:
-        """When everything must end, in nanoseconds since the epoch; None when it is not said."""
+        """Return the deadline in nanoseconds since the epoch; None without a deadline."""
         if self.deadline == 0:
             return None
         return nanoseconds(self.force_deadline if self.deadline > 0 else self.started_at)
 
     @classmethod
     def of(cls, spec: DrainSpec, now: int) -> "DrainStrategy":
-        """Return what begins now."""
+        """Return the strategy of a drain that begins now."""
         ends = rfc3339(now + spec.deadline) if spec.deadline > 0 else ZERO_TIME
         return cls(
             deadline=spec.deadline,
@@ -151,7 +154,7 @@ class DrainStrategy(Record, frozen=True, kw_only=True):
 
 
 class LastDrain(Record, frozen=True, kw_only=True):
-    """When a node was emptied last, by whom, and how that ended."""
+    """The last drain of a node: when, by whom, and its outcome."""
 
     started_at: str
     updated_at: str
@@ -161,7 +164,7 @@ class LastDrain(Record, frozen=True, kw_only=True):
 
 
 class HostVolume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A directory of the machine that tasks may mount by its name, as the configuration has it."""
+    """A configured host directory that tasks may mount by name."""
 
     name: str
     path: str
@@ -169,10 +172,10 @@ class HostVolume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class HostNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Addresses of the machine that ports may ask for by a name, as the configuration has it.
+    """Configured addresses of the host that ports may request by name.
 
-    Those within `cidr` and of `interface`, where these are not empty. `reserved_ports`, as text
-    such as `22,8000-8010`, are given to nobody.
+    These are the addresses within `cidr` and of `interface`, if set. `reserved_ports`, as text such
+    as `22,8000-8010`, are never assigned.
     """
 
     name: str
@@ -182,7 +185,7 @@ class HostNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class DriverLimit(Record, frozen=True, kw_only=True):
-    """Something that a driver may hold tasks to: whether it does, and by what or why not."""
+    """A limit of a driver: whether it is enforced, and the mechanism or the reason."""
 
     name: str
     enforced: bool
@@ -190,7 +193,7 @@ class DriverLimit(Record, frozen=True, kw_only=True):
 
 
 class EngineHost(Record, frozen=True, kw_only=True):
-    """A host of a cluster: how the cluster says it is, and why; and both in words. Memory in MB."""
+    """A host of a cluster: its state and reason, and a description of both. Memory in MB."""
 
     name: str
     state: str
@@ -201,8 +204,8 @@ class EngineHost(Record, frozen=True, kw_only=True):
     features: list[str] = []
 
 
-class Engine(Record, frozen=True, kw_only=True):
-    """What a node says of the cluster that it stands for, and how many allocations have not ended."""
+class ClusterEngine(Record, frozen=True, kw_only=True):
+    """The cluster of a node, and the number of its non-terminal allocations."""
 
     name: str
     partition: str
@@ -214,7 +217,7 @@ class Engine(Record, frozen=True, kw_only=True):
 
 
 class Node(Record, frozen=True, kw_only=True):
-    """A place where tasks run: a machine, or a partition of a cluster, which then has `hosts`."""
+    """A node: a host, or a partition of a cluster, which has `hosts`."""
 
     id: str
     name: str
@@ -254,12 +257,12 @@ class Node(Record, frozen=True, kw_only=True):
 
     @property
     def engine(self) -> str:
-        """Return what chooses hosts for the tasks here, and lets them wait; nothing: it is a machine."""
+        """Return the cluster engine that queues tasks and chooses hosts; empty for a host."""
         return self.attributes.get(ENGINE, "")
 
     @property
     def ready(self) -> bool:
-        """Tell whether new work may be placed here."""
+        """Return whether the node is ready and accepts new placements."""
         return (
             self.status == NodeStatus.READY
             and self.scheduling_eligibility == Eligibility.ELIGIBLE
@@ -268,7 +271,7 @@ class Node(Record, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> tuple[int, int, int]:
-        """Return CPU (MHz), memory and disk (MB) without what the node keeps for itself."""
+        """Return CPU (MHz), memory and disk (MB) without the reserved resources."""
         has, keeps = self.node_resources, self.reserved_resources
         return (
             has.cpu.cpu_shares - keeps.cpu.cpu_shares,
@@ -277,7 +280,7 @@ class Node(Record, frozen=True, kw_only=True):
         )
 
     def limits(self, driver: str) -> list[DriverLimit]:
-        """Return what a driver holds tasks to here, and what not, by name."""
+        """Return the limits of a driver on this node by name, enforced or not."""
         found = []
         for word in ("enforced", "unenforced"):
             prefix = f"driver.{driver}.{word}."
@@ -290,7 +293,7 @@ class Node(Record, frozen=True, kw_only=True):
 
 
 def computed_class(node: Node) -> str:
-    """Return a name that nodes share which cannot be told apart by what is not unique."""
+    """Return a class name shared by nodes that differ only in unique attributes."""
     common = {
         "attributes": _common(node.attributes),
         "meta": _common(node.meta),

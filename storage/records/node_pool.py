@@ -1,6 +1,6 @@
-"""The pool of nodes: jobs ask for one, nodes are in one."""
+"""The node pool, which restricts the nodes of a job."""
 
-from storage.records.base import HOUR, Duration, Record
+from storage.records.base import HOUR, Record, Span
 
 BUILT_IN = {
     "all": "Node pool with all nodes in the cluster.",
@@ -9,12 +9,12 @@ BUILT_IN = {
 
 
 class NodePool(Record, frozen=True, kw_only=True):
-    """A pool of nodes; `hash` is base64 and changes with the rest."""
+    """A node pool; `hash` is base64 and changes with the other fields."""
 
     name: str = ""
     description: str = ""
     meta: dict[str, str] | None = None
-    node_identity_ttl: Duration = 24 * HOUR
+    node_identity_ttl: Span = 24 * HOUR
     scheduler_configuration: dict[str, object] | None = None
     hash: str | None = None
     create_index: int = 1

@@ -1,6 +1,6 @@
-"""Notifications: what somebody outside is told of a job, and how the telling goes.
+"""Notifications about a job to external receivers, and their delivery.
 
-What is wished for stands in the job's meta (docs/notifications.md).
+The job's meta configures them (docs/notifications.md).
 """
 
 import re
@@ -16,13 +16,15 @@ from storage.records.base import Record, SparseRecord
 EVENTS = "steward_notify"
 WEBHOOK = "steward_notify_webhook"
 COMMAND = "steward_notify_command"
+RECEIVERS = "steward_notify_to"
+MOST_RECEIVERS = 8  # per job
 _LONGEST_URL = 2000
 _PRINTABLE = re.compile(r"[!-~]+")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class NotifyEvent(StrEnum):
-    """What one is told of."""
+    """The event of a notification."""
 
     FAILURE = "failure"
     RECOVERY = "recovery"
@@ -31,32 +33,43 @@ class NotifyEvent(StrEnum):
 
 
 class NotificationStatus(StrEnum):
-    """How far the telling is."""
+    """The delivery status."""
 
     PENDING = "pending"
     SENT = "sent"
     FAILED = "failed"
 
 
-class Wishes(SparseRecord, frozen=True, kw_only=True):
-    """What is told of a job, and by which ways; an empty one is not used."""
+class NotifySettings(SparseRecord, frozen=True, kw_only=True):
+    """The events to notify about and the channels; an empty channel is not used."""
 
     events: tuple[NotifyEvent, ...]
     webhook: str = ""
     command: str = ""
+    receivers: tuple[str, ...] = ()
+
+
+class Streak(SparseRecord, frozen=True, kw_only=True):
+    """The number of consecutive failures and their start in nanoseconds; 0 without failures."""
+
+    failures: int = 0
+    failing_since: int = 0
 
 
 class Notification(Record, frozen=True, kw_only=True):
-    """One thing that is told by one way; times in nanoseconds, 0 for none."""
+    """One message on one channel; times in nanoseconds, 0 for none."""
 
     id: int
     namespace: str
-    job_id: str  # whose wish it is: of a child, the parent
-    run_id: str  # the job that it is about: a child, or the job itself
+    job_id: str  # the job that configures it: for a child, the parent
+    run_id: str  # the job of the event: a child, or the job itself
     event: NotifyEvent
     reason: str
-    webhook: str = ""  # one of these two
+    webhook: str = ""  # exactly one of these three is set
     command: str = ""
+    receiver: str = ""
+    failures: int = 0  # consecutive failures up to this one
+    failing_since: int = 0
     status: NotificationStatus = NotificationStatus.PENDING
     attempts: int = 0
     next_attempt: int = 0
@@ -67,22 +80,79 @@ class Notification(Record, frozen=True, kw_only=True):
     modify_index: int = 0
 
 
-def wishes(meta: Mapping[str, str] | None) -> Wishes | None:
-    """Return what meta wishes for; None: nobody is told anything, or what is there means nothing."""
+class ReceiverTest(Record, frozen=True, kw_only=True):
+    """The receiver to test; empty means all."""
+
+    name: str = ""
+
+
+class ReceiverResult(Record, frozen=True, kw_only=True):
+    """The result of a receiver test: `answer` is its response or the connection error."""
+
+    name: str
+    kind: str
+    is_sent: bool = msgspec.field(name="Sent")
+    answer: str
+    milliseconds: int
+
+
+class ReceiverKind(StrEnum):
+    """The message format of a receiver."""
+
+    WEBHOOK = "webhook"
+    EMAIL = "email"
+    SLACK = "slack"
+    NTFY = "ntfy"
+    ALERTMANAGER = "alertmanager"
+
+
+class Encryption(StrEnum):
+    """The encryption of the connection to a mail server."""
+
+    STARTTLS = "starttls"
+    TLS = "tls"
+    NONE = "none"
+
+
+class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The destination and format of notifications; the fields of each kind: docs/notifications.md.
+
+    The secret is the signing secret of a webhook, the URL of a Slack-compatible webhook, an
+    access token, or the password of a mail server. It is in a file or in an
+    environment variable of the daemon, never in the configuration. Events within `group_seconds`
+    after the first one are sent in one message.
+    """
+
+    kind: ReceiverKind
+    url: str = ""
+    secret_file: str = ""
+    secret_env: str = ""
+    server: str = ""  # HOST:PORT
+    tls: Encryption = Encryption.STARTTLS
+    ca_file: str = ""
+    user: str = ""
+    sender: str = msgspec.field(default="", name="from")
+    to: list[str] = msgspec.field(default_factory=list)
+    group_seconds: int = 10
+
+
+def wishes(meta: Mapping[str, str] | None) -> NotifySettings | None:
+    """Return the settings in meta; None if there are none, or if they are invalid."""
     given = meta or {}
     try:
-        wanted = Wishes(
+        wanted = NotifySettings(
             events=read_events(given[EVENTS]) if EVENTS in given else tuple(NotifyEvent),
             webhook=read_webhook(given[WEBHOOK]) if WEBHOOK in given else "",
             command=read_command(given[COMMAND]) if COMMAND in given else "",
+            receivers=read_receivers(given[RECEIVERS]) if RECEIVERS in given else (),
         )
-    except Invalid:  # what cannot be read is refused when the job comes in
+    except Invalid:  # invalid settings are rejected at registration
         return None
-    return wanted if wanted.webhook or wanted.command else None
+    return wanted if wanted.webhook or wanted.command or wanted.receivers else None
 
 
 def read_events(text: str) -> tuple[NotifyEvent, ...]:
-    """Read the names of events between commas. Raises `Invalid`."""
+    """Parse event names separated by commas. Raises `Invalid`."""
     try:
         return tuple(NotifyEvent(name.strip()) for name in text.split(","))
     except ValueError:
@@ -90,7 +160,7 @@ def read_events(text: str) -> tuple[NotifyEvent, ...]:
 
 
 def read_webhook(text: str) -> str:
-    """Read an address to which something can be posted. Raises `Invalid`."""
+    """Parse the URL of a webhook. Raises `Invalid`."""
     try:
         parts = urlsplit(text)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -106,7 +176,7 @@ def read_webhook(text: str) -> str:
 
 
 def read_command(text: str) -> str:
-    """Read the name of a command. Raises `Invalid`."""
+    """Parse the name of a command. Raises `Invalid`."""
     if not _NAME.fullmatch(text):
         raise Invalid(
             "must be the name of one of notify_commands in the daemon's configuration: letters, "
@@ -115,16 +185,28 @@ def read_command(text: str) -> str:
     return text
 
 
+def read_receivers(text: str) -> tuple[str, ...]:
+    """Parse receiver names separated by commas. Raises `Invalid`."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if len(names) > MOST_RECEIVERS or not all(map(_NAME.fullmatch, names)):
+        raise Invalid(
+            f"must be 1 to {MOST_RECEIVERS} receiver names, separated by commas. Each must be defined "
+            "in notify_receivers in the daemon's configuration, and may contain letters, digits, "
+            "- and _"
+        )
+    return names
+
+
 def shown_webhook(url: str) -> str:
-    """Return an address without its query, which may hold a secret."""
+    """Return a URL without its query, which may hold a secret."""
     return url.partition("?")[0]
 
 
-def encoded(wanted: Wishes | None) -> str:
-    """Return wishes as they are stored; empty for none."""
+def encoded(wanted: NotifySettings | None) -> str:
+    """Encode settings for storage; empty for none."""
     return msgspec.json.encode(wanted).decode() if wanted else ""
 
 
-def decoded(text: str) -> Wishes:
-    """Return wishes that have been stored."""
-    return msgspec.json.decode(text, type=Wishes)
+def decoded(text: str) -> NotifySettings:
+    """Decode stored settings."""
+    return msgspec.json.decode(text, type=NotifySettings)

@@ -1,19 +1,19 @@
-"""Whole numbers as texts of any length. Pure.
+"""Parse integers of any length. No I/O.
 
-Python refuses to read more than 4300 digits, with words of its own, because that takes long. All
-that we have to know of a number with so many digits is that it is out of every range.
+Python refuses to parse more than 4300 digits because that takes long, and raises a different error. A
+number of that length only needs to be out of every range.
 """
 
-_MOST_DIGITS = 40  # 64 bits have 20; whatever is longer is too large
+_MOST_DIGITS = 40  # 64 bits have 20; a longer number is too large
 _SHOWN = 20
 
 
-def whole(text: str) -> int:
-    """Return the number that digits, with or without a sign, stand for. Raises `ValueError`.
+def parse_integer(text: str) -> int:
+    """Parse an integer. Raises `ValueError`.
 
-    For one with more than 40 digits it is some other that is too large, or too small, as well.
+    A number with more than 40 digits is replaced by another one that is also out of range.
 
-    >>> whole("-007"), len(str(whole("9" * 5000)))
+    >>> parse_integer("-007"), len(str(parse_integer("9" * 5000)))
     (-7, 40)
     """
     sign, digits = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
@@ -25,7 +25,7 @@ _MOST_RANGES = 1000
 
 
 def ranges(text: str) -> Ranges:
-    """Return the ranges that a text such as `0,100-200` names. Raises `ValueError`.
+    """Parse ranges such as `0,100-200`. Raises `ValueError`.
 
     >>> ranges("0,100-200"), ranges("")
     ((range(0, 1), range(100, 201)), ())
@@ -40,16 +40,16 @@ def _range(word: str) -> range:
     first, dash, last = (part.strip() for part in word.partition("-"))
     if not (first.isdecimal() and (last.isdecimal() or not dash)):
         raise ValueError(f"{word!r} is neither a number nor a range such as 100-200")
-    low, high = whole(first), whole(last or first)
+    low, high = parse_integer(first), parse_integer(last or first)
     if low > high:
         raise ValueError(f"{word!r} ends before it begins")
     return range(low, high + 1)
 
 
-def short(text: str) -> str:
-    """Return the text of a number as an error shows it: whole, or its begin and its length.
+def shorten(text: str) -> str:
+    """Return a number for an error message: complete, or its beginning and its length.
 
-    >>> short("123"), short("9" * 5000)
+    >>> shorten("123"), shorten("9" * 5000)
     ('123', '99999999999999999999... (5000 digits)')
     """
     if len(text) <= 2 * _MOST_DIGITS:

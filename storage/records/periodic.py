@@ -1,4 +1,4 @@
-"""The clock of a periodic job, and the slot: a time at which a periodic job was to launch a child, and what became of it."""
+"""The schedule of a periodic job, and its slots with their outcomes."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from storage.records.base import Record
 
 
 class SlotOutcome(StrEnum):
-    """What became of a slot."""
+    """The outcome of a slot."""
 
     LAUNCHED = "launched"
     CAUGHT_UP = "caught-up"
@@ -14,7 +14,7 @@ class SlotOutcome(StrEnum):
 
 
 class Slot(Record, frozen=True, kw_only=True):
-    """What became of a slot, or of several that passed while nobody looked; nanoseconds."""
+    """The outcome of a slot, or of several missed slots; times in nanoseconds."""
 
     slot: int  # the first of them
     slots: int = 1
@@ -25,8 +25,8 @@ class Slot(Record, frozen=True, kw_only=True):
     create_index: int = 0
 
 
-class Launch(Record, frozen=True, kw_only=True):
-    """When a periodic job launches its next child (RFC 3339), unless slots are skipped at present."""
+class ScheduledLaunch(Record, frozen=True, kw_only=True):
+    """The next launch of a periodic job (RFC 3339), unless the schedule is paused."""
 
     job_id: str
     namespace: str
@@ -34,8 +34,8 @@ class Launch(Record, frozen=True, kw_only=True):
     next_launch: str
 
 
-class Clock(Record, frozen=True, kw_only=True):
-    """Whether slots are skipped at present, and when children are launched next (RFC 3339)."""
+class PeriodicSchedule(Record, frozen=True, kw_only=True):
+    """Whether the schedule is paused, and the next launches (RFC 3339)."""
 
     job_id: str
     namespace: str

@@ -1,6 +1,7 @@
-"""The directories of an allocation that artifacts may fill, by their paths below it. No I/O.
+"""The directories of an allocation that artifacts may be installed into. No I/O.
 
-What lies beside them is the daemon's, or decides how the task starts: an archive must not bring it.
+Other files belong to the daemon or affect the start of the task, so an archive must not contain
+them.
 """
 
 import posixpath
@@ -10,13 +11,13 @@ _SHARED = "alloc/data"
 
 
 def may_be_filled(path: str, task: str) -> bool:
-    """Return whether artifacts of a task may go to `path`, which is in its shortest form."""
+    """Return whether artifacts of a task may be installed at the normalized `path`."""
     places = (*(f"{task}/{name}" for name in _OWN), _SHARED)
     return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 def refusal(destination: str) -> str:
-    """Return the error for a destination that leads elsewhere."""
+    """Return the error for a destination that is not permitted."""
     return (
         f"destination {destination!a} is not allowed: use a path below local/, secrets/, tmp/ or"
         " ${NOMAD_ALLOC_DIR}/data"
@@ -24,7 +25,7 @@ def refusal(destination: str) -> str:
 
 
 def is_destination(destination: str, *, is_file: bool) -> bool:
-    """Return whether a destination without references can be allowed, whatever driver the task has."""
+    """Return whether a destination without references may be permitted, for any driver."""
     task = "task"
     for path in (f"{task}/{destination}", destination.lstrip("/")):
         shortest = posixpath.normpath(path)

@@ -1,10 +1,10 @@
-"""What was found when the way to a cluster was looked at, step by step."""
+"""The result of a step-by-step check of a cluster."""
 
 from storage.records.base import Record
 
 
 class PoolFinding(Record, frozen=True, kw_only=True):
-    """One step: what was looked at, whether it is as it must be, and a sentence that says it."""
+    """One step: its subject, whether it succeeded, and a description."""
 
     step: str
     good: bool
@@ -12,7 +12,7 @@ class PoolFinding(Record, frozen=True, kw_only=True):
 
 
 class PoolCheck(Record, frozen=True, kw_only=True):
-    """The steps in order; one that is not good is the last: what follows needs it."""
+    """The steps in order; a failed step is the last one."""
 
     pool: str
     engine: str
@@ -21,5 +21,5 @@ class PoolCheck(Record, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """Tell whether jobs can be submitted, as far as this can be seen from here."""
+        """Return whether all steps succeeded, so that jobs can be submitted."""
         return all(finding.good for finding in self.findings)

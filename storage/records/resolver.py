@@ -1,7 +1,7 @@
-"""The texts of a group's `dns` block: each becomes a word of a file that the resolver reads line by line.
+"""Validate a group's `dns` block, whose texts become words in resolv.conf.
 
-They are checked when a job is registered, and again where the file is written: references such as
-`${meta.zone}` have their value only then. No I/O.
+The check runs at registration, and again when the file is written, because references such as
+`${meta.zone}` have values only then. No I/O.
 """
 
 import re
@@ -19,7 +19,7 @@ _REFERENCE = "${"
 
 
 def faults(dns: NetworkDNS, *, filled: bool) -> Iterator[str]:
-    """Yield each error of a block; `filled`: references have their values by now."""
+    """Yield each error of a block; `filled` means that references are interpolated."""
     for field, texts, fits, fix in (
         ("server", dns.servers, _is_address, "use an IP address"),
         ("search", dns.searches, _is_name, "use a domain name"),

@@ -1,4 +1,4 @@
-"""Scaling: what was asked of a group's count, how the group stands, and its policy."""
+"""Scaling: events, the status of groups, and policies."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from storage.records.base import Int64, Record, Uint64
 
 
 class Scaling(Record, frozen=True, kw_only=True):
-    """The bounds within which a group or a resource of a task may be scaled, and the policy an autoscaler follows."""
+    """The limits for scaling a group or a task's resource, and the policy for an autoscaler."""
 
     id: str = ""
     type: str = ""
@@ -20,7 +20,7 @@ class Scaling(Record, frozen=True, kw_only=True):
 
 
 class ScalingEvent(Record, frozen=True, kw_only=True):
-    """A count that was asked for, or a note why none was; `count` is null for notes."""
+    """A requested count, or a note without one; `count` is null for notes."""
 
     time: int
     previous_count: int
@@ -33,7 +33,7 @@ class ScalingEvent(Record, frozen=True, kw_only=True):
 
 
 class GroupScale(Record, frozen=True, kw_only=True):
-    """How a group stands: wanted, placed (canaries left out), running, and by health."""
+    """The counts of a group: desired, placed (without canaries), running, and by health."""
 
     desired: int
     placed: int
@@ -44,7 +44,7 @@ class GroupScale(Record, frozen=True, kw_only=True):
 
 
 class ScaleStatus(Record, frozen=True, kw_only=True):
-    """How the groups of a job stand; `job_modify_index` is that of any change of the job."""
+    """The scaling status of a job's groups; `job_modify_index` is that of any change of the job."""
 
     job_id: str
     namespace: str
@@ -66,7 +66,7 @@ class ScalingPolicyStub(Record, frozen=True, kw_only=True):
 
 
 class ScalingPolicy(ScalingPolicyStub, frozen=True, kw_only=True):
-    """A scaling policy: the bounds of a group's count, and what an autoscaler goes by."""
+    """A scaling policy: the limits of a group's count, and settings for an autoscaler."""
 
     min: int
     max: int

@@ -1,4 +1,4 @@
-"""Searches: what is asked, what is found, and the names inside a job by which it is found."""
+"""Search requests and responses, and the names in a job that are searched."""
 
 from msgspec import UNSET, UnsetType
 
@@ -6,7 +6,7 @@ from storage.records.base import Record
 
 
 class SearchRequest(Record, frozen=True, kw_only=True):
-    """The body that asks for identifiers that begin like this."""
+    """The request for IDs with a prefix."""
 
     prefix: str = ""
     context: str = ""
@@ -14,7 +14,7 @@ class SearchRequest(Record, frozen=True, kw_only=True):
 
 
 class FuzzySearchRequest(Record, frozen=True, kw_only=True):
-    """The body that asks for names that hold this text."""
+    """The request for names that contain a text."""
 
     text: str = ""
     context: str = ""
@@ -22,14 +22,14 @@ class FuzzySearchRequest(Record, frozen=True, kw_only=True):
 
 
 class FuzzyMatch(Record, frozen=True, kw_only=True):
-    """A name that was found, and where the thing is that has it: from the outside to the inside."""
+    """A matching name, and the path to its object from the outermost one."""
 
     id: str
     scope: list[str] | UnsetType = UNSET
 
 
 class SearchResponse(Record, frozen=True, kw_only=True):
-    """What was found in each context, and whether there is more of it."""
+    """The matches per context, and whether there are more."""
 
     matches: dict[str, list[str] | None] | dict[str, list[FuzzyMatch]]
     truncations: dict[str, bool]
@@ -40,13 +40,13 @@ class SearchResponse(Record, frozen=True, kw_only=True):
 
 
 class ServiceName(Record, frozen=True, kw_only=True):
-    """The part of a service by which it is found."""
+    """The searchable part of a service."""
 
     name: str | None = None
 
 
 class TaskNames(Record, frozen=True, kw_only=True):
-    """The part of a task by which it is found."""
+    """The searchable part of a task."""
 
     name: str
     driver: str | None = None
@@ -55,7 +55,7 @@ class TaskNames(Record, frozen=True, kw_only=True):
 
 
 class GroupNames(Record, frozen=True, kw_only=True):
-    """The part of a group by which it is found."""
+    """The searchable part of a group."""
 
     name: str
     services: list[ServiceName] | None = None
@@ -63,7 +63,7 @@ class GroupNames(Record, frozen=True, kw_only=True):
 
 
 class JobNames(Record, frozen=True, kw_only=True):
-    """The part of a job by which it is found."""
+    """The searchable part of a job."""
 
     id: str
     namespace: str

@@ -1,4 +1,4 @@
-"""Services: where each instance of a service answers."""
+"""Services: the addresses of their instances."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from storage.records.base import Record
 
 
 class Registration(Record, frozen=True, kw_only=True):
-    """One instance of a service, registered while its allocation runs."""
+    """An instance of a service, registered while its allocation runs."""
 
     id: str
     service_name: str
@@ -24,14 +24,14 @@ class Registration(Record, frozen=True, kw_only=True):
     modify_index: int = 0
 
 
-class Offer(msgspec.Struct, frozen=True):
-    """A registration, and whether its checks pass; None: they have not found out yet."""
+class ServiceAddress(msgspec.Struct, frozen=True):
+    """A registration, and whether its checks pass; None without a result."""
 
     registration: Registration
     ready: bool | None
 
 
-class ServiceLine(Record, frozen=True, kw_only=True):
+class ServiceListItem(Record, frozen=True, kw_only=True):
     """A service in a listing, with the tags of all its instances."""
 
     service_name: str
@@ -42,11 +42,11 @@ class NamespaceServices(Record, frozen=True, kw_only=True):
     """The services of a namespace in a listing."""
 
     namespace: str
-    services: list[ServiceLine]
+    services: list[ServiceListItem]
 
 
 class CheckStatus(StrEnum):
-    """What a check found last."""
+    """The result of a check."""
 
     PENDING = "pending"
     SUCCESS = "success"
@@ -54,10 +54,10 @@ class CheckStatus(StrEnum):
 
 
 class CheckResult(Record, frozen=True, kw_only=True):
-    """What a check of a service found last; the time in seconds."""
+    """The last result of a service check; its time is in seconds."""
 
     id: str
-    mode: str  # healthiness, or readiness when it says nothing about the allocation
+    mode: str  # healthiness, or readiness if it does not affect the allocation's health
     status: CheckStatus
     status_code: int = 0
     output: str = ""

@@ -1,12 +1,12 @@
-"""The keys with which this installation signs: their public halves, as others are told of them."""
+"""The signing keys of this installation, with public keys in JWKS form."""
 
 import msgspec
 
-ALGORITHM = "RS256"  # what every verifier knows
+ALGORITHM = "RS256"  # supported by every verifier
 
 
 class PublicKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The public half of a key as a JSON Web Key (RFC 7517); `n` and `e` are base64."""
+    """A public key as a JSON Web Key (RFC 7517); `n` and `e` are base64."""
 
     use: str = "sig"
     kty: str = "RSA"
@@ -17,9 +17,9 @@ class PublicKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key; its private half is a secret. Times are nanoseconds.
+    """A signing key; its private key is a secret. Times are nanoseconds.
 
-    It is published from the moment it is made, and signs from `signs_from` until the next one does.
+    It is published from its creation on, and signs from `signs_from` until the next key does.
     """
 
     public: PublicKey
@@ -28,5 +28,5 @@ class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Return the name by which a token says with which key it is signed."""
+        """Return the key ID in token headers."""
         return self.public.kid

@@ -1,17 +1,20 @@
-"""A job as dashboards show it: with its allocations, children and newest deployment, in short."""
+"""A job summary for dashboards, with allocations, children and the newest deployment."""
+
+from msgspec import UNSET, UnsetType
 
 from storage.records.base import Record
+from storage.records.state import StateLine
 
 
 class AllocationHealth(Record, frozen=True, kw_only=True):
-    """Whether an allocation is on trial, and whether it is well."""
+    """Whether an allocation is a canary, and its health."""
 
     canary: bool = False
     healthy: bool | None = None
 
 
 class AllocationStatus(Record, frozen=True, kw_only=True):
-    """An allocation in short."""
+    """A summary of an allocation."""
 
     id: str
     group: str
@@ -24,7 +27,7 @@ class AllocationStatus(Record, frozen=True, kw_only=True):
 
 
 class LatestDeployment(Record, frozen=True, kw_only=True):
-    """The newest deployment of a job in short."""
+    """A summary of a job's newest deployment."""
 
     id: str
     is_active: bool
@@ -36,7 +39,7 @@ class LatestDeployment(Record, frozen=True, kw_only=True):
 
 
 class JobStatusLine(Record, frozen=True, kw_only=True):
-    """A job in short; `group_count_sum` is how many allocations are wanted of all groups."""
+    """A summary of a job; `group_count_sum` is the desired number of allocations of all groups."""
 
     id: str
     namespace: str
@@ -56,3 +59,4 @@ class JobStatusLine(Record, frozen=True, kw_only=True):
     child_statuses: list[str] | None
     allocs: list[AllocationStatus] | None
     latest_deployment: LatestDeployment | None
+    steward_state: StateLine | UnsetType = UNSET  # an extension of Steward, on request

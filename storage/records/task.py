@@ -1,12 +1,12 @@
-"""The task: one command with what it needs, and the blocks that make it a service."""
+"""The task: a command with its resources, and the blocks that make it a service."""
 
 from enum import StrEnum
 
 from msgspec import UNSET, UnsetType
 
 from storage.records.base import SECOND, Duration, Record, SparseRecord, Uint64
+from storage.records.constraints import Affinity, Constraint
 from storage.records.scaling import Scaling
-from storage.records.scope import Affinity, Constraint
 
 
 class Hook(StrEnum):
@@ -18,7 +18,7 @@ class Hook(StrEnum):
 
 
 class RestartPolicy(Record, frozen=True, kw_only=True):
-    """How often a task that ended is started again in its place."""
+    """How often an ended task is restarted in place."""
 
     attempts: int = 0
     interval: Duration = 0
@@ -28,7 +28,7 @@ class RestartPolicy(Record, frozen=True, kw_only=True):
 
 
 class Port(SparseRecord, frozen=True, kw_only=True):
-    """A port by label; `value` 0 asks for a free one, `to` is its number inside the task."""
+    """A port by label; `value` 0 requests a dynamic port, `to` is its number inside the task."""
 
     label: str = ""
     value: int = 0
@@ -38,7 +38,7 @@ class Port(SparseRecord, frozen=True, kw_only=True):
 
 
 class NetworkDNS(Record, frozen=True, kw_only=True):
-    """Name resolution inside a network namespace."""
+    """Name resolution in a network namespace."""
 
     servers: list[str] | None = None
     searches: list[str] | None = None
@@ -52,7 +52,7 @@ class NetworkCNI(Record, frozen=True, kw_only=True):
 
 
 class Network(SparseRecord, frozen=True, kw_only=True):
-    """What a group asks of the network, and what it got."""
+    """The network request of a group, and the allocated network."""
 
     mode: str = ""
     device: str = ""
@@ -67,7 +67,7 @@ class Network(SparseRecord, frozen=True, kw_only=True):
 
 
 class Device(Record, frozen=True, kw_only=True):
-    """A request for devices of a kind, for example `gpu` or `vendor/gpu/model`."""
+    """A request for devices of a kind, such as `gpu` or `vendor/gpu/model`."""
 
     name: str = ""
     count: Uint64 = 1
@@ -76,14 +76,14 @@ class Device(Record, frozen=True, kw_only=True):
 
 
 class NUMA(Record, frozen=True, kw_only=True):
-    """How close to each other the cores of a task should be."""
+    """The required proximity of a task's cores."""
 
     affinity: str = "none"
     devices: list[str] | None = None
 
 
 class Resources(Record, frozen=True, kw_only=True):
-    """What a task needs: CPU in MHz or whole cores, memory and disk in MB."""
+    """The resources of a task: CPU in MHz or whole cores, memory and disk in MB."""
 
     cpu: int = 100
     cores: int = 0
@@ -98,7 +98,7 @@ class Resources(Record, frozen=True, kw_only=True):
 
 
 class LogConfig(Record, frozen=True, kw_only=True):
-    """How much of a task's output is kept: `max_files` of `max_file_size_mb` each."""
+    """The retained output of a task: `max_files` of `max_file_size_mb` each."""
 
     max_files: int = 10
     max_file_size_mb: int = 10
@@ -106,14 +106,14 @@ class LogConfig(Record, frozen=True, kw_only=True):
 
 
 class Lifecycle(Record, frozen=True, kw_only=True):
-    """Makes a task run before, beside or after the main tasks."""
+    """Runs a task before, next to or after the main tasks."""
 
     hook: str = ""
     sidecar: bool = False
 
 
 class DispatchPayload(Record, frozen=True, kw_only=True):
-    """Names the file in the task's local folder that receives a dispatch's payload."""
+    """The file in the task's local directory that receives a dispatch's payload."""
 
     file: str = ""
 
@@ -127,7 +127,7 @@ class Action(Record, frozen=True, kw_only=True):
 
 
 class Artifact(Record, frozen=True, kw_only=True):
-    """Something to fetch into the task's directory before it starts."""
+    """A download into the task's directory before it starts."""
 
     getter_source: str = ""
     getter_options: dict[str, str] | None = None
@@ -139,7 +139,7 @@ class Artifact(Record, frozen=True, kw_only=True):
 
 
 class ChangeScript(Record, frozen=True, kw_only=True):
-    """A command run inside the task when a template changed."""
+    """A command that runs inside the task when a template has changed."""
 
     command: str = ""
     args: list[str] | None = None
@@ -149,14 +149,14 @@ class ChangeScript(Record, frozen=True, kw_only=True):
 
 
 class WaitConfig(Record, frozen=True, kw_only=True):
-    """How long a template waits for things to settle."""
+    """How long a template waits for further changes."""
 
     min: Duration | None = None
     max: Duration | None = None
 
 
 class Template(Record, frozen=True, kw_only=True):
-    """A file rendered for the task, and what happens when it changes."""
+    """A file rendered for the task, and its change action."""
 
     source_path: str = ""
     dest_path: str = ""
@@ -178,7 +178,7 @@ class Template(Record, frozen=True, kw_only=True):
 
 
 class VolumeMount(Record, frozen=True, kw_only=True):
-    """Where a volume of the group appears in the task."""
+    """The mount of a group's volume in the task."""
 
     volume: str = ""
     destination: str = ""
@@ -188,9 +188,9 @@ class VolumeMount(Record, frozen=True, kw_only=True):
 
 
 class SecretsConfig(Record, frozen=True, kw_only=True):
-    """The task's wish for a token of the secrets side (`vault` in job files)."""
+    """The task's request for a Vault token (`vault` in job files)."""
 
-    policies: list[str] | UnsetType | None = UNSET  # kept where there are any
+    policies: list[str] | UnsetType | None = UNSET  # stored if not empty
     role: str = ""
     namespace: str = ""
     cluster: str = "default"
@@ -202,7 +202,7 @@ class SecretsConfig(Record, frozen=True, kw_only=True):
 
 
 class Consul(Record, frozen=True, kw_only=True):
-    """The service discovery namespace a group or task uses."""
+    """The service discovery namespace of a group or task."""
 
     namespace: str = ""
     cluster: str = "default"
@@ -210,7 +210,7 @@ class Consul(Record, frozen=True, kw_only=True):
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """A signed identity token given to the task or to a service."""
+    """A workload identity token of the task or a service."""
 
     name: str = ""
     audience: list[str] | None = None
@@ -225,7 +225,7 @@ class Identity(Record, frozen=True, kw_only=True):
 
 
 class Secret(Record, frozen=True, kw_only=True):
-    """A named secret fetched for the task."""
+    """A named secret for the task."""
 
     name: str = ""
     provider: str = ""
@@ -241,7 +241,7 @@ class Schedule(Record, frozen=True, kw_only=True):
 
 
 class CSIPluginConfig(Record, frozen=True, kw_only=True):
-    """Makes a task a storage plugin; only carried."""
+    """Makes a task a storage plugin; stored without effect."""
 
     id: str = ""
     type: str = ""
@@ -259,7 +259,7 @@ class CheckRestart(Record, frozen=True, kw_only=True):
 
 
 class Check(Record, frozen=True, kw_only=True):
-    """A probe of a service's health."""
+    """A service check."""
 
     name: str = ""
     type: str = ""
@@ -269,7 +269,7 @@ class Check(Record, frozen=True, kw_only=True):
     protocol: str = ""
     port_label: str = ""
     address_mode: str = ""
-    advertise: str | UnsetType = UNSET  # may be submitted, is not kept
+    advertise: str | UnsetType = UNSET  # accepted but not stored
     expose: bool = False
     interval: Duration = 0
     timeout: Duration = 0
@@ -291,7 +291,7 @@ class Check(Record, frozen=True, kw_only=True):
 
 
 class Weights(Record, frozen=True, kw_only=True):
-    """How much traffic a service instance should get."""
+    """The share of traffic for a service instance."""
 
     passing: int = 0
     warning: int = 0
@@ -312,7 +312,7 @@ class Service(Record, frozen=True, kw_only=True):
     canary_meta: dict[str, str] | None = None
     tagged_addresses: dict[str, str] | None = None
     checks: list[Check] | None = None
-    check_restart: CheckRestart | UnsetType | None = UNSET  # moves into the checks
+    check_restart: CheckRestart | UnsetType | None = UNSET  # moved into the checks
     connect: dict[str, object] | None = None
     on_update: str = "require_healthy"
     identity: Identity | None = None
@@ -324,7 +324,7 @@ class Service(Record, frozen=True, kw_only=True):
 
 
 class Task(Record, frozen=True, kw_only=True):
-    """One command, run by a driver."""
+    """A command, run by a driver."""
 
     name: str = ""
     driver: str = ""

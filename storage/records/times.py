@@ -1,4 +1,4 @@
-"""Points in time: integer nanoseconds since the epoch inside, RFC 3339 text where the wire wants it."""
+"""Times: integer nanoseconds since the epoch internally, RFC 3339 text on the wire."""
 
 from datetime import UTC, datetime, tzinfo
 
@@ -6,13 +6,13 @@ from storage.records.base import SECOND
 
 ZERO_TIME = "0001-01-01T00:00:00Z"
 _DATE, _SECONDS = len("2026-11-21"), len("2026-11-21T01:40:01")
-_FIRST, _LAST = -62_135_596_800, 253_402_300_799  # seconds: all that has a year of four digits
+_FIRST, _LAST = -62_135_596_800, 253_402_300_799  # seconds: all times with a four-digit year
 
 
 def rfc3339(nanoseconds: int, zone: tzinfo = UTC) -> str:
-    """Return a point in time as text, with as many decimals as it needs, in a time zone.
+    """Format a time in a time zone, with as many decimals as needed.
 
-    What lies beyond the years 1 to 9999, as a task may say of its files, is told as their end.
+    Times outside the years 1 to 9999, possible for files of tasks, are clamped.
 
     >>> rfc3339(1795225201636343439)
     '2026-11-21T01:40:01.636343439Z'
@@ -25,7 +25,7 @@ def rfc3339(nanoseconds: int, zone: tzinfo = UTC) -> str:
 
 
 def nanoseconds(text: str) -> int:
-    """Return the nanoseconds since the epoch of a text like those of `rfc3339`."""
+    """Parse a text in the format of `rfc3339` to nanoseconds since the epoch."""
     plain, offset = (text[:-1], "") if text.endswith("Z") else _split(text)
     whole, _, decimals = plain.partition(".")
     seconds = int(datetime.fromisoformat(whole + (offset or "+00:00")).timestamp())
@@ -33,6 +33,22 @@ def nanoseconds(text: str) -> int:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return a time and its offset from UTC, which may be missing."""
+    """Split a time into the time and its offset from UTC, which may be missing."""
     at = max(text.find("+", _DATE), text.find("-", _DATE))
     return (text[:at], text[at:]) if at > 0 else (text, "")
+
+
+_UNITS = ((86_400, "days"), (3_600, "h"), (60, "min"))
+
+
+def span(length: int) -> str:
+    """Format a duration in nanoseconds approximately, for a sentence.
+
+    >>> [span(seconds * SECOND) for seconds in (5, 750, 5400, 2 * 86_400)]
+    ['5 s', '12 min', '90 min', '2 days']
+    """
+    seconds = max(length, 0) // SECOND
+    for unit, name in _UNITS:
+        if seconds >= 2 * unit:
+            return f"{seconds // unit} {name}"
+    return f"{seconds} s"

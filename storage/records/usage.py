@@ -1,4 +1,4 @@
-"""What tasks and the machine use at a moment: asked for, shown, and never stored."""
+"""Resource usage of tasks and the host: sampled on request, never stored."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from storage.records.base import Record
 
 
 class CPUUsage(Record, frozen=True, kw_only=True):
-    """Processor time since the last look: percent of one processor, and the same in MHz."""
+    """CPU usage since the previous sample: percent of one core, and the same in MHz."""
 
     measured: tuple[str, ...] = ("System Mode", "User Mode", "Percent")
     percent: float = 0.0
@@ -32,7 +32,7 @@ class MemoryUsage(Record, frozen=True, kw_only=True):
 
 
 class ResourceUsage(Record, frozen=True, kw_only=True):
-    """What one process, one task or one allocation uses."""
+    """The usage of one process, task or allocation."""
 
     cpu_stats: CPUUsage = msgspec.field(default=CPUUsage(), name="CpuStats")
     memory_stats: MemoryUsage = MemoryUsage()
@@ -40,7 +40,7 @@ class ResourceUsage(Record, frozen=True, kw_only=True):
 
 
 class TaskUsage(Record, frozen=True, kw_only=True):
-    """What a task uses, with each of its processes."""
+    """The usage of a task, with each of its processes."""
 
     resource_usage: ResourceUsage
     timestamp: int
@@ -48,15 +48,24 @@ class TaskUsage(Record, frozen=True, kw_only=True):
 
 
 class AllocationUsage(Record, frozen=True, kw_only=True):
-    """What an allocation uses, with each of its tasks that run."""
+    """The usage of an allocation, with each of its running tasks."""
 
     resource_usage: ResourceUsage
     tasks: dict[str, TaskUsage]
     timestamp: int
 
 
+class AllocationUsageLine(Record, frozen=True, kw_only=True):
+    """The usage of an allocation in short: percent of one core, bytes, and task restarts."""
+
+    id: str
+    cpu_percent: float = msgspec.field(default=0.0, name="CPUPercent")
+    memory: int = 0
+    restarts: int = 0
+
+
 class ProcessorUsage(Record, frozen=True, kw_only=True):
-    """What one processor of the machine did since the last look, in percent."""
+    """The usage of one core of the host since the previous sample, in percent."""
 
     cpu: str = msgspec.field(name="CPU")
     user: float
@@ -67,7 +76,7 @@ class ProcessorUsage(Record, frozen=True, kw_only=True):
 
 
 class MachineMemory(Record, frozen=True, kw_only=True):
-    """The machine's memory in bytes."""
+    """The memory of the host in bytes."""
 
     total: int
     available: int
@@ -88,7 +97,7 @@ class DiskUsage(Record, frozen=True, kw_only=True):
 
 
 class MachineUsage(Record, frozen=True, kw_only=True):
-    """What the machine uses."""
+    """The usage of the host."""
 
     memory: MachineMemory
     cpu: list[ProcessorUsage] = msgspec.field(name="CPU")

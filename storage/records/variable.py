@@ -1,4 +1,4 @@
-"""The variable: a small set of named values at a path, and the lock by which one holds it."""
+"""The variable: named values at a path, and its lock."""
 
 from msgspec import UNSET, UnsetType
 
@@ -6,7 +6,10 @@ from storage.records.base import Record, SparseRecord
 
 
 class Lock(SparseRecord, frozen=True, kw_only=True):
-    """The lock of a variable that is held; spans as `15s`. Not everybody is shown the id."""
+    """The lock of a held variable; durations such as `15s`.
+
+    Only some callers see the ID.
+    """
 
     id: str = ""
     ttl: str = ""
@@ -14,7 +17,7 @@ class Lock(SparseRecord, frozen=True, kw_only=True):
 
 
 class VariableMetadata(Record, frozen=True, kw_only=True):
-    """What a listing shows of a variable: everything but its values. Times are nanoseconds."""
+    """A variable in a listing, without its values. Times are nanoseconds."""
 
     create_index: int
     create_time: int
@@ -39,7 +42,7 @@ class Variable(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SubmittedLock(Record, frozen=True, kw_only=True):
-    """A lock as it is asked for; spans as `15s` or as nanoseconds."""
+    """A requested lock; durations such as `15s` or in nanoseconds."""
 
     id: str = ""
     ttl: object = ""
@@ -47,7 +50,7 @@ class SubmittedLock(Record, frozen=True, kw_only=True):
 
 
 class SubmittedVariable(Record, frozen=True, kw_only=True):
-    """A variable as it is sent."""
+    """A submitted variable."""
 
     namespace: str = ""
     path: str = ""

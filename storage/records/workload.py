@@ -1,23 +1,26 @@
-"""What an identity token says of a task, or of a service of it."""
+"""The claims of a workload identity token, for a task or a service."""
 
 import msgspec
 
-AUDIENCE = "nomadproject.io"  # of the tokens that are for this API: the peer's clients know it
+AUDIENCE = "nomadproject.io"  # of tokens for this API, as Nomad's clients expect
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The claims of an identity token; times are seconds. A child's job is its parent."""
+    """The claims of an identity token; times are seconds.
+
+    For a child job, the job is its parent.
+    """
 
     iss: str
     sub: str
     aud: list[str]
     iat: int
     nbf: int
-    exp: int | None = None  # None: as long as the allocation lives
+    exp: int | None = None  # None: valid as long as the allocation exists
     jti: str
     nomad_namespace: str
     nomad_job_id: str
     nomad_allocation_id: str
     nomad_group: str
-    nomad_task: str = ""  # empty: it is not the task that is meant but the service
+    nomad_task: str = ""  # empty for the token of a service
     nomad_service: str = ""

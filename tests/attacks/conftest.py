@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from daemon.launcher.client import Launcher
-from daemon.runner.drivers import cgroup
-from daemon.runner.drivers.exec import Exec
-from daemon.runner.drivers.raw_exec import RawExec
-from daemon.runner.drivers.scan import Scanner
+from daemon.runner.drivers import cgroup_v2
+from daemon.runner.drivers.exec import ExecDriver
+from daemon.runner.drivers.process_scan import ProcessScanner
+from daemon.runner.drivers.raw_exec import RawExecDriver
 from storage.store import Store
 from tests.parts.runner.conftest import data_dir, discard, end_all_of, launcher
 from tests.parts.runner.test_artifacts import site
@@ -27,10 +27,10 @@ def is_untouched(victim: Path) -> bool:
 @pytest.fixture
 async def node(store: Store, data_dir: Path, launcher: Launcher) -> AsyncIterator[World]:
     """A node with `exec` and `raw_exec`."""
-    groups = cgroup.find(data_dir) or Scanner()
+    groups = cgroup_v2.find(data_dir) or ProcessScanner()
     drivers = {
-        "exec": Exec(groups, {}, launcher),
-        "raw_exec": RawExec(groups, {}, launcher),
+        "exec": ExecDriver(groups, {}, launcher),
+        "raw_exec": RawExecDriver(groups, {}, launcher),
     }
     async with open_world(store, data_dir, drivers=drivers) as opened:
         yield opened
@@ -40,8 +40,8 @@ async def node(store: Store, data_dir: Path, launcher: Launcher) -> AsyncIterato
 
 @pytest.fixture
 def walls(launcher: Launcher) -> None:
-    """Skip where this machine lets nobody build the walls of `exec`."""
-    if trouble := Exec(Scanner(), {}, launcher).fingerprint().trouble:
+    """Skip where the host does not permit the sandbox of `exec`."""
+    if trouble := ExecDriver(ProcessScanner(), {}, launcher).fingerprint().trouble:
         pytest.skip(f"exec: {trouble}")
 
 

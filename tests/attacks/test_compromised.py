@@ -3,6 +3,8 @@
 A message without a line in `SAMPLES` fails the first test, so none comes without being attacked.
 """
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -16,37 +18,82 @@ import msgspec
 import pytest
 
 from daemon.launcher import messages
-from daemon.launcher.channel import sealed
+from daemon.launcher.channel import close, receive, sealed
 from daemon.launcher.messages import (
     VERSION,
-    Finish,
+    AllocDirLayout,
+    ConnectPodman,
+    CreateAllocDir,
+    EndSession,
+    FindAttempt,
+    FinishAttempt,
+    GetProcessInfo,
+    GetSessionExit,
     Hello,
-    LayOut,
-    Layout,
-    Note,
-    Read,
-    Recall,
-    Room,
-    Signal,
-    Start,
-    Started,
-    Write,
+    KillAttempt,
+    LauncherPolicy,
+    ListAllocations,
+    ListClaims,
+    ListDirectory,
+    MakeVolume,
+    MeasureDirectory,
+    MountSecrets,
+    OpenFile,
+    OpenLog,
+    ProbeSandbox,
+    ProcessStarted,
+    ReadFile,
+    ReadNote,
+    ReadOwn,
+    RefusedReply,
+    RemoveDirectory,
+    RemoveVolume,
+    RetainLogs,
+    ScanProcesses,
+    ScanTarget,
+    SendSignal,
+    StartSession,
+    StartTask,
+    TaskDirLayout,
+    UnmountSecrets,
+    UnpackStream,
+    WriteFile,
+    WriteNote,
 )
-from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, greeted, payload, place, talk
+from tests import launchers
+from tests.parts.launcher.conftest import (
+    ALLOCATION,
+    Place,
+    Talk,
+    greeted,
+    ordered,
+    passed,
+    payload,
+    place,
+    policed,
+    talk,
+)
 from tests.parts.runner.conftest import needs_root
 
 __all__ = ["greeted", "place", "talk"]
 
-LAYOUT = Layout(rooms=[Room(task="main", owner=None, is_seen=True)], about=b"{}")
+LAYOUT = AllocDirLayout(
+    rooms=[TaskDirLayout(task="main", driver="exec", user="", is_seen=True)], about=b"{}"
+)
 # A valid message of each kind, and what makes the descriptors that come with it.
 SAMPLES: dict[type, tuple[Callable[[Path], Any], Callable[[], tuple[int, ...]]]] = {
-    Hello: (lambda directory: Hello(version=VERSION, directory=str(directory)), lambda: ()),
-    Start: (
-        lambda _: Start(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True),
+    Hello: (
+        lambda directory: Hello(version=VERSION, directory=str(directory)),
+        lambda: (policed(),),
+    ),
+    StartTask: (
+        lambda _: StartTask(
+            allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True
+        ),
         lambda: (payload("/bin/echo", "ran"),),
     ),
-    Signal: (
-        lambda _: Signal(
+    SendSignal: (
+        lambda _: SendSignal(
             allocation=ALLOCATION,
             task="main",
             attempt=0,
@@ -56,9 +103,19 @@ SAMPLES: dict[type, tuple[Callable[[Path], Any], Callable[[], tuple[int, ...]]]]
         ),
         lambda: (),
     ),
-    Finish: (lambda _: Finish(allocation=ALLOCATION, task="main", attempt=0), lambda: ()),
-    Write: (
-        lambda _: Write(
+    StartSession: (
+        lambda _: StartSession(allocation=ALLOCATION, task="main", attempt=0, is_terminal=False),
+        lambda: (payload("/bin/echo", "ran"),),
+    ),
+    EndSession: (lambda _: EndSession(session=1, hang_up=False), lambda: ()),
+    GetSessionExit: (lambda _: GetSessionExit(session=1), lambda: ()),
+    ProbeSandbox: (lambda _: ProbeSandbox(), lambda: ()),
+    FinishAttempt: (
+        lambda _: FinishAttempt(allocation=ALLOCATION, task="main", attempt=0),
+        lambda: (),
+    ),
+    WriteFile: (
+        lambda _: WriteFile(
             allocation=ALLOCATION,
             task="main",
             path="main/local/f",
@@ -68,17 +125,69 @@ SAMPLES: dict[type, tuple[Callable[[Path], Any], Callable[[], tuple[int, ...]]]]
         ),
         lambda: (sealed(b"text"),),
     ),
-    Read: (
-        lambda _: Read(allocation=ALLOCATION, task="main", path="main/local/f", most=9),
+    ReadFile: (
+        lambda _: ReadFile(allocation=ALLOCATION, task="main", path="main/local/f", most=9),
         lambda: (),
     ),
-    Note: (
-        lambda _: Note(allocation=ALLOCATION, task="main", kind="token", text="x"),
+    WriteNote: (
+        lambda _: WriteNote(allocation=ALLOCATION, task="main", kind="token", text="x"),
         lambda: (),
     ),
-    Recall: (lambda _: Recall(allocation=ALLOCATION, task="main", kind="token"), lambda: ()),
-    LayOut: (
-        lambda _: LayOut(allocation=ALLOCATION, previous=None),
+    OpenFile: (
+        lambda _: OpenFile(allocation=ALLOCATION, path="main/local/f", sees_secrets=False),
+        lambda: (),
+    ),
+    ListDirectory: (
+        lambda _: ListDirectory(
+            allocation=ALLOCATION, path="main/local", sees_secrets=False, position=0
+        ),
+        lambda: (),
+    ),
+    ReadOwn: (lambda _: ReadOwn(path="/etc/shadow"), lambda: ()),
+    OpenLog: (
+        lambda _: OpenLog(allocation=ALLOCATION, task="main", kind="stdout", purpose="rotate"),
+        lambda: (),
+    ),
+    FindAttempt: (lambda _: FindAttempt(allocation=ALLOCATION, task="main", attempt=0), lambda: ()),
+    ListClaims: (lambda _: ListClaims(allocation=ALLOCATION), lambda: ()),
+    KillAttempt: (lambda _: KillAttempt(allocation=ALLOCATION, task="main", attempt=0), lambda: ()),
+    GetProcessInfo: (
+        lambda _: GetProcessInfo(allocation=ALLOCATION, task="main", attempt=0),
+        lambda: (),
+    ),
+    ScanProcesses: (
+        lambda _: ScanProcesses(
+            marks=[ScanTarget(allocation=ALLOCATION, task="main", attempt=0, action="end")],
+        ),
+        lambda: (),
+    ),
+    ConnectPodman: (lambda _: ConnectPodman(), lambda: ()),
+    MakeVolume: (
+        lambda _: MakeVolume(volume=ALLOCATION, mode=0o700, owner=(65534, 65534)),
+        lambda: (),
+    ),
+    RemoveVolume: (lambda _: RemoveVolume(volume=ALLOCATION), lambda: ()),
+    ReadNote: (lambda _: ReadNote(allocation=ALLOCATION, task="main", kind="token"), lambda: ()),
+    RetainLogs: (lambda _: RetainLogs(allocation=ALLOCATION), lambda: ()),
+    RemoveDirectory: (lambda _: RemoveDirectory(allocation=ALLOCATION, is_kept=False), lambda: ()),
+    MeasureDirectory: (
+        lambda _: MeasureDirectory(allocation=ALLOCATION, is_kept=False),
+        lambda: (),
+    ),
+    MountSecrets: (
+        lambda _: MountSecrets(allocation=ALLOCATION, task="main", megabytes=1),
+        lambda: (),
+    ),
+    UnmountSecrets: (lambda _: UnmountSecrets(allocation=ALLOCATION), lambda: ()),
+    UnpackStream: (
+        lambda _: UnpackStream(
+            allocation=ALLOCATION, task="main", path="main/local", most_bytes=9, most_members=9
+        ),
+        lambda: (sealed(bytes(4)),),
+    ),
+    ListAllocations: (lambda _: ListAllocations(is_kept=False), lambda: ()),
+    CreateAllocDir: (
+        lambda _: CreateAllocDir(allocation=ALLOCATION, previous=None),
         lambda: (sealed(msgspec.msgpack.encode(LAYOUT)),),
     ),
 }
@@ -110,13 +219,14 @@ def tree(directory: Path) -> list[str]:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Path]:
-    """A directory beside the one that the launcher serves; nothing may happen in it."""
+    """A directory outside of the launcher's directory; nothing may change in it."""
     found = tmp_path.parent / f"{tmp_path.name}-outside"
     found.mkdir()
     (found / "victim").write_text("root's\n")
-    before = os.listdir(tmp_path.parent)
+    own = {"volumes"}  # outside of the directory of allocations
+    before = {*os.listdir(tmp_path.parent)} - own
     yield found
-    assert os.listdir(tmp_path.parent) == before
+    assert {*os.listdir(tmp_path.parent)} - own == before
     assert tree(found) == [str(found / "victim")]
     assert (found / "victim").read_text() == "root's\n"
 
@@ -139,8 +249,24 @@ def test_nothing_is_done_before_the_greeting(talk: Talk, kind: type, tmp_path: P
 
 @pytest.mark.usefixtures("place", "outside")
 def test_no_second_greeting_names_another_directory(greeted: Talk, tmp_path: Path) -> None:
-    greeted.send(2, 0, Hello(version=VERSION, directory=str(tmp_path.parent)))
+    hello = Hello(version=VERSION, directory=str(tmp_path.parent))
+    greeted.send(2, 1, hello, descriptors=(policed(),))
     assert greeted.has_ended()
+
+
+@pytest.mark.parametrize("field", fields_of(LauncherPolicy))
+@pytest.mark.usefixtures("place", "outside")
+def test_policy_of_another_form_ends_the_launcher(talk: Talk, field: str, tmp_path: Path) -> None:
+    given = msgspec.structs.asdict(launchers.EVERYTHING) | {field: {}}
+    hello = Hello(version=VERSION, directory=str(tmp_path))
+    talk.send(1, 1, hello, descriptors=(sealed(msgspec.msgpack.encode([*given.values()])),))
+    assert talk.has_ended()
+
+
+@pytest.mark.usefixtures("place", "outside")
+def test_greeting_without_a_policy_ends_the_launcher(talk: Talk, tmp_path: Path) -> None:
+    talk.send(1, 0, Hello(version=VERSION, directory=str(tmp_path)))
+    assert talk.has_ended()
 
 
 @pytest.mark.parametrize(
@@ -207,6 +333,134 @@ def test_allocation_that_is_a_link_is_not_entered(
     (outside / "alloc").rmdir()
 
 
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+@pytest.mark.parametrize("field", ["allocation", "task"])
+@pytest.mark.usefixtures("place", "outside")
+def test_mark_with_a_name_that_leads_out_is_refused(greeted: Talk, field: str, name: str) -> None:
+    mark = {"allocation": ALLOCATION, "task": "main", "attempt": 0, "action": "end"} | {field: name}
+    greeted.send(2, 0, [33, [[*mark.values()]]])
+    assert greeted.has_ended()
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    "group",
+    [
+        "/etc/passwd",
+        f"/sys/fs/cgroup/{ALLOCATION}.main",
+        "/none/above/other.main",
+        f"/none/above/../{ALLOCATION}.main",
+        f"/none/above/deeper/{ALLOCATION}.main",
+    ],
+)
+def test_start_names_no_group_but_that_of_its_task(
+    talk: Talk, place: Place, group: str, tmp_path: Path
+) -> None:
+    talk.greet(tmp_path, msgspec.structs.replace(launchers.EVERYTHING, groups=["/none/above"]))
+    sample = msgspec.structs.replace(SAMPLES[StartTask][0](tmp_path), group=group)
+    answer = talk.ask(sample, payload("/bin/true")).body
+    assert isinstance(answer, RefusedReply)
+    assert group in answer.text
+    assert not place.claim.exists()
+
+
+@pytest.mark.parametrize("sees_secrets", [True, False])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("main/secrets/token", "main/private/p", "main/local/to-secret", "main/local/to-claim"),
+        *("main/local/to-shadow", "main/local/to-kernel", "main/local/pipe", ".claim.main.0"),
+        *("main/local/../secrets/token", "../x", "main/local", "alloc/logs"),
+    ],
+)
+def test_no_descriptor_comes_of_what_is_no_open_file_of_a_task(
+    greeted: Talk, tmp_path: Path, path: str, sees_secrets: bool
+) -> None:
+    greeted.ask(*_sample(CreateAllocDir, tmp_path))
+    home = tmp_path / ALLOCATION
+    for name in ("main/secrets/token", "main/private/p", ".claim.main.0"):
+        (home / name).write_text("secret")
+    local = home / "main/local"
+    (local / "to-secret").symlink_to("../secrets/token")
+    (local / "to-claim").symlink_to("../../.claim.main.0")
+    (local / "to-shadow").symlink_to("/etc/shadow")
+    (local / "to-kernel").symlink_to("/proc/self/root/etc/shadow")
+    os.mkfifo(local / "pipe")
+    greeted.send(1, 0, OpenFile(allocation=ALLOCATION, path=path, sees_secrets=sees_secrets))
+    data, received = receive(greeted.channel)
+    close(received)
+    assert received == []
+    assert b"secret" not in data
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *(["main/local/f", "stdout", "rotate"], ["../../main", "stdout", "rotate"]),
+        *(["main", "stdout.0/../../../main/local/f", "rotate"], ["main", "stdout", "write"]),
+        ["", "stdout", "rotate"],
+    ],
+)
+def test_nothing_but_a_log_can_be_opened_to_be_cut(greeted: Talk, fields: list[str]) -> None:
+    greeted.send(1, 0, [OpenLog.__struct_config__.tag, ALLOCATION, *fields])
+    assert greeted.has_ended()
+
+
+def _sample(kind: type, directory: Path) -> tuple[Any, ...]:
+    make, bring = SAMPLES[kind]
+    return make(directory), *bring()
+
+
+@needs_root
+def test_no_allocation_gets_the_user_of_another(talk: Talk, tmp_path: Path) -> None:
+    policy = msgspec.structs.replace(launchers.EVERYTHING, own_uids=(80_000, 80_002))
+    directory = tmp_path / "alloc"
+    talk.greet(directory, policy)
+    ids = [f"{ALLOCATION[:-1]}{number}" for number in range(4)]
+
+    def lay_out(one: str, previous: str | None = None) -> Any:
+        record = sealed(msgspec.msgpack.encode(LAYOUT))
+        try:
+            return talk.ask(CreateAllocDir(allocation=one, previous=previous), record).body
+        finally:
+            os.close(record)
+
+    def owner(one: str) -> int:
+        return (directory / one / "main/local").stat().st_uid
+
+    lay_out(ids[0])
+    with (directory / ids[0] / ".claim.main.0").open("w") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        assert lay_out(ids[1], ids[0]).number == errno.EBUSY
+        # The ID is also not free while a task is running.
+        assert (
+            talk.ask(RemoveDirectory(allocation=ids[0], is_kept=False)).body.number == errno.EBUSY
+        )
+    lay_out(ids[1], ids[0])
+    lay_out(ids[2], ids[0])
+    assert [owner(one) for one in ids[1:3]] == [80_000, 80_001]
+    start = msgspec.structs.replace(SAMPLES[StartTask][0](directory), allocation=ids[0])
+    answer = talk.ask(start, passed(ordered("/bin/true", driver="exec"))).body
+    assert isinstance(answer, RefusedReply)
+    assert "taken over" in answer.text
+    lay_out(ids[3])
+    assert owner(ids[3]) == 80_002
+    full = lay_out(ALLOCATION)
+    assert (full.number, "task_uids" in full.text) == (errno.EUSERS, True)
+    assert not (directory / ALLOCATION).exists()
+    talk.ask(RemoveDirectory(allocation=ids[1], is_kept=False))
+    assert lay_out(ALLOCATION).number == errno.EUSERS  # files of the first one have its number
+    talk.ask(RemoveDirectory(allocation=ids[2], is_kept=False))
+    lay_out(ALLOCATION)
+    assert owner(ALLOCATION) == 80_001
+    assert {one.name: os.readlink(one) for one in (tmp_path / "uids").iterdir()} == {
+        ids[0]: "80000 handed on",
+        ids[3]: "80002",
+        ALLOCATION: "80001",
+    }
+
+
 ASSAULT = """\
 import ctypes, os, signal, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -231,9 +485,9 @@ tell(lambda: open(f"/proc/{pid}/environ", "rb"))
 
 @needs_root
 def test_a_daemon_without_rights_has_no_hold_on_its_launcher(greeted: Talk, place: Place) -> None:
-    sample = SAMPLES[Start][0](place.root)
+    sample = SAMPLES[StartTask][0](place.root)
     answer = greeted.ask(sample, payload("/bin/sleep", "600")).body
-    assert isinstance(answer, Started)
+    assert isinstance(answer, ProcessStarted)
     try:
         status = Path(f"/proc/{answer.pid}/status").read_text()
         (launcher,) = (line.split()[1] for line in status.splitlines() if line.startswith("PPid"))

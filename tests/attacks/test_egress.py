@@ -1,5 +1,6 @@
 """A task tries to reach the metadata service of the machine, and the daemon, past `task_egress`."""
 
+import os
 import shutil
 import socket
 from collections.abc import AsyncIterator
@@ -9,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from daemon.config import GUARDED, Config
+from daemon.config.settings import GUARDED, Settings
 from daemon.confinement import egress
-from daemon.runner.drivers import cgroup
-from daemon.runner.egress import Guard, denied, guarded
+from daemon.runner.drivers import cgroup_v2
+from daemon.runner.task_egress import TaskEgressPolicy, denied, guarded
 from tests.service.daemon import Steward, open_steward
 
 REFUSED = "Operation not permitted"
-# Each line of the output: an address, and what became of a connection to it.
+# Each line of the output: an address, and the result of a connection to it.
 SCRIPT = """\
 for place in $PLACES; do
   said=$( (exec 3<>/dev/tcp/$place) 2>&1) && said=connected
@@ -28,12 +29,12 @@ done
 @pytest.fixture
 def guarded_group(tmp_path: Path) -> Path:
     """Skip where the kernel lets nobody guard a group."""
-    if (groups := cgroup.find(tmp_path)) is None:
+    if (groups := cgroup_v2.find(tmp_path)) is None:
         pytest.skip("no control groups of version 2 for the daemon")
-    (place,) = cgroup.places(groups.parent)
-    trial = guarded(Config(task_egress=GUARDED), [place])
+    (place,) = cgroup_v2.places(groups.parent)
+    trial = guarded(Settings(task_egress=GUARDED), [place])
     trouble = trial.trouble
-    Guard([place]).set_up(())
+    TaskEgressPolicy([place]).set_up(())
     groups.release()
     if trouble:
         pytest.skip(trouble)
@@ -58,7 +59,7 @@ def job(job_id: str, driver: str, places: list[str]) -> Any:
 
 
 async def tried(steward: Steward, job_id: str, driver: str, places: list[str]) -> dict[str, str]:
-    """Return what became of a task's connections, by their addresses."""
+    """Return the results of a task's connections by address."""
     (node,) = await steward.get("/v1/nodes")
     if not node["Drivers"][driver]["Healthy"]:
         pytest.skip(f"{driver}: {node['Drivers'][driver]['HealthDescription']}")
@@ -89,23 +90,57 @@ async def test_task_reaches_neither_metadata_nor_the_daemon(driver: str, tmp_pat
 def test_an_open_daemon_takes_the_guard_away_again(guarded_group: Path) -> None:
     guarded_group.mkdir()
     try:
-        held = guarded(Config(task_egress=GUARDED), [guarded_group])
+        held = guarded(Settings(task_egress=GUARDED), [guarded_group])
         assert held.check()[0]
         egress.detach(str(guarded_group))
         assert not held.check()[0]  # it asks the kernel
-        guarded(Config(task_egress=GUARDED), [guarded_group])
-        guarded(Config(), [guarded_group])
+        guarded(Settings(task_egress=GUARDED), [guarded_group])
+        guarded(Settings(), [guarded_group])
         assert not egress.is_attached(str(guarded_group))
     finally:
         guarded_group.rmdir()
 
 
+def test_daemon_without_rights_knows_its_guard_by_the_group(guarded_group: Path) -> None:
+    guarded_group.mkdir()
+    held = guarded(Settings(task_egress=GUARDED), [guarded_group])
+    os.seteuid(65534)
+    try:
+        with pytest.raises(PermissionError):
+            egress.is_attached(str(guarded_group))
+        assert held.check()[0]
+    finally:
+        os.seteuid(0)
+    guarded_group.rmdir()
+    guarded_group.mkdir()  # another one, which nobody guards
+    os.seteuid(65534)
+    try:
+        assert not held.check()[0]
+    finally:
+        os.seteuid(0)
+        guarded_group.rmdir()
+
+
+def test_guard_stays_when_no_task_is_left(tmp_path: Path, guarded_group: Path) -> None:
+    groups = cgroup_v2.find(tmp_path)
+    assert groups is not None
+    groups.give((0, 0))
+    held = guarded(Settings(task_egress=GUARDED), cgroup_v2.places(groups.parent))
+    one = groups.of("0b8a1c52-1c7e-4b6e-8f43-0123456789ab", "main")
+    one.prepare()
+    os.rmdir(one.label)
+    assert held.check()[0]
+    assert groups.release()
+    with pytest.raises(FileNotFoundError):  # a recreated group has no guard
+        one.prepare()
+
+
 def test_a_guard_that_cannot_be_says_why(tmp_path: Path) -> None:
-    nowhere = guarded(Config(task_egress=GUARDED), [])
+    nowhere = guarded(Settings(task_egress=GUARDED), [])
     assert nowhere.check() == (False, nowhere.trouble)
     assert "control groups" in nowhere.trouble
     assert nowhere.attributes == {"task_egress.unenforced": nowhere.trouble}
-    no_group = guarded(Config(task_egress=GUARDED), [tmp_path / "missing" / "group"])
+    no_group = guarded(Settings(task_egress=GUARDED), [tmp_path / "missing" / "group"])
     assert not no_group.check()[0]
     assert no_group.trouble
 
@@ -115,7 +150,9 @@ async def test_health_tells_of_a_guard_that_does_not_hold(tmp_path: Path) -> Non
         health = await steward.get("/v1/agent/health")
         rules = (await steward.get("/v1/operator/confinement"))["Node"]
     (rule,) = [one for one in rules if one["Rule"] == "task_egress"]
-    expected = "ok" if rule["Holds"] else f'task_egress = "guarded" does not hold: {rule["Reason"]}'
+    expected = (
+        "ok" if rule["Holds"] else f'task_egress = "guarded" is not enforced: {rule["Reason"]}'
+    )
     assert health["client"] == {"ok": True, "message": expected}
 
 
@@ -123,6 +160,6 @@ async def test_health_tells_of_a_guard_that_does_not_hold(tmp_path: Path) -> Non
     ("bind", "others"), [("127.0.0.1", 0), ("localhost", 0), ("192.0.2.9", 1), ("::1", 0)]
 )
 def test_the_daemons_own_addresses_are_on_the_list(bind: str, others: int) -> None:
-    found = [one for one in denied(Config(bind=bind, port=4646)) if one.port]
+    found = [one for one in denied(Settings(bind=bind, port=4646)) if one.port]
     assert {one.port for one in found} == {4646}
     assert len(found) == len(egress.LOOPBACK) + others

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from daemon.launcher.client import Launcher
-from daemon.runner.drivers.exec import Exec
-from daemon.runner.drivers.scan import Scanner
+from daemon.runner.drivers.exec import ExecDriver
+from daemon.runner.drivers.process_scan import ProcessScanner
 from tests.service.daemon import open_steward
 
 HIDDEN = ("DATABASE_URL", "OPENAI_KEY", "CREDENTIALS_DIRECTORY", "GITHUB_TOKEN", "PYTHONPATH_OF")
@@ -22,7 +22,9 @@ def printing(driver: str) -> object:
 async def test_task_gets_only_variables_of_the_allow_list(
     driver: str, tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if driver == "exec" and (trouble := Exec(Scanner(), {}, launcher).fingerprint().trouble):
+    if driver == "exec" and (
+        trouble := ExecDriver(ProcessScanner(), {}, launcher).fingerprint().trouble
+    ):
         pytest.skip(f"exec: {trouble}")
     for name in (*HIDDEN, "APP_MODE"):
         monkeypatch.setenv(name, VALUE)

@@ -139,4 +139,7 @@ async def test_configuration_ends_what_an_upgrade_keeps(tmp_path: Path) -> None:
     async with steward_with(tmp_path, OPEN + "raw_exec_root = false\n") as steward:
         steward.token = OF_OLD_STORE
         assert await uid_of(steward, saying_who()) == str(pwd.getpwnam("nobody").pw_uid)
-        assert "raw_exec" not in steward.log.read_text().partition("what was in force")[2][:200]
+        assert (
+            "raw_exec"
+            not in steward.log.read_text().partition("the old values stay in force")[2][:200]
+        )

@@ -1,4 +1,4 @@
-"""A task leaves a set-user-ID program of its user, and somebody opens the way to it."""
+"""A task leaves a set-user-ID program of its user, and another user opens the path to it."""
 
 import subprocess
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from daemon.datadir import alloc_dir
+from daemon.config.data_directory import alloc_dir
 from tests.attacks.test_local_user import STRANGER
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.test_secret_dirs import may_mount
@@ -40,7 +40,7 @@ async def test_a_set_user_id_program_has_no_effect_below_the_mount(tmp_path: Pat
 
 
 def as_stranger(shell: Path) -> str:
-    """Return what the program prints to a stranger who stands beside it."""
+    """Return the program's output for an unrelated user on the host."""
     return subprocess.run(
         [f"./{shell.name}", "-p", "-c", "echo $(id -u) $(id -g)"],
         cwd=shell.parent,

@@ -1,4 +1,4 @@
-"""A task in its walls looks for a way to the network of the machine, and past its filter."""
+"""A sandboxed task attempts to reach the host's network and to bypass its filter."""
 
 import os
 import socket
@@ -95,3 +95,18 @@ async def test_driver_for_tests_is_offered_by_no_service(tmp_path: Path) -> None
     async with steward_with(tmp_path, "") as steward:
         (node,) = await steward.get("/v1/nodes")
     assert "mock_driver" not in node["Drivers"]
+
+
+@needs_root
+async def test_tasks_of_a_group_without_a_network_share_one_that_is_their_own(node: World) -> None:
+    tell = "readlink /proc/self/ns/net"
+    tasks = [script(tell, one, driver=one) for one in ("exec", "raw_exec")]
+    alloc_ids = [
+        await node.place(within(batch(*tasks, job_id=name), "none")) for name in ("one", "other")
+    ]
+    for one in alloc_ids:
+        await node.until_done(one)
+    found = [{node.output(one, task.name) for task in tasks} for one in alloc_ids]
+    assert [len(one) for one in found] == [1, 1]
+    assert found[0] != found[1]
+    assert {f"{os.readlink('/proc/self/ns/net')}\n"} not in found

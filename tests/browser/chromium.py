@@ -1,4 +1,4 @@
-"""A real browser, driven by its own protocol: it is told what to do, and waits for what is to be seen."""
+"""A real browser controlled by its debugging protocol, with waits for visible results."""
 
 import base64
 import itertools
@@ -68,7 +68,7 @@ new Promise((resolve) => {
 
 
 class Failed(Exception):
-    """The browser could not do what it was told, or the page has gone meanwhile."""
+    """The browser rejected a command, or the page closed in the meantime."""
 
 
 class Tab:
@@ -161,11 +161,11 @@ class Tab:
         await self.until("window.gone === undefined && document.readyState === 'complete'")
 
     async def click(self, selector: str) -> None:
-        """Press something that leads nowhere."""
+        """Click an element that does not navigate."""
         await self.value(f"document.querySelector({json.dumps(selector)}).click()")
 
     async def write(self, selector: str, text: str) -> None:
-        """Write into a field in place of what stands there."""
+        """Type into a field, and replace its text."""
         place = f"document.querySelector({json.dumps(selector)})"
         await self.value(f"{place}.value = {json.dumps(text)}")
         await self.value(f"{place}.dispatchEvent(new Event('input', {{bubbles: true}}))")
@@ -198,7 +198,7 @@ async def keep(tab: Tab, picture: str) -> None:
 
 @asynccontextmanager
 async def open_browser(directory: Path) -> AsyncIterator[Tab]:
-    """Run a browser with a profile of its own; give its first page."""
+    """Run a browser with its own profile; yield its first page."""
     assert PROGRAM is not None
     profile = directory / "profile"
     command = [PROGRAM, *FLAGS, f"--user-data-dir={profile}", f"--window-size={SIZE[0]},{SIZE[1]}"]

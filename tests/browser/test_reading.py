@@ -1,4 +1,4 @@
-"""That everybody can read and use the pages: with a screen reader, by keyboard, on a phone, in the dark."""
+"""Accessibility of the pages: screen reader, keyboard, phone and dark mode."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from tests.service.daemon import Steward
 
 AXE = Path(__file__).parent / "fetched" / "axe.min.js"
 PHONE = 375  # pixels
+PHONE_OR_LESS = 500
 SERIOUS = """
 axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations
   .filter((one) => ["serious", "critical"].includes(one.impact))
@@ -26,6 +27,7 @@ PAGES = (
     "job/convert/launches",
     "allocation/{alloc}",
     "allocation/{alloc}/logs",
+    "allocation/{alloc}/logs?q=GET",
     "allocation/{alloc}/files",
     "allocation/{alloc}/terminal",
     "node/{node}",
@@ -51,18 +53,29 @@ async def pages(steward: Steward) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_axe_finds_nothing_serious(browser: Tab, filled: Steward, scheme: str) -> None:
+async def test_axe_finds_nothing_serious(
+    browser: Tab, filled: Steward, scheme: str, width: int
+) -> None:
     if not AXE.exists():
         pytest.skip("axe-core is not there: python packaging/vendor/fetch.py")
     feature = {"name": "prefers-color-scheme", "value": scheme}
     await browser.tell("Emulation.setEmulatedMedia", features=[feature])
+    await browser.tell(
+        "Emulation.setDeviceMetricsOverride",
+        width=width,
+        height=900,
+        deviceScaleFactor=1,
+        mobile=width < PHONE_OR_LESS,
+    )
+    await filled.post("/v1/job/backup/periodic/pause")
     for address in await pages(filled):
         await browser.open(address)
         if address.endswith("/terminal"):
             await browser.click("#terminal-form button.main")
             await browser.until_text("#terminal-state", "connected")
-        if scheme == "dark" and address.endswith("/job/web"):
+        if scheme == "dark" and width > PHONE_OR_LESS and address.endswith("/job/web"):
             await keep(browser, "dark")
         await browser.value(f"{AXE.read_text()}; null")
         assert await browser.value(SERIOUS) == [], address

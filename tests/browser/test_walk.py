@@ -69,7 +69,7 @@ async def run(browser: Tab, steward: Steward, source: str) -> None:
 
 
 async def act(browser: Tab, form: str) -> None:
-    """Open what a button asks once more, and say yes."""
+    """Open a button's confirmation, and confirm."""
     await browser.value(
         f"document.querySelector(\"form[action^='{form}']\").parentElement.open = true"
     )
@@ -86,7 +86,7 @@ async def test_from_pasting_a_job_to_stopping_it(browser: Tab, steward: Steward)
 
     await run(browser, steward, SOURCE)
     assert await browser.value("location.pathname") == "/ui/job/clock"
-    # Nobody loads the page again: it is told of what changes.
+    # No reload: the page receives the changes.
     await browser.until_text("#groups", "2 running")
     await browser.until_text("#deployment", "successful")
     await browser.until_text("#live", "live")
@@ -94,13 +94,14 @@ async def test_from_pasting_a_job_to_stopping_it(browser: Tab, steward: Steward)
     await browser.press("#allocations a[title^='Log of']")
     await browser.until_text("#log", "first line")
     await browser.until_text("#log", "tick")
-    await browser.write("#log-filter", "FIRST")
-    await browser.until("!document.getElementById('log').textContent.includes('tick')")
+    await browser.write("#log-tools input[name=q]", "FIRST")
+    await browser.press("#log-tools button")
+    assert await browser.value("document.querySelectorAll('#log .is-match').length") == 1
 
     await browser.press("nav[aria-label='Allocation'] a[href$='/terminal']")
     await browser.click("#terminal-form button.main")
     await browser.until_text("#terminal-state", "connected")
-    # In a colour of its own, which our policy lets through in one way only.
+    # In a custom color, which the content security policy permits in one way only.
     await browser.type("printf '\\033[38;2;1;200;3m%s\\033[0m\\n' $NOMAD_TASK_NAME $((6 * 7)); tty")
     await until_printed(browser, "42")
     await browser.until(

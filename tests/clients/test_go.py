@@ -1,4 +1,4 @@
-"""The client library that Go programs use with the peer: tests/clients/go drives it."""
+"""Nomad's Go client library, driven by tests/clients/go."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What is done with a daemon so that it comes to its points: scenes of who may do what, and of secrets."""
+"""Crash scenes for access control and secrets, which drive the daemon to its points."""
 
 from storage.records.base import SECOND
 from tests.crash.scenes import Scene
@@ -8,7 +8,7 @@ from tests.fakes import fakecloud
 
 async def variables(world: World) -> None:
     """Write, lock, renew, release and remove variables."""
-    path = f"/v1/var/app/{world.fresh('v')}"  # one from before a crash may still be locked
+    path = f"/v1/var/app/{world.fresh('v')}"  # a variable can still be locked from before a crash
     await world.change("PUT", path, {"Items": {"k": "1"}}, at=path, shows={"Items": {"k": "1"}})
     await world.change("PUT", path, {"Items": {"k": "2"}}, at=path, shows={"Items": {"k": "2"}})
     lock = {"Items": {"k": "3"}, "Lock": {"TTL": "10s", "LockDelay": "0s"}}
@@ -22,7 +22,7 @@ async def variables(world: World) -> None:
 
 
 async def access(world: World) -> None:
-    """Make policies, tokens and roles of either side, and take them away."""
+    """Create and delete policies, tokens and roles of both APIs."""
     policy = {"Name": "p", "Rules": 'namespace "default" { policy = "read" }'}
     await world.change(
         "POST", "/v1/acl/policy/p", policy, at="/v1/acl/policy/p", shows={"Name": "p"}
@@ -36,6 +36,9 @@ async def access(world: World) -> None:
         "/v1/acl/token",
         {"Type": "client", "Policies": ["p"], "ExpirationTTL": 24 * 3600 * SECOND},
     )
+    world.promise(f"/v1/acl/token/{token['AccessorID']}", {"AccessorID": token["AccessorID"]})
+    # An expired token cannot be changed.
+    token = await world.change("POST", "/v1/acl/token", {"Type": "client", "Policies": ["p"]})
     at = f"/v1/acl/token/{token['AccessorID']}"
     world.promise(at, {"AccessorID": token["AccessorID"]})
     await world.change("POST", at, {**token, "Name": "n"}, at=at, shows={"Name": "n"})
@@ -59,7 +62,7 @@ async def access(world: World) -> None:
 
 
 async def secrets_side(world: World) -> None:
-    """The same of the other side: policies, token roles, wrapped answers, leases."""
+    """Exercise the Vault API: policies, token roles, wrapped responses and leases."""
     rules = {"policy": 'path "sys/auth" { capabilities = ["read"] }'}
     at = "/v1/sys/policies/acl/ops"
     await world.change("POST", at, rules, at=at, shows={"data": {"name": "ops"}})
@@ -91,7 +94,7 @@ async def logins(world: World) -> None:
     mount = "/v1/sys/auth/cloudid"
     await world.spoil("", "")
     world.forget("/v1/auth/cloudid")
-    world.forget_tokens()  # they end with the method
+    world.forget_tokens()  # deleted with the mount
     await world.steward.request("DELETE", mount)
     await world.change("POST", mount, {"type": "cloudid"})
     await world.change("POST", f"{mount}/tune", {"description": "logins"})
@@ -118,7 +121,7 @@ async def logins(world: World) -> None:
     world.promise_token(done["auth"]["client_token"])
     entity = f"/v1/identity/entity/id/{done['auth']['entity_id']}"
     await world.change("POST", entity, {"name": world.fresh("e"), "metadata": {"a": "b"}})
-    world.forget_tokens()  # they end with the entity
+    world.forget_tokens()  # deleted with the entity
     await world.change("DELETE", entity)
     await world.change("POST", "/v1/auth/cloudid/rotate-root", {})
     await world.spoil("graph", "addPassword")
@@ -135,11 +138,11 @@ async def logins(world: World) -> None:
 
 
 async def expiry(world: World) -> None:
-    """Let a lock end by itself."""
+    """Let a lock expire."""
     path = "/v1/var/app/brief"
     lock = {"Items": {"k": "1"}, "Lock": {"TTL": "10s", "LockDelay": "0s"}}
     answer = await world.steward.request("PUT", path, lock, **{"lock-acquire": ""})
-    assert answer.status_code in (200, 409), answer.text  # 409: of before a crash
+    assert answer.status_code in (200, 409), answer.text  # 409: created before a crash
     await world.steward.until(path, lambda shown: "Lock" not in shown)
 
 

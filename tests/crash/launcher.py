@@ -1,9 +1,10 @@
-"""Become the daemon as it is, with wrappers around what it does that stays (`wrappers.py`).
+"""Fork server for daemons whose persistent effects are wrapped (`wrappers.py`).
 
     python -m tests.crash.launcher TALLY SOCKET
 
-The daemon is imported once, and this process becomes one whenever it is told to over the socket, by a fork:
-so a start costs a fifth of what it does otherwise, of which a run has little more than one.
+This process imports the daemon once. For each order on the socket, it forks a child that becomes a
+daemon. A start then takes a fifth of the usual time. This matters because a run consists of little
+more than one start.
 """
 
 import errno
@@ -14,28 +15,38 @@ import pkgutil
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import daemon
 from tests.crash.tally import Tally
 from tests.crash.wrappers import Wrappers
 
-BARE = "CRASH_ON_A_BARE_MACHINE"  # in the environment: without control groups and holes in files
+BARE = "CRASH_ON_A_BARE_MACHINE"  # environment variable: no control groups and no holes in files
 _LONGEST = 65536  # bytes of an order
 
 
 def without_means() -> None:
-    """Be on a machine that groups no processes and whose files have no holes."""
-    from daemon.runner import holes
-    from daemon.runner.drivers import cgroup
+    """Simulate a host without control groups and without holes in files."""
+    from daemon.runner.drivers import cgroup_v2
+    from daemon.runner.logs import sparse
 
-    cgroup.find = lambda owner: None
-    holes._fallocate = lambda: lambda *stretch: errno.EOPNOTSUPP
+    cgroup_v2.find = lambda owner: None
+    sparse._fallocate = lambda: lambda *stretch: errno.EOPNOTSUPP
+
+
+def die() -> None:
+    """Kill this process. In a launcher operation also kill the launcher, which stops the daemon."""
+    session = os.getsid(0)
+    with suppress(OSError):
+        if Path(f"/proc/{session}/comm").read_text() == "steward-launch\n":
+            os.kill(session, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
     tally = Tally(Path(sys.argv[1]))
-    Wrappers(tally, lambda: os.kill(os.getpid(), signal.SIGKILL)).everything()
+    Wrappers(tally, die).everything()
     if os.environ.get(BARE):
         without_means()
     for found in pkgutil.walk_packages(daemon.__path__, "daemon."):
@@ -49,10 +60,10 @@ def main() -> None:
 
 
 def become_daemons(orders: socket.socket) -> bool:
-    """Do as one is told until nobody is there; in a daemon to be, return that it is one.
+    """Execute orders until the client disconnects; in a forked child, return True.
 
-    An order is what stands on the command line, with the descriptors of its standard output and error;
-    the answer is a pid. The order `{"reap": pid}` is answered with how that ended.
+    An order contains command line arguments, with descriptors for standard output and error. The
+    response is a pid. The response to the order `{"reap": pid}` is the exit status.
     """
     while True:
         data, descriptors, _, _ = socket.recv_fds(orders, _LONGEST, 2)

@@ -1,4 +1,4 @@
-"""What a daemon has promised, and what of its tasks runs: compared after each crash."""
+"""A daemon's promises and its running tasks, compared after each crash."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Starts:
-    """The file to which each task adds a line when it starts: its allocation and its process."""
+    """The file to which each task appends a line at its start: its allocation and its process."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "starts"
@@ -20,11 +20,11 @@ class Starts:
         return {alloc_id: int(pid) for alloc_id, pid, *_ in self._lines()}
 
     def counts(self) -> Counter[str]:
-        """Return how often the task of each allocation was started."""
+        """Return the number of starts of each allocation's task."""
         return Counter(alloc_id for alloc_id, *_ in self._lines())
 
     def alive(self) -> set[str]:
-        """Return the allocations whose task runs."""
+        """Return the allocations with a running task."""
         return {alloc_id for alloc_id, pid in self.pids().items() if is_alive(pid, alloc_id)}
 
 
@@ -56,9 +56,9 @@ def job(job_id: str, kind: str, command: str, **fields: Any) -> dict[str, Any]:
 
 
 def is_alive(pid: int, alloc_id: str) -> bool:
-    """Tell whether a process is the task of an allocation, and sleeps.
+    """Return whether a process is the sleeping task of an allocation.
 
-    Its number alone says little: numbers come around within minutes where many processes begin.
+    The pid alone is not enough. On a busy host pids wrap around within minutes.
     """
     process = Path("/proc", str(pid))
     try:

@@ -1,4 +1,4 @@
-"""The lives that a daemon lives again and again on the same data, each with scenes of its own."""
+"""Daemon lives: sequences of scenes and restarts on the same data."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Iterable
@@ -7,11 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.datadir import alloc_dir, store_dir
-from daemon.runner import rotation
-from daemon.runner.logs import TaskLog
+from daemon.config.data_directory import store_dir
+from daemon.runner.logs import rotation
 from storage import schema
-from storage.records.task import LogConfig
 from storage.store import FILE_NAME
 from tests.crash import accounts, pools, scenes
 from tests.crash.launcher import BARE
@@ -19,12 +17,13 @@ from tests.crash.ledger import job
 from tests.crash.mortal import Mortal
 from tests.crash.world import World, open_world
 from tests.fakes.slurm.world import fake_slurm
+from tests.tasklogs import log_of
 
 _FIRST_FORM = Path(__file__).parent.parent / "parts/storage/forms/0001.sql"
 
 
 class Life:
-    """A daemon that lives through scene after scene on the same data."""
+    """A daemon that executes scene after scene on the same data."""
 
     name = "main"
     played: tuple[scenes.Scene, ...] = (*scenes.SCENES, *accounts.SCENES)
@@ -36,7 +35,7 @@ class Life:
 
     @property
     def names(self) -> list[str]:
-        """The scenes of this life, and its own beginning and end."""
+        """Return the scenes of this life, with its own begin and end."""
         return [*self._by_name, "begin", "end"]
 
     async def open(self) -> None:
@@ -45,7 +44,7 @@ class Life:
         self.steward.token = answer["SecretID"]
 
     async def play(self, scene: str) -> None:
-        """Live through a scene, with a daemon that is ready before and, unless it is killed, after."""
+        """Execute a scene. The daemon is ready before, and also after it unless it is killed."""
         match scene:
             case "begin":
                 await self.steward.kill()
@@ -60,7 +59,7 @@ class Life:
             await self.world.settled()
 
     async def rise(self) -> None:
-        """Start again, and look for everything that was promised."""
+        """Restart the daemon, and check every promise."""
         if not self.steward.is_running:
             await self.steward.start()
         await self.world.examine()
@@ -68,7 +67,7 @@ class Life:
 
 
 class Bare(Life):
-    """The same on a machine without control groups and without holes in files."""
+    """The same life on a host without control groups and without holes in files."""
 
     name = "bare"
     played = (scenes.versions, scenes.files, scenes.logs, scenes.isolated)
@@ -88,7 +87,7 @@ class Bare(Life):
 
 
 class Clustered(Life):
-    """The same with a pool that is a partition of a made-up cluster."""
+    """The same life with a pool that is a partition of a fake cluster."""
 
     name = "clustered"
     played = pools.SCENES
@@ -99,7 +98,7 @@ class Clustered(Life):
 
 
 class First(Life):
-    """The first start on an empty directory, and the start on a store of an older form."""
+    """The first start on an empty directory, and the start on a store of an older version."""
 
     name = "first"
     played = ()
@@ -113,7 +112,7 @@ class First(Life):
         return ["new", "new with a small cloud", "half made", "of an older form"]
 
     async def open(self) -> None:
-        """Nothing: each scene is a start of its own."""
+        """Do nothing: each scene is a separate start."""
 
     async def play(self, scene: str) -> None:
         self._number += 1
@@ -147,9 +146,9 @@ class First(Life):
 
 
 async def _leave_a_move(world: World) -> list[Path]:
-    """Kill the daemon, and leave its logs as in the midst of a move: one to be undone, one to be finished.
+    """Kill the daemon, and leave one log rotation to undo and one to finish.
 
-    Returns what marks them.
+    Return the markers of both.
     """
     definition = job(
         "moved", "service", f"echo hello; {scenes.RUNS_ON.format(starts=world.starts.path)}"
@@ -158,15 +157,15 @@ async def _leave_a_move(world: World) -> list[Path]:
     (found, *_) = await world.steward.allocations("moved", "running")
     await world.until_started(found["ID"])
     await world.steward.kill()
-    return _half_move(f"{alloc_dir(world.steward.data_dir)}/{found['ID']}")
+    return _half_move(world.steward.data_dir, found["ID"])
 
 
-def _half_move(directory: str) -> list[Path]:
+def _half_move(data_dir: Path, alloc_id: str) -> list[Path]:
     marks = []
     for kind in ("stdout", "stderr"):
-        log = TaskLog(directory, "t", kind, LogConfig())
+        log = log_of(data_dir, alloc_id, "t", kind)
         copy = Path(rotation._copy_path(log, 0))
-        copy.parent.mkdir(exist_ok=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text("hello")
         marks.append(rotation._mark(log))
         marks[-1].touch()
@@ -174,7 +173,7 @@ def _half_move(directory: str) -> list[Path]:
 
 
 def _make_old(path: Path) -> None:
-    """Make a store as the first version did."""
+    """Create a store with the schema of the first version."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_FIRST_FORM.read_text())
@@ -191,7 +190,7 @@ LIVES: dict[str, type[Life]] = {one.name: one for one in (Life, Bare, Clustered,
 
 @asynccontextmanager
 async def open_lives(directory: Path, names: Iterable[str] = LIVES) -> AsyncIterator[list[Life]]:
-    """Make lives, each in a directory of its own; none has begun."""
+    """Create lives, each in its own directory; none has started."""
     async with AsyncExitStack() as stack:
         found = []
         for name in names:

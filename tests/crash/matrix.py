@@ -1,8 +1,9 @@
-"""The crash matrix: SIGKILL before and after everything that the daemon does that stays.
+"""The crash matrix: SIGKILL before and after every persistent effect of the daemon.
 
-First each scene of each life is lived once without a kill: that shows which points it comes to, and how
-often. Then run after run: the next point and side, a scene that comes there, and one of its times, by the
-seed. The daemon ends there, is started again on the same data, and everything promised is looked for.
+First each scene of each life runs once without a kill. This records which points it reaches, and
+how often. Each run then takes the next point and side of the plan. The seed selects a scene that
+reaches the point, and the visit. The daemon is killed there and restarted on the same data. Then
+all promises are checked.
 """
 
 import os
@@ -17,34 +18,34 @@ from pathlib import Path
 import msgspec
 import trio
 
-from daemon.datadir import alloc_dir
-from daemon.runner.drivers import claim
-from daemon.runner.taskdir import CLAIM
+from daemon.config.data_directory import alloc_dir
+from daemon.runner.core.task_dir import CLAIM
+from tests import claims
 from tests.crash import scenes
 from tests.crash.lives import LIVES, Life, open_lives
 from tests.crash.points import kind_of
 from tests.crash.tally import AFTER, SIDES
 from tests.crash.world import World
 
-_MOST_TIMES = 5  # at which of its visits to a point the daemon ends
-_MOST_TRIES = 3  # scenes in which one run tries to end it at its point
-_EVERY = 10  # one run in so many kills something else than the daemon
+_MOST_TIMES = 5  # visit to a point at which the daemon is killed
+_MOST_TRIES = 3  # scenes in which one run tries to kill at its point
+_EVERY = 10  # one run in this many kills a process other than the daemon
 _SHOWN = 4000  # characters of the log
 _SIDES = "before", "after"
 PREY = ("shim", "task", "shim, no daemon", "task, no daemon")
 
 
 class Way(msgspec.Struct, frozen=True):
-    """A scene, and to which sides of which points it comes."""
+    """A scene, with the sides of the points that it reaches."""
 
     life: str
     scene: str
-    seconds: float  # that it took
+    seconds: float  # duration
     visits: dict[str, tuple[int, int]]  # by point: before and after
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """Where the daemon is to end: at which of its visits to a side of a point, in which scene."""
+    """The place of a kill: a side of a point, the visit to it, and the scene."""
 
     way: Way
     point: str
@@ -53,14 +54,14 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One run: what was killed where, in which scene, and what of it was not as promised."""
+    """A run: its kill, its scene, and the broken promises."""
 
     number: int
     point: str
     side: int
     scene: str
     seconds: float
-    is_exact: bool  # whether it ended at that point; otherwise when the scene was over
+    is_exact: bool  # whether the kill happened at that point; otherwise when the scene was over
     broken: str = ""
 
     @property
@@ -69,7 +70,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Matrix:
-    """What the scenes come to, and the plan that follows from it and a seed."""
+    """The points that scenes reach, and the plan derived from them and a seed."""
 
     def __init__(self, ways: Iterable[Way], seed: int) -> None:
         self._seed = seed
@@ -83,15 +84,15 @@ class Matrix:
         random.Random(seed).shuffle(self.turns)  # repeatable, not secret
 
     def missed(self, points: Iterable[str]) -> list[str]:
-        """Return the points that no scene has come to."""
+        """Return the points that no scene reaches."""
         return [name for name in points if not any((name, side) in self._ways for side in SIDES)]
 
     def turns_of(self, kind: str) -> list[tuple[str, int]]:
-        """Return the sides of points of one kind, in the order of the plan."""
+        """Return the sides of points of one kind in the order of the plan."""
         return [turn for turn in self.turns if kind_of(turn[0]) == kind]
 
     async def run(self, lives: dict[str, Life], number: int) -> Row:
-        """Kill for this time. After a row that is broken, the life that it was in is to be left."""
+        """Execute one run. After a row with a broken promise, the caller must discard the life."""
         began = time.perf_counter()
         chance = random.Random(f"{self._seed}:{number}")
         if number % _EVERY == _EVERY - 1:
@@ -106,10 +107,10 @@ class Matrix:
         return msgspec.structs.replace(row, number=number, seconds=seconds)
 
     def choose(self, chance: random.Random, point: str, side: int) -> list[Kill]:
-        """Return a kill on a side of a point, and others for when its scene is over before."""
+        """Return a kill at a side of a point, with alternatives if its scene ends before."""
         ways, kills = [*self._ways[point, side]], []
         while ways and len(kills) < _MOST_TRIES:
-            # What takes long is done less often, where something else comes there as well.
+            # Prefer other scenes to slow ones if both reach the point.
             (way,) = chance.choices(ways, [1 / one.seconds for one in ways])
             ways.remove(way)
             times = chance.randint(1, min(way.visits[point][side], _MOST_TIMES))
@@ -118,7 +119,7 @@ class Matrix:
 
 
 async def carry_out(life: Life, kill: Kill) -> Row:
-    """Kill the daemon, and look for what was promised."""
+    """Kill the daemon, and check the promises."""
     tally, is_exact, broken = life.steward.tally, False, ""
     tally.arm(kill.point, kill.side, kill.times)
     try:
@@ -135,13 +136,13 @@ async def carry_out(life: Life, kill: Kill) -> Row:
 
 
 async def rehearse(lives: Iterable[Life]) -> list[Way]:
-    """Live through everything once, and see where it leads."""
+    """Execute every scene once, and record the reached points."""
     ways = []
 
     async def live(life: Life) -> None:
         await life.open()
         for scene in life.names:
-            ways.append(await way_of(life, scene))  # noqa: PERF401  # others do as well
+            ways.append(await way_of(life, scene))  # noqa: PERF401  # so do the others
 
     async with trio.open_nursery() as nursery:
         for life in lives:
@@ -150,7 +151,7 @@ async def rehearse(lives: Iterable[Life]) -> list[Way]:
 
 
 async def way_of(life: Life, scene: str) -> Way:
-    """Live through a scene, and see where it leads."""
+    """Execute a scene, and record the reached points."""
     tally, began = life.steward.tally, time.perf_counter()
     before = tally.counts()
     await life.play(scene)
@@ -164,7 +165,7 @@ async def way_of(life: Life, scene: str) -> Way:
 
 @asynccontextmanager
 async def begun(directory: Path, names: Iterable[str] = LIVES) -> AsyncIterator[dict[str, Life]]:
-    """Begin lives that have no scene behind them."""
+    """Start lives that have not executed a scene yet."""
     async with open_lives(directory, names) as lives:
         async with trio.open_nursery() as nursery:
             for life in lives:
@@ -173,24 +174,24 @@ async def begun(directory: Path, names: Iterable[str] = LIVES) -> AsyncIterator[
 
 
 def _told(what: str, life: Life, error: Exception) -> str:
-    """Say of a promise that is broken where the kill was, and what the daemon said."""
+    """Describe a broken promise: the place of the kill, and the daemon's output."""
     log = life.steward.log.read_text(errors="replace")[-_SHOWN:]
     return f"killed at {what}: {error!r}\n{log}"
 
 
 async def _until_fired(life: Life, scene: str) -> None:
-    """Live through a scene until the daemon ends, or the scene does."""
+    """Execute a scene until the daemon is killed or the scene ends."""
     try:
         await life.play(scene)
         if life.steward.is_running:
             await life.steward.get("/v1/agent/health")
-    except Exception:  # whatever a client makes of a daemon that is gone
+    except Exception:  # any error that a client raises when the daemon is gone
         if not life.steward.tally.has_fired:
             raise
 
 
 async def hunt(life: Life, chance: random.Random, prey: str) -> Row:
-    """Kill a process of a task, and look for what was promised."""
+    """Kill a process of a task, and check the promises."""
     broken = ""
     try:
         await _kill_processes(life.world, chance, prey)
@@ -201,7 +202,7 @@ async def hunt(life: Life, chance: random.Random, prey: str) -> Row:
 
 
 async def _kill_processes(world: World, chance: random.Random, prey: str) -> None:
-    """Kill the shim or the task of one allocation of several, perhaps while there is no daemon."""
+    """Kill the shim or the task of one of several allocations, in some runs without a daemon."""
     jobs = [f"prey-{number}" for number in range(3)]
     for name in jobs:
         await world.register(scenes.long(world, name))
@@ -223,9 +224,9 @@ async def _kill_processes(world: World, chance: random.Random, prey: str) -> Non
 
 
 def _shim(world: World, alloc_id: str) -> int:
-    return claim.read(f"{alloc_dir(world.steward.data_dir)}/{alloc_id}/{CLAIM}t.0").shim
+    return claims.read(f"{alloc_dir(world.steward.data_dir)}/{alloc_id}/{CLAIM}t.0").shim
 
 
 def hits(rows: Iterable[Row]) -> Counter[tuple[str, int]]:
-    """Return how often something was killed at each side of each point."""
+    """Return the number of kills at each side of each point."""
     return Counter((row.point, row.side) for row in rows if row.is_exact)

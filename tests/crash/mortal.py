@@ -1,4 +1,4 @@
-"""A daemon that may be killed at any of its points, and what becomes one (`launcher.py`)."""
+"""A daemon that can be killed at any of its points, started by the fork server (`launcher.py`)."""
 
 import array
 import json
@@ -13,20 +13,20 @@ from typing import Any, BinaryIO
 
 import trio
 
-from daemon.datadir import alloc_dir
+from daemon.config.data_directory import alloc_dir
 from daemon.launcher.client import LauncherGone
-from daemon.main import EXIT_FAILURE
+from daemon.process.main import EXIT_FAILURE
 from tests.crash.tally import Tally
 from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, _environ, environment
 
-ID_SIZE = 36  # characters of an allocation's name
+ID_SIZE = 36  # characters of an allocation ID
 _TALLY = "points"
-_ANSWER = 64  # bytes that an answer of the launcher has at most
+_ANSWER = 64  # maximum bytes of a launcher's response
 
 
 class Forked:
-    """A daemon that the launcher has become: as much of a process as is asked for here."""
+    """A daemon forked by the launcher, with the part of a process interface that tests need."""
 
     def __init__(self, pid: int, output: int, orders: trio.socket.SocketType) -> None:
         self.pid, self._orders = pid, orders
@@ -39,7 +39,7 @@ class Forked:
             signal.pidfd_send_signal(self._descriptor, number)
 
     async def wait(self) -> int:
-        """Return its exit status, or minus the signal that ended it."""
+        """Return its exit status, or the negated signal number."""
         if self._status is None:
             await trio.lowlevel.wait_readable(self._descriptor)
             os.close(self._descriptor)
@@ -49,7 +49,7 @@ class Forked:
 
 
 class Mortal(Steward):
-    """A daemon that may end at any of its points."""
+    """A daemon that can be killed at any of its points."""
 
     def __init__(
         self, directory: Path, config: tuple[str, ...], orders: trio.socket.SocketType
@@ -60,7 +60,7 @@ class Mortal(Steward):
         self.tally = Tally(directory / _TALLY)
         self._orders = orders
 
-    async def _run(self, words: list[str], log: BinaryIO) -> Any:
+    async def _run(self, words: list[str], log: BinaryIO, before: tuple[str, ...] = ()) -> Any:
         reading, writing = os.pipe()
         order = json.dumps({"words": words}).encode()
         rights = array.array("i", [writing, log.fileno()])
@@ -69,13 +69,13 @@ class Mortal(Steward):
         return Forked(json.loads(await self._orders.recv(_ANSWER)), reading, self._orders)
 
     async def start_with(self, flags: tuple[str, ...]) -> bool:
-        """Stop it, and start it with others; tell whether it has come to be ready."""
+        """Restart it with other arguments; return whether it became ready."""
         await self.stop()
         self.flags = flags
         return await self.start_or_die()
 
     async def start_or_die(self) -> bool:
-        """Start it, unless it has ended where it was to end; tell whether it has come to be ready."""
+        """Start it, unless it has died at its point; return whether it became ready."""
         if self.tally.has_fired:
             return False
         try:
@@ -88,7 +88,7 @@ class Mortal(Steward):
         return True
 
     def allocations_at_work(self) -> set[str]:
-        """Return the allocations that have a process of any kind."""
+        """Return the allocations that have at least one process."""
         mark = os.fsencode(alloc_dir(self.data_dir)) + b"/"
         found = set()
         for entry in Path("/proc").iterdir():
@@ -100,16 +100,16 @@ class Mortal(Steward):
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a daemon, or one that nobody has buried."""
+        """Return whether a daemon runs, or a dead one has not been reaped yet."""
         return self._process is not None
 
     async def bury(self) -> None:
-        """Take note of its death, which must be that of a crash."""
+        """Reap it, and check that it died by the kill."""
         assert self._process is not None
         with trio.fail_after(HAPPENS_WITHIN):
             status = await self._process.wait()
         log = self.log.read_text()[-5000:]
-        # The victim may have been its launcher: then it ends by itself, and says why.
+        # The kill may have hit its launcher. Then the daemon exits and logs the reason.
         is_left_alone = status == EXIT_FAILURE and str(LauncherGone()) in log
         assert status == -9 or is_left_alone, f"it ended by itself; its log:\n{log}"
         await self.kill()
@@ -119,7 +119,7 @@ class Mortal(Steward):
 async def open_launcher(
     directory: Path, variables: Mapping[str, str]
 ) -> AsyncIterator[trio.socket.SocketType]:
-    """Run what becomes daemons; yields where it takes orders."""
+    """Start the fork server; yield its socket for orders."""
     Tally(directory / _TALLY)
     ours, theirs = trio.socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     words = [

@@ -1,9 +1,9 @@
-"""Every place where the daemon does something that stays: the points before and after which it is killed.
+"""Crash points: every place where the daemon has a persistent effect.
 
-A point is found by reading the syntax trees, so none can be forgotten: each call of an effect in `daemon/`
-and `storage/`, named by its module, its function and what it calls. A write to the store is named by who
-asks for it; it is done when the one COMMIT is that carries it. `APART` says which are no business of a
-daemon at work, and why.
+The points are derived from the syntax trees, so none can be missed. A point is a call of an effect
+in `daemon/` and `storage/`. Its name consists of the module, the function and the callee. The
+caller names a write to the store; the write takes effect in the COMMIT that contains it. `APART`
+lists excluded calls with reasons.
 """
 
 import ast
@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("storage", "daemon")
 
-# What a call leaves behind, by the module or class that offers it. `open` counts where it may make a file.
+# Calls with persistent effects, by module or class. `open` counts if it can create a file.
 EFFECTS = {
     "os": frozenset(
         {
@@ -47,19 +47,21 @@ EFFECTS = {
     "Store": frozenset({"write"}),
     "Connection": frozenset({"backup", "executescript"}),
     "AsyncClient": frozenset({"stream"}),
-    "http": frozenset({"ask", "connect"}),
+    "http_client": frozenset({"ask", "connect"}),
 }
 SPAWNS = {"os.posix_spawn", "subprocess.run", "trio.run_process", "trio.lowlevel.open_process"}
 SIGNALS = {"os.kill", "os.killpg", "signal.pidfd_send_signal"}
-# What the same modules offer and what leaves nothing behind, or only in the process itself.
+# Calls of the same modules without an effect, or with an effect on the process only.
 HARMLESS = {
     "os": frozenset(
         {
             *(
+                "WIFSTOPPED",
                 "_exit",
                 "access",
                 "close",
                 "chdir",
+                "fchdir",
                 "closerange",
                 "dup2",
                 "fork",
@@ -83,6 +85,9 @@ HARMLESS = {
                 "setegid",
                 "seteuid",
                 "setgroups",
+                "setresgid",
+                "setresuid",
+                "nice",
                 "getgroups",
                 "getloadavg",
             ),
@@ -98,6 +103,7 @@ HARMLESS = {
                 "lstat",
             ),
             *(
+                "fchdir",
                 "major",
                 "memfd_create",
                 "minor",
@@ -120,56 +126,55 @@ HARMLESS = {
             *("waitpid", "waitstatus_to_exitcode", "walk"),
         }
     ),
-    "shutil": frozenset({"disk_usage", "get_terminal_size", "which"}),
+    "shutil": frozenset({"copyfileobj", "disk_usage", "get_terminal_size", "which"}),
     "subprocess": frozenset(),
     "signal": frozenset(
-        {"Signals", "getsignal", "set_wakeup_fd", "signal", "strsignal", "valid_signals"}
+        {"Signals", "alarm", "getsignal", "set_wakeup_fd", "signal", "strsignal", "valid_signals"}
     ),
 }
 APART = {
     "daemon/cli/": "the command line: a client, which keeps nothing that a daemon promised",
-    "daemon/installation.py": "`steward install`: run by hand before there is a daemon",
-    "daemon/moving.py": "once, before a store is open: tests/parts/test_moving.py ends it before each effect",
-    "daemon/main.py:_data_directory:shutil.rmtree": "a directory for one life, removed at its orderly end",
+    "daemon/process/installation.py": "`steward install`: run by hand before there is a daemon",
+    "daemon/admin/operator.py": "`operator snapshot`: by a client; the store's own copies are points",
+    "daemon/process/data_dir_migration.py": "once, before a store is open: tests/parts/test_moving.py ends it before each effect",
+    "daemon/process/startup.py:_data_directory:shutil.rmtree": "a directory for one life, removed at its orderly end",
     "daemon/acl/rootkey.py:KeyFile.finish": "`operator rekey`: tests/service/test_rekey.py",
-    "daemon/acl/seal.py:rekey": "`operator rekey`, in one commit: tests/service/test_rekey.py",
+    "daemon/acl/seal.py:replace_root_key": "`operator rekey`, in one commit: tests/service/test_rekey.py",
     "daemon/acl/task_tokens.py:TaskTokens.renew": "hours into the life of a task",
     "daemon/acl/task_tokens.py:TaskTokens.end": "the same: a token that another has taken the place of",
-    "daemon/acl/tokens.py:Tokens.issue": "only tokens that are not stored come here",
-    "daemon/acl/tokens.py:Tokens.revoke": "who signs out of a browser after a login there",
+    "daemon/acl/tokens.py:TokenStore.issue": "only tokens that are not stored come here",
+    "daemon/acl/tokens.py:TokenStore.revoke": "who signs out of a browser after a login there",
     "daemon/acl/audit.py:Audit.trim": "once an hour",
     "daemon/identity/issuer.py:Issuer._forget": "a signing key is forgotten weeks after another took its place",
-    "daemon/identity/rotation.py:Rotations._failed": "a rotation by the clock that the cloud refused",
+    "daemon/identity/client_secret_rotation.py:ClientSecretRotator._failed": "a rotation by the clock that the cloud refused",
+    "daemon/fences.py:Fences.save": "a fault of ours: tests/parts/test_fences.py",
     "daemon/evals/applier.py:fail": "an evaluation that failed by a fault of ours",
-    "daemon/evals/steering.py:unblock": "of more regions than one, and so refused",
-    "daemon/runner/artifacts/git.py": "repositories come whole or not at all, as archives do",
-    "daemon/runner/beneath.py:write_beneath:os.unlink": "takes back a file that could not be written",
-    "daemon/runner/drivers/cgroup.py:_aside": "where another program has handed its groups over",
-    "daemon/runner/drivers/cgroup.py:_send_kill": "kernels before 5.14, which end no group at once",
-    "daemon/runner/drivers/bounds.py:OldGroups._share_cores": "where a task can have cores for itself",
-    "daemon/runner/drivers/subtree.py": "machines whose controllers are of version 2",
+    "daemon/evals/deployment_actions.py:unblock": "of more regions than one, and so refused",
+    "daemon/runner/setup/artifacts/git.py": "repositories come whole or not at all, as archives do",
+    "daemon/runner/drivers/cgroup_v2.py:_aside": "where another program has handed its groups over",
+    "daemon/runner/drivers/cgroup_v1.py:CgroupV1._share_cores": "where a task can have cores for itself",
+    "daemon/runner/drivers/cgroup_v2_limits.py": "machines whose controllers are of version 2",
     "daemon/runner/drivers/podman/": "needs the service of containers: tests/parts/runner/test_podman.py",
-    "daemon/runner/taskdir.py:_unlock:os.chmod": "what even its owner may not remove; not as root",
-    "daemon/runner/taskdir.py:remove_tree:subprocess.run": "directories deeper than the library can go",
+    "daemon/launcher/alloc_removal.py:_unlock:os.chmod": "what even its owner may not remove; not as root",
     "storage/snapshot.py:restore": "`operator snapshot restore`: no daemon is at work",
-    "storage/mark.py:forget:Path.unlink": "the same",
+    "storage/wal_watermark.py:delete_watermark:Path.unlink": "the same",
     "storage/snapshot.py:_copy:Path.unlink": "takes back a snapshot that could not be written",
 }
 
 
 @cache
 def points() -> tuple[str, ...]:
-    """Return the names of all points, in order."""
+    """Return the names of all points in order."""
     return tuple(sorted(name for name in every() if not apart(name)))
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of effect that a point has."""
+    """Return the kind of a point's effect."""
     effect = name.rpartition(":")[2]
     owner = effect.rpartition(".")[0]
     if owner in ("Store", "Connection"):
         return "commit"
-    if owner in ("AsyncClient", "http"):
+    if owner in ("AsyncClient", "http_client"):
         return "network"
     if effect in SPAWNS:
         return "spawn"
@@ -177,12 +182,12 @@ def kind_of(name: str) -> str:
 
 
 def every() -> set[str]:
-    """Return the names of all calls with effects, also of those that are left alone."""
+    """Return the names of all calls with effects, including the excluded ones."""
     return {name for file in sources() for name in _Calls(file).found()}
 
 
 def apart(name: str) -> str:
-    """Return why a point is left alone; nothing when it is not."""
+    """Return why a point is excluded; empty if it is not."""
     return next((why for prefix, why in APART.items() if name.startswith(prefix)), "")
 
 
@@ -247,7 +252,7 @@ def _calls(
 
 
 def _owned(call: ast.Call) -> tuple[str, str]:
-    """Return the module that a call goes to, by its real name, and what is called."""
+    """Return the imported module that a call refers to, by its real name, and the callee."""
     if not isinstance(call.func, ast.Attribute):
         return "", ""
     owner = ast.unparse(call.func.value)
@@ -255,7 +260,7 @@ def _owned(call: ast.Call) -> tuple[str, str]:
 
 
 def _effect(call: ast.Call, function: ast.AST | None) -> str:
-    """Return the name of the effect that a call has, or nothing."""
+    """Return the name of a call's effect, or empty text."""
     owner, name = _owned(call)
     if owner in EFFECTS:
         is_effect = name in EFFECTS[owner] and not (owner == "os" and name == "open")
@@ -275,7 +280,10 @@ def _effect(call: ast.Call, function: ast.AST | None) -> str:
 
 
 def _is_of_a_path(call: ast.Call, owner: str, name: str) -> bool:
-    """Tell a path's method from others of the name: texts and records are replaced, rows are touched."""
+    """Return whether a call is a path's method.
+
+    Texts and records also have `replace`, and rows have `touch`.
+    """
     if name == "replace":
         return len(call.args) == 1 and not call.keywords and "structs" not in owner
     return name != "touch" or not call.args

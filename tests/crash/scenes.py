@@ -1,7 +1,7 @@
-"""What is done with a daemon so that it comes to its points: scenes of its jobs and nodes.
+"""Crash scenes for jobs and nodes, which drive the daemon to its points.
 
-A scene may be cut short anywhere and begin again: its names are fixed, and what a crash has left of an
-earlier time is in nobody's way. What is answered is noted as promised (`World.change`).
+A scene can be cut off anywhere and start again. Its names are fixed, and leftovers of an earlier,
+crashed run do not disturb it. Each response is recorded as a promise (`World.change`).
 """
 
 import base64
@@ -17,22 +17,22 @@ from tests.crash.world import World
 
 Scene = Callable[[World], Awaitable[None]]
 
-# What it leaves beside itself ends with it all the same.
+# The group's other processes also end.
 RUNS_ON = "sleep 700 & echo $NOMAD_ALLOC_ID $$ >> {starts}; exec sleep 600"
 ENDS = "echo $NOMAD_ALLOC_ID $$ >> {starts}; exit {code}"
 FAST = {"MinHealthyTime": 1, "HealthyDeadline": 60 * SECOND, "ProgressDeadline": 600 * SECOND}
-KEPT = 3_000_000  # bytes: what two files of a log may have, and a little more
+KEPT = 3_000_000  # bytes: slightly more than two log files
 HOOK_SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
 
 
 def long(world: World, job_id: str, **fields: Any) -> dict[str, Any]:
-    """Return a job that runs on; without deployments, unless it asks for them."""
+    """Return a long-running job, by default without deployments."""
     command = RUNS_ON.format(starts=world.starts.path)
     return job(job_id, "service", command, **{"Update": {"MaxParallel": 0}, **fields})
 
 
 def short(world: World, job_id: str, code: int = 0, **fields: Any) -> dict[str, Any]:
-    """Return a job that ends by itself."""
+    """Return a job that ends without a request."""
     return job(job_id, "batch", ENDS.format(starts=world.starts.path, code=code), **fields)
 
 
@@ -94,7 +94,7 @@ async def children(world: World) -> None:
 
 
 async def deployments(world: World) -> None:
-    """Steer deployments by hand, and let one go by itself."""
+    """Control deployments by hand, and let one proceed automatically."""
     update = {**FAST, "MaxParallel": 1, "Canary": 1}
     steps: dict[str, Any] = {
         "pause": {"Pause": True},
@@ -144,7 +144,7 @@ async def deployments(world: World) -> None:
 
 
 async def nodes(world: World) -> None:
-    """Take a node out of use and back, and look at it again."""
+    """Make a node ineligible and eligible, and re-evaluate it."""
     await world.register(long(world, "web"))
     await world.steward.allocations("web", "running", "complete")
     (node,) = await world.steward.get("/v1/nodes")
@@ -166,18 +166,18 @@ async def nodes(world: World) -> None:
 
 
 async def collection(world: World) -> None:
-    """Forget what is over."""
+    """Collect garbage."""
     failing = short(world, "failing", 3)
     task_of(failing)["Config"]["args"][1] = f"echo failed; {task_of(failing)['Config']['args'][1]}"
     await world.register(failing)
     await world.until_dead("failing")
     await world.change("PUT", "/v1/system/reconcile/summaries")
-    world.forget("/v1/job/")  # all that is dead goes
+    world.forget("/v1/job/")  # removes all terminal objects
     await world.change("PUT", "/v1/system/gc")
 
 
 async def files(world: World) -> None:
-    """Run a task with a template, artifacts, a payload, secrets in memory and full logs."""
+    """Run a task with a template, artifacts, a payload, in-memory secrets and full logs."""
     port = world.files_port
     definition = long(world, "files")
     task = task_of(definition)
@@ -227,7 +227,7 @@ async def files(world: World) -> None:
 
 
 async def others(world: World) -> None:
-    """Run a task as another user, which spoils its log, and hand its directory on to the next."""
+    """Run a task as another user, damage its log, and migrate its directory."""
     definition = long(world, "others")
     definition["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 10, "Sticky": True, "Migrate": True}
     task = task_of(definition)
@@ -255,7 +255,7 @@ async def others(world: World) -> None:
 
 
 def _another_runs(shown: list[dict[str, Any]], *, before: str) -> bool:
-    """Tell whether what is wanted runs, is not what ran before, and all else is over."""
+    """Return whether the desired allocations run, are new, and all others are terminal."""
     states = [(one["DesiredStatus"] == "run", one["ClientStatus"]) for one in shown]
     is_new = any(one["ID"] != before and one["ClientStatus"] == "running" for one in shown)
     return is_new and all(
@@ -264,7 +264,7 @@ def _another_runs(shown: list[dict[str, Any]], *, before: str) -> bool:
 
 
 async def logs(world: World) -> None:
-    """Let a log grow beyond what is kept of it."""
+    """Let a log grow beyond its limits."""
     fill = "head -c 6000000 /dev/zero | tr '\\0' x"
     wait = "touch $NOMAD_ALLOC_DIR/full; until [ -e $NOMAD_ALLOC_DIR/more ]; do sleep 0.1; done"
     definition = job(
@@ -300,7 +300,7 @@ async def isolated(world: World) -> None:
 
 
 async def services(world: World) -> None:
-    """Register a service with checks, and take it away by hand."""
+    """Register a service with checks, and delete it by hand."""
     definition = long(world, "served")
     check = {"Interval": SECOND, "Timeout": SECOND, "PortLabel": str(world.files_port)}
     definition["TaskGroups"][0]["Services"] = [
@@ -325,7 +325,7 @@ async def services(world: World) -> None:
 
 
 async def notifications(world: World) -> None:
-    """Tell of a failure, in both ways."""
+    """Send failure notifications through both channels."""
     await world.change("POST", "/v1/var/steward/notify", {"Items": {"secret": HOOK_SECRET}})
     for name, meta in (
         ("hooked", {"steward_notify_webhook": world.receiver.url}),

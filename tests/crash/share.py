@@ -1,6 +1,6 @@
-"""A share of the crash matrix, which every run of the tests makes; `bench/crash_matrix.py` makes all of it.
+"""A sample of the crash matrix for every test run; `bench/crash_matrix.py` runs all of it.
 
-The tests are in several files, which those that run them side by side hand out whole.
+The tests are in several files, because parallel test runners distribute whole files.
 """
 
 import random
@@ -14,7 +14,7 @@ SEED = 20261122
 
 
 async def kill_at(directory: Path, scenes: Iterable[str], **kinds: int) -> list[Row]:
-    """Live through scenes, then be killed in them at so many points of each kind."""
+    """Execute scenes and kill the daemon at this many points of each kind."""
     chance = random.Random(SEED)  # repeatable, not secret
     async with open_lives(directory, ["main"]) as (life,):
         await life.open()
@@ -29,3 +29,13 @@ async def hunts(directory: Path, prey: Iterable[str]) -> list[Row]:
     async with open_lives(directory, ["main"]) as (life,):
         await life.open()
         return [await hunt(life, chance, one) for one in prey]
+
+
+async def kill_launcher(directory: Path, scenes: Iterable[str], count: int) -> list[Row]:
+    """Kill the launcher at this many of its points; this stops the daemon, and both restart."""
+    chance = random.Random(SEED)  # repeatable, not secret
+    async with open_lives(directory, ["main"]) as (life,):
+        await life.open()
+        matrix = Matrix([await way_of(life, scene) for scene in scenes], SEED)
+        turns = [turn for turn in matrix.turns if turn[0].startswith("daemon/launcher/")]
+        return [await carry_out(life, matrix.choose(chance, *turn)[0]) for turn in turns[:count]]

@@ -1,4 +1,4 @@
-"""How often a daemon came to each of its points, and at which it is to end: known across its end."""
+"""Counters of the daemon's visits to its points, and the next kill; they survive the daemon."""
 
 import mmap
 import struct
@@ -7,12 +7,12 @@ from pathlib import Path
 from tests.crash.points import points
 
 BEFORE, AFTER = SIDES = 0, 1
-_HEAD = struct.Struct("iii")  # the point, the side, how many times still; a point of -1: none
+_HEAD = struct.Struct("iii")  # the point, the side, and the remaining visits; a point of -1: none
 _ONE = struct.Struct("I")
 
 
 class Tally:
-    """The file of counters, as both sides see it."""
+    """The file of counters, shared by the test and the daemon."""
 
     def __init__(self, path: Path) -> None:
         self.names = _names(path.with_suffix(".names"))
@@ -24,29 +24,29 @@ class Tally:
             self._memory = mmap.mmap(file.fileno(), size)
 
     def arm(self, name: str, side: int, times: int = 1) -> None:
-        """Have the daemon end when it comes to a side of a point for this many times more."""
+        """Schedule a kill after this many further visits to a side of a point."""
         _HEAD.pack_into(self._memory, 0, self._number[name], side, times)
 
     def disarm(self) -> None:
-        """Have nothing happen."""
+        """Cancel the scheduled kill."""
         _HEAD.pack_into(self._memory, 0, -1, 0, 0)
 
     @property
     def has_fired(self) -> bool:
-        """Tell whether the daemon has come to where it was to end."""
+        """Return whether the daemon has reached the scheduled kill."""
         armed, _, times = _HEAD.unpack_from(self._memory, 0)
         return bool(armed >= 0 and times <= 0)
 
     def counts(self) -> dict[tuple[str, int], int]:
-        """Return how often each side of each point was reached."""
+        """Return the visits to each side of each point."""
         return {(name, side): self.hits(name, side) for name in self.names for side in SIDES}
 
     def hits(self, name: str, side: int) -> int:
-        """Return how often a side of a point was reached."""
+        """Return the visits to a side of a point."""
         return int(_ONE.unpack_from(self._memory, self._place(self._number[name], side))[0])
 
     def note(self, name: str, side: int) -> bool:
-        """Count a side of a point as reached; tell whether it ends here."""
+        """Count a visit to a side of a point; return whether the process dies here."""
         number = self._number.get(name)
         if number is None:
             return False
@@ -64,7 +64,7 @@ class Tally:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """Return the names of all points: found once, and then known to all who share the file."""
+    """Return the names of all points, computed once and shared with all users of the file."""
     if not path.exists():
         path.write_text("\n".join(points()))
     return tuple(path.read_text().split("\n"))

@@ -1,4 +1,4 @@
-"""SIGKILL under load, at seeded random points (`rounds.py`): the third part of the rounds."""
+"""SIGKILL under load, at random points (`rounds.py`): third part of the rounds."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What runs is told by more than the number of a process."""
+"""Task identification uses more than the pid."""
 
 import os
 import subprocess
@@ -7,12 +7,20 @@ from pathlib import Path
 from tests.crash.ledger import Starts
 
 
+def is_sleeping(process: Path) -> bool:
+    name = (process / "comm").read_text()
+    return name == "sleep\n" and bool((process / "environ").read_bytes())
+
+
 def test_a_process_that_got_the_number_of_a_task_is_not_the_task(tmp_path: Path) -> None:
     starts = Starts(tmp_path)
     environment = {**os.environ, "NOMAD_ALLOC_ID": "mine"}
     with subprocess.Popen(["/bin/sleep", "600"], env=environment) as task:
         try:
             starts.path.write_text(f"mine {task.pid}\nanother {task.pid}\n")
+            process = Path("/proc", str(task.pid))
+            while not is_sleeping(process):  # the process name is set shortly after the fork
+                os.sched_yield()
             assert starts.alive() == {"mine"}
         finally:
             task.kill()

@@ -1,4 +1,4 @@
-"""Kills at what a task needs: its processes, their signals, its files (`share.py`)."""
+"""Kills at effects of task setup: processes, signals and files (`share.py`)."""
 
 from pathlib import Path
 

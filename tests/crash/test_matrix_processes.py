@@ -1,4 +1,4 @@
-"""Kills of what the daemon has started: shims and tasks, while it lives and while it does not (`share.py`)."""
+"""Kills of shims and tasks, with and without a running daemon (`share.py`)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Kills at what is written and asked: commits, and the cloud (`share.py`)."""
+"""Kills at commits and at requests to the cloud (`share.py`)."""
 
 from pathlib import Path
 

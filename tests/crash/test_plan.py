@@ -1,4 +1,4 @@
-"""The plan of the crash matrix, and what is made of its runs."""
+"""The plan of the crash matrix, and the evaluation of its runs."""
 
 import argparse
 import random

@@ -1,4 +1,4 @@
-"""Nothing that the daemon does and that stays is done where no crash was tried."""
+"""Every persistent effect of the daemon is a crash point."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.crash.wrappers import Wrappers
 
 
 class Killed(BaseException):
-    """What takes the place of the end of the process."""
+    """Replacement for the end of the process."""
 
 
 def kill() -> None:
@@ -63,7 +63,7 @@ def test_it_ends_before_or_after_at_the_wanted_time(
 ) -> None:
     from storage.store import lock
 
-    monkeypatch.setattr(os, "pwrite", os.pwrite)  # so that the wrapper goes with the test
+    monkeypatch.setattr(os, "pwrite", os.pwrite)  # so that the wrapper is removed with the test
     Wrappers(tally, kill).plain(os, "pwrite", "os.pwrite")
     point = "storage/store.py:lock:os.pwrite"
     tally.arm(point, AFTER, 2)
@@ -74,3 +74,8 @@ def test_it_ends_before_or_after_at_the_wanted_time(
     assert tally.has_fired
     assert (tally.hits(point, BEFORE), tally.hits(point, AFTER)) == (2, 2)
     assert (tmp_path / "steward.lock").read_text() != ""
+
+
+def test_each_module_with_effects_is_called_under_the_name_that_is_searched_for() -> None:
+    found = {name.rpartition(":")[2].rpartition(".")[0] for name in points.every()}
+    assert points.EFFECTS.keys() - found == set()

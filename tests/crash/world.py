@@ -1,4 +1,4 @@
-"""A daemon that is killed at its points, those around it, and what it has promised."""
+"""A daemon that is killed at its points, its environment and its promises."""
 
 import grp
 import io
@@ -16,13 +16,11 @@ import httpx
 import msgspec
 import trio
 
-from daemon.datadir import alloc_dir, store_dir
-from daemon.runner import rotation
-from daemon.runner.logs import TaskLog
+from daemon.config.data_directory import alloc_dir, store_dir
+from daemon.runner.logs import rotation
 from storage.check import check
 from storage.queries import cluster_runs
-from storage.readers import Snapshot, connect
-from storage.records.task import LogConfig
+from storage.read_pool import ReadSnapshot, connect
 from storage.store import FILE_NAME
 from tests.crash.ledger import Starts
 from tests.crash.mortal import ID_SIZE, Mortal, open_launcher
@@ -32,6 +30,7 @@ from tests.fakes.slurm.world import FakeSlurm
 from tests.patience import HAPPENS_WITHIN
 from tests.service.slurm.cluster import free_ports
 from tests.service.slurm.jobs import POOL
+from tests.tasklogs import log_of, path_of
 from tests.wire.login import CLIENT_ID, CLIENT_SECRET, RESOURCE, URLS, cloud
 
 CLOUD_NAMES = {
@@ -48,9 +47,9 @@ _GONE = 404
 
 
 class World:
-    """One daemon on one directory through many deaths, and who is around it."""
+    """One daemon on one directory through many kills, and its environment."""
 
-    without_pool: tuple[str, ...]  # its flags when its pool has left the settings
+    without_pool: tuple[str, ...]  # its arguments without the pool
 
     def __init__(
         self, steward: Mortal, cloud_url: str, receiver: Receiver, files_port: int
@@ -60,13 +59,13 @@ class World:
         self.starts = Starts(steward.directory)
         self.shared = str(steward.directory / "shared")
         self.is_root = os.geteuid() == 0
-        self._facts: dict[str, Any] = {}  # a path, and what is to be found there; None: nothing
+        self._facts: dict[str, Any] = {}  # a path and its expected contents; None: nothing
         self._tokens: set[str] = set()
         self._again: Counter[str] = Counter()
         self._stopped: dict[str, bool] = {}
         self._number = 0
 
-    # ---- what is done, and what is promised with it ---------------------------------------------
+    # --- operations and their promises ---
 
     async def change(
         self,
@@ -79,9 +78,9 @@ class World:
         headers: Any = None,
         **query: object,
     ) -> Any:
-        """Change something; from the answer on it is promised that `at` shows this."""
+        """Send a change. From the response on, `at` must show this."""
         if at:
-            self._facts.pop(at, None)  # until it is answered either may be so
+            self._facts.pop(at, None)  # before the response, both states are valid
         answer = await self.steward._http.request(
             method,
             f"{self.steward.address}{path}",
@@ -95,7 +94,7 @@ class World:
         return answer.json() if answer.content else None
 
     async def register(self, definition: dict[str, Any], **shows: Any) -> None:
-        """Register a job, which is then there as given."""
+        """Register a job, and promise its definition."""
         at = f"/v1/job/{definition['ID']}"
         await self.change(
             "POST",
@@ -106,28 +105,28 @@ class World:
         )
 
     async def stop(self, job_id: str, *, purge: bool = False) -> None:
-        """Stop a job, or remove it."""
+        """Stop or purge a job."""
         at = f"/v1/job/{job_id}"
         query = {"purge": "true"} if purge else {}
         await self.change("DELETE", at, at=at, shows=None if purge else {"Stop": True}, **query)
 
     def promise(self, at: str, shows: Any) -> None:
-        """Note what an answer says that there is."""
+        """Record an object from a response as a promise."""
         self._facts[at] = shows
 
     def promise_token(self, secret: str) -> None:
-        """Note a token that must be known."""
+        """Record a token that must remain valid."""
         self._tokens.add(secret)
 
     def forget_tokens(self) -> None:
         self._tokens.clear()
 
     def forget(self, prefix: str) -> None:
-        """Expect nothing any more of what is below a path."""
+        """Drop the promises below a path."""
         self._facts = {at: shows for at, shows in self._facts.items() if not at.startswith(prefix)}
 
     def starts_again(self, alloc_id: str) -> None:
-        """Note that the task of an allocation may start once more."""
+        """Record that the task of an allocation may start again."""
         self._again[alloc_id] += 1
 
     def fresh(self, stem: str) -> str:
@@ -144,7 +143,7 @@ class World:
         )
 
     async def mint(self) -> str:
-        """Return a token of the cloud for one of its machines."""
+        """Return a cloud token for one of its virtual machines."""
         async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
             answer = await client.post(
                 f"{self.cloud_url}/_control/mint",
@@ -153,7 +152,7 @@ class World:
         return str(answer.json()["access_token"])
 
     async def spoil(self, service: str, path: str) -> None:
-        """Have a service of the cloud refuse what ends so; without names, nothing any more."""
+        """Make the cloud fail requests whose path ends like this; without names, none."""
         at = f"{self.cloud_url}/_control/faults"
         async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
             if not service:
@@ -165,17 +164,17 @@ class World:
             )
 
     def may_go_on(self, alloc_id: str) -> None:
-        """Let a task go on that waits for this."""
+        """Let a waiting task continue."""
         (alloc_dir(self.steward.data_dir) / alloc_id / "alloc" / "more").touch()
 
     def spoil_log(self, alloc_id: str) -> None:
-        """Put something else in the place of a log, as a task can."""
+        """Replace a log by another kind of file, as a task can."""
         log = alloc_dir(self.steward.data_dir) / alloc_id / "alloc" / "logs" / "t.stderr.0"
         log.unlink()
         os.mkfifo(log)
 
     async def until_checked(self, alloc_id: str, number: int) -> None:
-        """Return when so many checks of an allocation have succeeded."""
+        """Wait until this many checks of an allocation have succeeded."""
         with trio.fail_after(HAPPENS_WITHIN):
             while True:
                 shown = await self.steward.get(f"/v1/client/allocation/{alloc_id}/checks")
@@ -184,59 +183,59 @@ class World:
                 await self.moment()
 
     async def until_dead(self, prefix: str) -> None:
-        """Return when every job whose name begins so is over."""
+        """Wait until every job with this prefix is dead."""
         await self.steward.until(
             "/v1/jobs", lambda shown: all(one["Status"] == "dead" for one in shown), prefix=prefix
         )
 
     async def until_trimmed(self, alloc_id: str, most: int) -> None:
-        """Return when the log of a task takes no more than this, and is held still by nobody."""
-        log = TaskLog(f"{alloc_dir(self.steward.data_dir)}/{alloc_id}", "t", "stdout", LogConfig())
+        """Wait until a task's log uses at most this disk space, and no process holds it open."""
+        log = log_of(self.steward.data_dir, alloc_id, "t", "stdout")
         with trio.fail_after(HAPPENS_WITHIN):
-            while _room(log.path) > most:
+            while _room(path_of(log)) > most:
                 await self.moment()
         await self.until_gone(rotation._mark(log))
 
     async def until_there(self, alloc_id: str, name: str) -> None:
-        """Return when a task has made a file in what its allocation shares."""
+        """Wait until a task has created a file in its allocation's shared directory."""
         path = alloc_dir(self.steward.data_dir) / alloc_id / "alloc" / name
         with trio.fail_after(HAPPENS_WITHIN):
             while not path.exists():
                 await self.moment()
 
     async def until_gone(self, *paths: Path) -> None:
-        """Return when none of these files is there."""
+        """Wait until none of these files exists."""
         with trio.fail_after(HAPPENS_WITHIN):
             while any(one.exists() for one in paths):
                 await self.moment()
 
     async def until_pool(self) -> None:
-        """Return when the cluster takes tasks."""
+        """Wait until the cluster accepts tasks."""
         await self.steward.until(
             f"/v1/node/pool/{POOL}/nodes",
             lambda shown: [one["Status"] for one in shown] == ["ready"],
         )
 
     async def until_forgotten(self, alloc_id: str) -> None:
-        """Return when the store has nothing of what an allocation had in the cluster."""
+        """Wait until the store has no cluster data of an allocation."""
         with (
             trio.fail_after(HAPPENS_WITHIN),
             closing(
                 connect(store_dir(self.steward.data_dir) / FILE_NAME, read_only=True)
             ) as connection,
         ):
-            while cluster_runs.of_allocation(Snapshot(connection), alloc_id):
+            while cluster_runs.of_allocation(ReadSnapshot(connection), alloc_id):
                 await self.moment()
 
     async def until_started(self, alloc_id: str) -> int:
-        """Return the process of a task, when it has written that down."""
+        """Wait until a task has recorded its process, and return the pid."""
         with trio.fail_after(HAPPENS_WITHIN):
             while alloc_id not in self.starts.pids():
                 await self.moment()
         return self.starts.pids()[alloc_id]
 
     async def until_audited(self, status: int) -> None:
-        """Return when the newest entry of the audit is of this status."""
+        """Wait until the newest audit entry has this status."""
         with trio.fail_after(HAPPENS_WITHIN):
             while True:
                 shown = await self.steward.get("/v1/operator/audit", status=status)
@@ -245,19 +244,19 @@ class World:
                 await self.moment()
 
     async def moment(self) -> None:
-        """Return a little later: the daemon itself waits for what does not come."""
+        """Return after a short time, because the absence of an event cannot be awaited."""
         await self.steward.get("/v1/jobs", index=10**9, wait="50ms")
 
     async def settled(self) -> None:
-        """Return when what was begun has come to rest, as far as it can be seen."""
+        """Return when all visible pending work is done."""
         await self._until_evaluated()
         await self._at_rest()
         await self.moment()
 
-    # ---- after a crash --------------------------------------------------------------------------
+    # --- after a crash ---
 
     async def examine(self) -> None:
-        """Raise `AssertionError` unless everything promised is so, and nothing else runs."""
+        """Raise `AssertionError` unless every promise is kept and no other task runs."""
         await self._until_evaluated()
         for at, shows in self._facts.items():
             answer = await self.steward.request("GET", at)
@@ -286,14 +285,14 @@ class World:
         )
 
     async def _at_rest(self) -> set[str]:
-        """Return the allocations that run, when each has come to where it is to stay."""
+        """Return the running allocations when all allocations are in a final state."""
         shown = await self.steward.until(
             "/v1/allocations", lambda shown: all(map(_has_settled, shown)), namespace="*"
         )
         return {one["ID"] for one in shown if one["ClientStatus"] == "running"}
 
     async def _orphans(self, wanted: set[str]) -> dict[str, set[str]]:
-        """Return the allocations of which there is more than there is to be, or less."""
+        """Return the allocations with more or fewer processes than expected."""
         directory = alloc_dir(self.steward.data_dir)
         shown = await self.steward.get("/v1/allocations", namespace="*")
         lying = {one for one in _listed(directory) if len(one) == ID_SIZE}
@@ -308,7 +307,7 @@ class World:
         return {kind: which for kind, which in found.items() if which}
 
     async def clear(self) -> None:
-        """Remove every job and open every node, so that the next scene begins as the first did."""
+        """Purge every job and make every node eligible, as before the first scene."""
         self.forget("/v1/job/")
         for one in await self.steward.get("/v1/nodes"):
             if one["Drain"] or one["SchedulingEligibility"] != "eligible":
@@ -320,8 +319,8 @@ class World:
         await self.steward.until("/v1/jobs", lambda shown: not shown)
 
 
-def _room(path: str) -> int:
-    """Return how many bytes a file takes on its disk."""
+def _room(path: Path) -> int:
+    """Return the disk usage of a file in bytes."""
     return os.stat(path).st_blocks * 512
 
 
@@ -336,7 +335,7 @@ def _has_settled(one: dict[str, Any]) -> bool:
 
 
 def _holds(found: Any, shows: Any) -> bool:
-    """Tell whether all that is to be shown is found."""
+    """Return whether the response contains all expected values."""
     if isinstance(shows, dict):
         return isinstance(found, dict) and all(
             name in found and _holds(found[name], value) for name, value in shows.items()
@@ -348,10 +347,10 @@ def _holds(found: Any, shows: Any) -> bool:
 async def open_world(
     directory: Path, slurm: FakeSlurm | None = None, **variables: str
 ) -> AsyncIterator[World]:
-    """Make a world, with its daemon not yet begun; whatever it leaves behind ends with it."""
+    """Create a world with a daemon that is not started; remove all leftovers at the end."""
     _share(directory / "shared")
     with cloud() as cloud_url:
-        # Not of those that connections get: somebody else's could have it while there is no daemon.
+        # Not an ephemeral port: another process could take one while the daemon is down.
         own, cloud_port, pool_port = map(str, free_ports(random.Random(os.urandom(8)), 3))
         config = directory / "steward.toml"
         urls = "\n".join(f'cloud_{name}_url = "{cloud_url}"' for name in URLS)
@@ -391,7 +390,7 @@ async def open_world(
 
 
 def _pool(directory: Path, port: str) -> str:
-    """Return settings with a pool; hosts reach the daemon at a port that stays."""
+    """Return settings with a pool; hosts reach the daemon at a fixed port."""
     hosts = directory / "hosts"
     hosts.mkdir(mode=0o755)
     return (
@@ -401,7 +400,7 @@ def _pool(directory: Path, port: str) -> str:
 
 
 def _share(shared: Path) -> None:
-    """Make what artifacts are fetched from."""
+    """Create the directory of artifacts."""
     (shared / "tree" / "deep").mkdir(parents=True)
     (shared / "tree" / "deep" / "file").write_text("x")
     (shared / "tree" / "link").symlink_to("deep/file")

@@ -1,7 +1,7 @@
-"""The calls that have effects, put into wrappers that may kill the process before or after.
+"""Wrappers around calls with effects, which can kill the process before or after the call.
 
-Nothing of the product knows of this: what is wrapped is the interpreter's, and a call is named by the first
-line of ours on the way to it.
+The product does not know of them. They wrap functions of the interpreter. A call belongs to the
+first line of Steward in its stack.
 """
 
 import os
@@ -26,7 +26,7 @@ _OURS = (f"{ROOT}/daemon/", f"{ROOT}/storage/")
 
 
 class Wrappers:
-    """Puts every effect into a wrapper, and knows the way from a call to its point."""
+    """Installs a wrapper for every effect, and finds the point of a call by its stack."""
 
     def __init__(self, tally: Tally, kill: Callable[[], object]) -> None:
         self._tally, self._kill = tally, kill
@@ -38,7 +38,7 @@ class Wrappers:
 
     @contextmanager
     def passing(self, effect: str) -> Iterator[None]:
-        """Pass a point: what an effect is made of inside the interpreter is no point of its own."""
+        """Pass a point. Nested effects inside the interpreter are not separate points."""
         name = "" if self._within.get() else f"{_who_asks()}:{effect}"
         if not name:
             yield
@@ -47,7 +47,7 @@ class Wrappers:
         try:
             self.come_to(name, BEFORE)
             yield
-        finally:  # also where it fails, as the kill of what has ended already does
+        finally:  # also after an error, such as killing an ended process
             self.come_to(name, AFTER)
             self._within.reset(token)
 
@@ -62,7 +62,7 @@ class Wrappers:
         setattr(owner, name, wrapper)
 
     def later(self, owner: object, name: str, effect: str) -> None:
-        """Wrap a function that is awaited."""
+        """Wrap a coroutine function."""
         inner: Callable[..., Awaitable[Any]] = getattr(owner, name)
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ class Wrappers:
         setattr(owner, name, wrapper)
 
     def talk(self, owner: object, name: str, effect: str) -> None:
-        """Wrap a conversation: before the question, and when the answer begins."""
+        """Wrap an exchange: before the request, and at the start of the response."""
         inner = getattr(owner, name)
 
         @asynccontextmanager
@@ -90,7 +90,7 @@ class Wrappers:
         )
 
     def everything(self) -> None:
-        """Wrap all that `points.EFFECTS` names."""
+        """Wrap all calls that `points.EFFECTS` names."""
         for owner in (os, shutil, subprocess, signal):
             for name in EFFECTS[owner.__name__]:
                 self.plain(owner, name, f"{owner.__name__}.{name}")
@@ -100,16 +100,16 @@ class Wrappers:
         import httpx
         import trio
 
-        from daemon.runner import http
+        from daemon.net import http_client
 
         self.later(trio, "run_process", "trio.run_process")
         self.later(trio.lowlevel, "open_process", "trio.lowlevel.open_process")
-        self.later(http, "connect", "http.connect")
-        self.talk(http, "ask", "http.ask")
+        self.later(http_client, "connect", "http_client.connect")
+        self.talk(http_client, "ask", "http_client.ask")
         self.talk(httpx.AsyncClient, "stream", "AsyncClient.stream")
 
     def _commits(self) -> None:
-        """Wrap what writes to a store: a commit is a point of each that asked for something in it."""
+        """Wrap writes to a store: a commit is a point of each caller with a write in it."""
         carried: list[str] = []
         self._connections(carried)
         self._writes(carried)
@@ -145,15 +145,15 @@ class Wrappers:
         asking: ContextVar[str] = ContextVar("asking", default="")
         write, pending, commit = Store.write, writer._Pending.__init__, writer.Writer._commit
 
-        async def named(name: str, store: Store, work: Any) -> Any:
+        async def named(name: str, store: Store, work: Any, **named: Any) -> Any:
             token = asking.set(name)
             try:
-                return await write(store, work)
+                return await write(store, work, **named)
             finally:
                 asking.reset(token)
 
-        def noted(one: Any, work: Any) -> None:
-            pending(one, work)
+        def noted(one: Any, work: Any, **named: Any) -> None:
+            pending(one, work, **named)
             one.point = asking.get()
 
         async def counted(self: Any, batch: list[Any]) -> None:
@@ -164,13 +164,15 @@ class Wrappers:
             finally:
                 carried.clear()
 
-        Store.write = lambda store, work: named(f"{_who_asks()}:Store.write", store, work)
+        Store.write = lambda store, work, **fields: named(
+            f"{_who_asks()}:Store.write", store, work, **fields
+        )
         writer._Pending.__init__ = noted
         writer.Writer._commit = counted
 
 
 def _who_asks() -> str:
-    """Return the module and the function of ours that the call comes from."""
+    """Return Steward's module and function from which the call comes."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -181,7 +183,7 @@ def _who_asks() -> str:
 
 
 def _plain(qualname: str) -> str:
-    """Return the name of a function, also from within a lambda or a comprehension of it."""
+    """Return the name of a function, also for a lambda or a comprehension inside it."""
     parts = qualname.split(".")
     while parts[-1] in (
         "<lambda>",

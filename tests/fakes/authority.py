@@ -1,4 +1,4 @@
-"""An authority of one's own: certificates for tests, which strict checks accept."""
+"""A private certificate authority whose certificates pass strict checks."""
 
 import datetime
 import ssl
@@ -23,7 +23,7 @@ _USES = (
 
 
 class Authority:
-    """Makes certificates that strict checks accept, as Python's own are from 3.13 on."""
+    """Issues certificates that pass strict checks, such as those of Python since 3.13."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -78,7 +78,7 @@ class Authority:
         return certificate, private
 
     def revoke(self, *certificates: Path) -> None:
-        """Put a list of revocations with these behind the certificate of the authority."""
+        """Append a revocation list with these certificates to the authority's certificate."""
         now = datetime.datetime.now(datetime.UTC)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         revoked = x509.CertificateRevocationListBuilder(

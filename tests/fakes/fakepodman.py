@@ -1,9 +1,9 @@
-"""A podman of our own on a Unix socket: the REST calls that its documentation has, and no others.
+"""A fake podman on a Unix socket, with exactly the REST calls of podman's documentation.
 
-It is strict: an unknown path, query, field or type is answered with 400 and remembered in `faults`.
-Containers are processes of this machine, without any walls, whose directories are where the mounts
-say; what they print goes into the file that `log_configuration` names, line by line as podman's own
-watcher writes it.
+The fake is strict: an unknown path, query, field or type gets status 400 and an entry in `faults`.
+Containers are processes of the host without a sandbox; mounts are visible at environment variables.
+Their output goes line by line to the file in `log_configuration`, in the format of podman's
+monitor.
 """
 
 import os
@@ -23,7 +23,7 @@ import trio
 VERSION = "4.3.1"
 ROOT = "/v4.0.0/libpod"
 STAMP = b"2026-11-22T08:00:00.000000000+00:00"
-# Fields of a container to be made (SpecGenerator), with their types.
+# Fields of a container to create (SpecGenerator), with their types.
 SPEC: dict[str, type] = {
     "name": str,
     "image": str,
@@ -99,7 +99,7 @@ class Container:
 
 
 class FakePodman:
-    """The service. `images` are there, `shelf` is what can be pulled."""
+    """The service. `images` are local, and `shelf` holds images to pull."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -114,7 +114,7 @@ class FakePodman:
         self.faults: list[str] = []
         self.sizes: list[tuple[str, str]] = []
 
-    # ---- one connection ---------------------------------------------------------------------------
+    # --- connections ---
 
     async def serve(self, stream: trio.SocketStream) -> None:
         async with stream:
@@ -141,7 +141,7 @@ class FakePodman:
                     self.faults.append(str(error))
                 status = error.status
                 answer = {"cause": "", "message": str(error), "response": status}
-            with suppress(trio.BrokenResourceError):  # who asked has gone
+            with suppress(trio.BrokenResourceError):  # the client has disconnected
                 await stream.send_all(_packed(protocol, status, answer))
 
     async def _answer(self, request: h11.Request, body: bytes) -> tuple[int, Any]:
@@ -180,7 +180,7 @@ class FakePodman:
             ("POST", r"/exec/(\w+)/resize", {"h", "w"}, self._resize),
         ]
 
-    # ---- the calls ----------------------------------------------------------------------------------
+    # --- calls ---
 
     async def _info(self, **_: Any) -> tuple[int, Any]:
         host = {
@@ -305,7 +305,7 @@ class FakePodman:
         said = {"ContainerID": one.id, "CPUNano": 7000, "CPUSystemNano": 2000, "MemUsage": 4096}
         return 200, {"Error": None, "Stats": [said]}
 
-    # ---- commands inside ------------------------------------------------------------------------------
+    # --- exec sessions ---
 
     async def _prepare(self, name: str, *, body: Any, **_: Any) -> tuple[int, Any]:
         one = self._find(name)
@@ -377,7 +377,7 @@ class FakePodman:
                     outputs.start_soon(send, process.stdout, 1)
                     outputs.start_soon(send, process.stderr, 2)
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass  # who asked has gone: podman lets the command go on
+                pass  # the client has disconnected: podman keeps the command running
             code = await process.wait()
             self.codes[name] = code if code >= 0 else 128 - code
             nursery.cancel_scope.cancel()
@@ -396,7 +396,7 @@ def _appended(path: str) -> Any:
 
 
 async def _end(process: trio.Process) -> None:
-    """End a process with all that it has started, and close what is open of it."""
+    """Kill a process with its descendants, and close its open files."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
@@ -416,7 +416,7 @@ async def _pump(source: trio.abc.ReceiveStream, kind: bytes, file: Any) -> None:
 
 
 def _places(spec: dict[str, Any]) -> dict[str, str]:
-    """Return the mounts as variables: a process without walls finds its directories by them."""
+    """Return the mounts as environment variables, because the process has no mount namespace."""
     return {
         "AT" + one["destination"].replace("/", "_"): one["source"]
         for one in spec["mounts"]

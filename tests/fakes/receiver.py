@@ -1,4 +1,4 @@
-"""A receiver of webhooks on loopback, which answers as it is told."""
+"""A webhook receiver on loopback with configurable responses."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -12,7 +12,7 @@ from tests.patience import HAPPENS_WITHIN
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A request: its path, its headers by small names, and its body."""
+    """A request: its path, its headers with lower-case names, and its body."""
 
     path: str
     headers: dict[str, str]
@@ -24,9 +24,9 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Receiver:
-    """What has come so far. `answers` are the statuses of the next answers, then all are 200.
+    """The received requests. `answers` are the next statuses; after them, all are 200.
 
-    The status 0 is no answer at all: the connection stays open.
+    The status 0 means no response: the connection stays open.
     """
 
     def __init__(self, port: int) -> None:
@@ -37,7 +37,7 @@ class Receiver:
         self._news = trio.Event()
 
     async def until(self, count: int) -> list[Received]:
-        """Return what has come when it is so much."""
+        """Return the received requests when there are this many."""
         with trio.fail_after(HAPPENS_WITHIN):
             while len(self.received) < count:
                 await self._news.wait()
@@ -91,7 +91,7 @@ async def open_receiver() -> AsyncIterator[Receiver]:
 
 async def _serve(receiver: Receiver, listener: trio.SocketListener) -> None:
     async def answer(stream: trio.SocketStream) -> None:
-        with suppress(trio.BrokenResourceError, h11.ProtocolError):  # whoever asked is gone
+        with suppress(trio.BrokenResourceError, h11.ProtocolError):  # the client has disconnected
             await receiver.serve(stream)
 
     await trio.serve_listeners(answer, [listener])

@@ -41,7 +41,7 @@ TALKER = {
 
 
 class Attack:
-    """A connection to a daemon that is made anew when it closes; knows what there is."""
+    """A connection to a daemon that reopens after a close; knows the daemon's objects."""
 
     def __init__(self, address: str) -> None:
         self._host = urlsplit(address).netloc
@@ -53,12 +53,12 @@ class Attack:
         return http.client.HTTPConnection(self._host, timeout=DEADLINE)
 
     def _reconnect(self) -> None:
-        """Connect anew: one that was idle for long may be about to close."""
+        """Reconnect, because the server may be about to close a long idle connection."""
         self._http.close()
         self._http = self._connect()
 
     def _filled(self, asked: Asked) -> Asked:
-        """Return a request with identifiers of what there is in the place of their names."""
+        """Return a request with placeholders replaced by identifiers of existing objects."""
         if self._sent % REFRESH == 0:
             for word, path in LISTINGS.items():
                 _, body = self._ask(Asked("GET", f"{path}?namespace=*", None, {}))
@@ -72,10 +72,11 @@ class Attack:
         return asked._replace(target=target, body=body)
 
     def fault(self, asked: Asked) -> str | None:
-        """Send a request; return what is wrong with the answer.
+        """Send a request; return the fault of the response.
 
-        A status of 500 is the peer's for many mistakes (docs/compatibility.md); 501 says what is
-        not offered; of the others that say that it is our fault, none is right, and the last resort never is.
+        Status 500 is Nomad's and Vault's status for many invalid requests (docs/compatibility.md),
+        and 501 reports an unsupported feature. Every other server error is a fault, and so is the
+        catch-all response for unexpected errors.
         """
         try:
             asked = self._filled(asked)

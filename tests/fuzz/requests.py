@@ -13,19 +13,19 @@ from urllib.parse import quote, urlencode
 import msgspec
 from hypothesis import strategies as st
 
-from daemon.api.contract import CONTRACTS, Contract, Kind
-from daemon.api.endpoints import ENDPOINTS
+from daemon.api.contract import CONTRACTS, EndpointSchema, ParameterType
 from daemon.api.openapi import describe
 from daemon.api.routes import ROUTES
-from daemon.web.late import original
-from daemon.web.request import Read, Write
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.web.lazy import unwrap_handler
+from daemon.web.request import ReadRoute, WriteRoute
 
 DESCRIPTION: Any = json.loads(msgspec.json.encode(describe(ROUTES, ENDPOINTS, "1")))
 TYPES: Mapping[str, Any] = DESCRIPTION["components"]["schemas"]
 
 USUAL = ("a", "b", "a/b")  # what most requests are about, so that they meet
 IDS = ("é ☃", "a%2Fb", "plan", "*", "..", "", "x" * 300, "\x00", "'; DROP")
-# What stands for the identifier of something that there is; `attack.py` fills it in.
+# Placeholder for the identifier of an existing object; `attack.py` replaces it.
 KNOWN = {
     "alloc_id": "ALLOCATION",
     "eval_id": "EVALUATION",
@@ -148,10 +148,12 @@ def _parameter(name: str) -> st.SearchStrategy[str]:
     return st.sampled_from(USUAL * 8 + IDS)
 
 
-_CALLS = [one for one in ROUTES if isinstance(one, Read | Write)]
+_CALLS = [one for one in ROUTES if isinstance(one, ReadRoute | WriteRoute)]
 # The calls that change what there is are drawn more often.
 _CALLS += [
-    one for one in _CALLS if isinstance(one, Write) and original(one.handler) in CONTRACTS
+    one
+    for one in _CALLS
+    if isinstance(one, WriteRoute) and unwrap_handler(one.handler) in CONTRACTS
 ] * 2
 
 
@@ -162,7 +164,7 @@ def requests(draw: st.DrawFn) -> Asked:
     method = draw(st.sampled_from(sorted(route.methods)))
     if draw(one_in(20)):
         method = draw(st.sampled_from(("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD")))
-    contract = CONTRACTS.get(original(route.handler), Contract())
+    contract = CONTRACTS.get(unwrap_handler(route.handler), EndpointSchema())
     path = route.path
     while "{" in path:
         name = path.partition("{")[2].partition("}")[0]
@@ -175,14 +177,14 @@ def requests(draw: st.DrawFn) -> Asked:
 
 
 _SENSIBLE = {
-    Kind.TEXT: ("a", "web", "1", ""),
-    Kind.FLAG: ("true", "false"),
-    Kind.NUMBER: ("1", "2"),
+    ParameterType.TEXT: ("a", "web", "1", ""),
+    ParameterType.FLAG: ("true", "false"),
+    ParameterType.NUMBER: ("1", "2"),
 }
 
 
 @st.composite
-def _queries(draw: st.DrawFn, contract: Contract) -> dict[str, str]:
+def _queries(draw: st.DrawFn, contract: EndpointSchema) -> dict[str, str]:
     query = {
         name: draw(st.sampled_from(_SENSIBLE[kind]))
         for name, kind in contract.query.items()
@@ -196,7 +198,7 @@ def _queries(draw: st.DrawFn, contract: Contract) -> dict[str, str]:
     return {**query, "wait": "1ms"} if "index" in query else query
 
 
-def _bodies(contract: Contract) -> st.SearchStrategy[bytes]:
+def _bodies(contract: EndpointSchema) -> st.SearchStrategy[bytes]:
     raw = st.sampled_from(BODIES)
     name = getattr(contract.takes, "__name__", "")
     if name not in TYPES:

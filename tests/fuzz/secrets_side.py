@@ -1,4 +1,4 @@
-"""Requests to the secrets side that nobody would send: those of the captured scenarios, in any order and with changes."""
+"""Malformed requests to the Vault API: captured scenarios in random order and with changes."""
 
 import json
 from collections import defaultdict
@@ -33,7 +33,7 @@ for _one in _CAPTURED:
 
 @st.composite
 def calls(draw: st.DrawFn) -> Asked:
-    """Draw a call of the secrets side."""
+    """Draw a call of the Vault API."""
     one = draw(st.sampled_from(_CAPTURED))
     method, path = one["method"], one["path"]
     if draw(one_in(10)):

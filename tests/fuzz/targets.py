@@ -15,22 +15,22 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from daemon.acl import policies
-from daemon.config import FIELDS
-from daemon.identity import jwt, keypair, signatures
+from daemon.acl import policy_rules
+from daemon.config.loading import load_settings
+from daemon.config.settings import FIELDS
+from daemon.identity import jwt_signing, jwt_verification, keypair
 from daemon.jobs.register import JobRegisterRequest
 from daemon.jobspec import cron
 from daemon.jobspec.canonicalize import canonicalize
 from daemon.jobspec.complete import complete
 from daemon.jobspec.filter import compile_filter
-from daemon.jobspec.filters.rule import Rule
+from daemon.jobspec.filters.policy_rule import PolicyFilter
 from daemon.jobspec.hcl.format import formatted
-from daemon.jobspec.hcl.scope import Outside
-from daemon.jobspec.hcl.source import Faulty, Source
+from daemon.jobspec.hcl.scope import FunctionEnvironment
+from daemon.jobspec.hcl.source import HclError, SourceText
 from daemon.jobspec.parse import JobFile, parse_job
 from daemon.jobspec.validate import validate
-from daemon.loading import load
-from daemon.templates.faults import Fault
+from daemon.templates.errors import TemplateError
 from daemon.templates.render import read, render
 from storage.errors import Invalid, Malformed, Refused
 from storage.records.base import SECOND
@@ -71,7 +71,7 @@ def of_hcl(seed: int, count: int) -> Iterator[str]:
     return texts(seed, count, job_files())
 
 
-def _check_places(faulty: Faulty) -> None:
+def _check_places(faulty: HclError) -> None:
     encode(faulty.explained())
     assert faulty.diagnostics
     for one in faulty.diagnostics:
@@ -80,8 +80,10 @@ def _check_places(faulty: Faulty) -> None:
 
 def job_file(text: str, *, is_v1: bool = False) -> bool:
     try:
-        found = complete(parse_job(JobFile(text=text, is_v1=is_v1), Outside(random=bytes)))
-    except Faulty as error:
+        found = complete(
+            parse_job(JobFile(text=text, is_v1=is_v1), FunctionEnvironment(random=bytes))
+        )
+    except HclError as error:
         _check_places(error)
         return False
     try:
@@ -161,8 +163,8 @@ _WITH_VARIABLES = (
 def variables(text: str) -> bool:
     given = JobFile(text=_WITH_VARIABLES, variable_files=(("vars", text),), flags={"b": text})
     try:
-        encode(complete(parse_job(given, Outside(random=bytes))))
-    except Faulty as error:
+        encode(complete(parse_job(given, FunctionEnvironment(random=bytes))))
+    except HclError as error:
         encode(error.explained())
         return False
     return True
@@ -170,10 +172,10 @@ def variables(text: str) -> bool:
 
 def form(text: str) -> bool:
     try:
-        found = formatted(Source("x", text))
-    except Faulty:
+        found = formatted(SourceText("x", text))
+    except HclError:
         return False
-    assert formatted(Source("x", found)) == found
+    assert formatted(SourceText("x", found)) == found
     return True
 
 
@@ -214,7 +216,7 @@ def expression(text: str) -> bool:
 
 def rule(text: str) -> bool:
     try:
-        return isinstance(Rule(text, Job).holds(document()), bool)
+        return isinstance(PolicyFilter(text, Job).holds(document()), bool)
     except Malformed:
         return False
 
@@ -283,10 +285,12 @@ def of_tokens(seed: int, count: int) -> Iterator[str]:
 
 def directory_token(text: str) -> bool:
     try:
-        token = jwt.take_apart(text)
-        jwt.verify_signature(token, KEYS)
-        jwt.check_standard(token, issuer=samples.ISSUER, audience=samples.AUDIENCE, now=samples.NOW)
-        encode(jwt.claims_of(token))
+        token = jwt_verification.parse_jwt(text)
+        jwt_verification.verify_signature(token, KEYS)
+        jwt_verification.check_standard(
+            token, issuer=samples.ISSUER, audience=samples.AUDIENCE, now=samples.NOW
+        )
+        encode(jwt_verification.read_claims(token))
     except Refused:
         return False
     assert text.strip() in genuine(), "a token was believed that nobody signed"
@@ -296,10 +300,10 @@ def directory_token(text: str) -> bool:
 def own_token(text: str) -> bool:
     """Show a token as one of those that we give to tasks."""
     try:
-        signatures.key_of(text)
+        jwt_signing.key_of(text)
         key = keypair.public("one", samples.KEY)
-        encode(signatures.read(text, key, samples.AUDIENCE, samples.NOW // SECOND))
-    except signatures.BadToken:
+        encode(jwt_signing.read(text, key, samples.AUDIENCE, samples.NOW // SECOND))
+    except jwt_signing.InvalidToken:
         return False
     assert text.strip() in genuine(), "a token was believed that nobody signed"
     return True
@@ -341,7 +345,7 @@ def environment(text: str) -> bool:
 
 def _loaded(file: Path, given: dict[str, str]) -> bool:
     try:
-        load(file, given, {})
+        load_settings(file, given, {})
     except Invalid:
         return False
     return True
@@ -395,7 +399,7 @@ def of_policies(seed: int, count: int) -> Iterator[str]:
 
 def policy(text: str) -> bool:
     try:
-        policies.parse(text)
+        policy_rules.parse_policy(text)
     except Malformed:
         return False
     return True
@@ -408,7 +412,7 @@ def of_templates(seed: int, count: int) -> Iterator[str]:
 def template(text: str) -> bool:
     try:
         render(read(text), {}, {"HOME": "/h"}, now=0, steps=20_000)
-    except Fault:
+    except TemplateError:
         return False
     return True
 

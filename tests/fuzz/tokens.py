@@ -1,4 +1,4 @@
-"""Tokens that somebody might show: signed ones, and what forgers make of them."""
+"""Login tokens: signed ones and forged ones."""
 
 import hashlib
 import hmac
@@ -69,7 +69,7 @@ def _claims(token: str, chance: random.Random) -> str:
 
 
 def _by_secret(_: str, chance: random.Random) -> str:
-    """Return a token signed with what everybody knows."""
+    """Return a token signed with a public secret."""
     head = {**chance.choice(_HEADERS), "alg": chance.choice(("HS256", "none", "RS256"))}
     text = f"{encoded(json.dumps(head).encode())}.{encoded(json.dumps(claims()).encode())}"
     secret = chance.choice(SECRETS)

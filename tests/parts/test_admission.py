@@ -6,13 +6,15 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.parts import _AT_ONCE as AT_ONCE
-from daemon.parts import _EACH as EACH
-from daemon.parts import Admission
+from daemon.app.context import _AT_ONCE as AT_ONCE
+from daemon.app.context import _EACH as EACH
+from daemon.app.context import AdmissionControl
 from storage.errors import TooOften
 
 
-def holding(admission: Admission, client: str, end: trio.Event) -> Callable[[], Awaitable[None]]:
+def holding(
+    admission: AdmissionControl, client: str, end: trio.Event
+) -> Callable[[], Awaitable[None]]:
     async def hold() -> None:
         async with admission.turn(client):
             await end.wait()
@@ -21,12 +23,12 @@ def holding(admission: Admission, client: str, end: trio.Event) -> Callable[[], 
 
 
 async def test_a_client_with_many_large_requests_is_refused_and_others_are_not() -> None:
-    admission, end = Admission(), trio.Event()
+    admission, end = AdmissionControl(), trio.Event()
     async with trio.open_nursery() as nursery:
         for _ in range(EACH):
             nursery.start_soon(holding(admission, "one", end))
         await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(TooOften, match=f"{EACH} large requests of this client"):
+        with pytest.raises(TooOften, match=f"already has {EACH} large requests"):
             await admission.run("one", lambda: None)
         nursery.start_soon(holding(admission, "other", end))
         await trio.testing.wait_all_tasks_blocked()
@@ -35,7 +37,7 @@ async def test_a_client_with_many_large_requests_is_refused_and_others_are_not()
 
 
 async def test_only_a_few_are_worked_on_at_once() -> None:
-    admission, end = Admission(), trio.Event()
+    admission, end = AdmissionControl(), trio.Event()
     begun: list[str] = []
 
     async def hold(client: str) -> None:
@@ -53,7 +55,7 @@ async def test_only_a_few_are_worked_on_at_once() -> None:
 
 
 async def test_who_gives_up_waiting_leaves_no_place_taken() -> None:
-    admission = Admission()
+    admission = AdmissionControl()
     for _ in range(2 * EACH):
         with trio.CancelScope() as scope:
             scope.cancel()

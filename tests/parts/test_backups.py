@@ -7,11 +7,19 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from daemon import backups
-from daemon.backups import _names, back_up, made_at, name_of, open_backups, superfluous, wait
-from daemon.config import Config
-from daemon.datadir import store_dir
-from daemon.operator import operator
+from daemon.admin.operator import operator
+from daemon.config.data_directory import store_dir
+from daemon.config.settings import Settings
+from daemon.process import backups
+from daemon.process.backups import (
+    _names,
+    expired_snapshots,
+    open_backups,
+    save_snapshot,
+    snapshot_name,
+    snapshot_time,
+    wait,
+)
 from storage.errors import StorageUnusable
 from storage.records.base import HOUR, SECOND
 from storage.snapshot import inspect
@@ -36,9 +44,9 @@ class Clock:
 
 
 def test_a_name_says_when_it_was_made() -> None:
-    assert name_of(NOW) == "steward-20261121T014000Z.snap"
-    assert made_at(name_of(NOW + 5)) == NOW
-    assert made_at("precious.snap") is None
+    assert snapshot_name(NOW) == "steward-20261121T014000Z.snap"
+    assert snapshot_time(snapshot_name(NOW + 5)) == NOW
+    assert snapshot_time("precious.snap") is None
 
 
 def test_the_first_one_is_made_at_once() -> None:
@@ -46,26 +54,28 @@ def test_the_first_one_is_made_at_once() -> None:
 
 
 def test_the_next_one_is_made_when_its_time_has_come() -> None:
-    names = [name_of(NOW - DAY), name_of(NOW - 2 * DAY)]
+    names = [snapshot_name(NOW - DAY), snapshot_name(NOW - 2 * DAY)]
     assert wait(names, every=DAY, now=NOW) == 0
     assert wait(names, every=DAY, now=NOW - 60 * SECOND) == 60 * SECOND
     assert wait(names, every=DAY, now=NOW - DAY) == HOUR  # looks again, for clocks are set
 
 
 def test_one_from_the_future_holds_up_nothing() -> None:
-    assert wait([name_of(NOW + DAY)], every=DAY, now=NOW) == 0
+    assert wait([snapshot_name(NOW + DAY)], every=DAY, now=NOW) == 0
 
 
 def test_the_oldest_go_and_what_is_none_stays() -> None:
-    names = [name_of(NOW + day * DAY) for day in (2, 0, 1)]
-    assert superfluous([*names, "precious.snap"], keep=2, latest=names[0]) == [name_of(NOW)]
-    assert superfluous(names, keep=3, latest=names[0]) == []
+    names = [snapshot_name(NOW + day * DAY) for day in (2, 0, 1)]
+    assert expired_snapshots([*names, "precious.snap"], keep=2, latest=names[0]) == [
+        snapshot_name(NOW)
+    ]
+    assert expired_snapshots(names, keep=3, latest=names[0]) == []
 
 
 async def test_a_snapshot_is_whole_and_older_ones_go(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "snapshots"
     target.mkdir()
-    made = [back_up(tmp_path, target, keep=2, now=NOW + day * DAY) for day in range(3)]
+    made = [save_snapshot(tmp_path, target, keep=2, now=NOW + day * DAY) for day in range(3)]
     assert sorted(target.glob("*.snap")) == made[1:]
     assert inspect(made[-1]).cluster_id == "cluster"
     assert not list((target / ".unfinished").iterdir())
@@ -74,17 +84,17 @@ async def test_a_snapshot_is_whole_and_older_ones_go(store: Store, tmp_path: Pat
 async def test_what_could_not_be_saved_costs_no_older_one(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "snapshots"
     target.mkdir()
-    kept = back_up(tmp_path, target, keep=1, now=NOW)
+    kept = save_snapshot(tmp_path, target, keep=1, now=NOW)
     with pytest.raises(StorageUnusable):
-        back_up(tmp_path / "elsewhere", target, keep=1, now=NOW + DAY)
+        save_snapshot(tmp_path / "elsewhere", target, keep=1, now=NOW + DAY)
     assert list(target.glob("*.snap")) == [kept]
 
 
 async def test_they_are_saved_while_the_daemon_works(kept: Path, tmp_path: Path) -> None:
-    config = Config(data_dir=kept, snapshot_hours=24, snapshot_dir=tmp_path / "far")
+    config = Settings(data_dir=kept, snapshot_hours=24, snapshot_dir=tmp_path / "far")
     async with open_backups(config, Clock()):
         with trio.fail_after(HAPPENS_WITHIN):
-            while not (tmp_path / "far" / name_of(NOW)).exists():  # noqa: ASYNC110  # files tell nobody
+            while not (tmp_path / "far" / snapshot_name(NOW)).exists():  # noqa: ASYNC110  # files tell nobody
                 await trio.sleep(0.01)
 
 
@@ -94,9 +104,9 @@ async def test_one_that_was_made_after_the_clock_was_set_back_stays(
     target = tmp_path / "snapshots"
     target.mkdir()
     for day in range(2):
-        back_up(tmp_path, target, keep=2, now=NOW + day * DAY)
-    latest = back_up(tmp_path, target, keep=2, now=NOW - DAY)
-    assert sorted(target.glob("*.snap")) == [latest, target / name_of(NOW + DAY)]
+        save_snapshot(tmp_path, target, keep=2, now=NOW + day * DAY)
+    latest = save_snapshot(tmp_path, target, keep=2, now=NOW - DAY)
+    assert sorted(target.glob("*.snap")) == [latest, target / snapshot_name(NOW + DAY)]
     assert wait(_names(target), every=DAY, now=NOW - DAY) == HOUR
 
 
@@ -110,7 +120,7 @@ async def test_a_draft_that_cannot_be_read_back_is_removed(
     target = tmp_path / "snapshots"
     target.mkdir()
     with pytest.raises(StorageUnusable):
-        back_up(tmp_path, target, keep=1, now=NOW)
+        save_snapshot(tmp_path, target, keep=1, now=NOW)
     assert not list((target / ".unfinished").iterdir())
 
 
@@ -120,18 +130,18 @@ async def test_a_directory_that_cannot_be_made_for_a_while_ends_nothing(
     monkeypatch.setattr(backups, "_AFTER_A_FAILURE", 0.01)
     far = tmp_path / "far"
     far.touch()
-    config = Config(data_dir=kept, snapshot_hours=24, snapshot_dir=far)
+    config = Settings(data_dir=kept, snapshot_hours=24, snapshot_dir=far)
     async with open_backups(config, Clock()):
         with trio.fail_after(HAPPENS_WITHIN):
-            while "no snapshot could be saved" not in caplog.text:  # noqa: ASYNC110
+            while "cannot save a snapshot" not in caplog.text:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             far.unlink()
-            while not (far / name_of(NOW)).exists():  # noqa: ASYNC110
+            while not (far / snapshot_name(NOW)).exists():  # noqa: ASYNC110
                 await trio.sleep(0.01)
 
 
 async def test_without_being_asked_none_is_saved(tmp_path: Path) -> None:
-    async with open_backups(Config(data_dir=tmp_path), Clock()):
+    async with open_backups(Settings(data_dir=tmp_path), Clock()):
         pass
     assert _names(tmp_path) == []
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from daemon.evals.gc import Retention, collect
+from daemon.evals.gc import RetentionLimits, collect_once
 from storage.check import check
-from storage.queries import jobs, moments
+from storage.queries import index_times, jobs
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
 from storage.store import Store
@@ -24,8 +24,8 @@ async def test_what_runs_and_what_ended_lately_stay(store: Store, leaps: tuple[i
     for number, days in enumerate(leaps):
         cluster.clock.time += days * DAY
         now = cluster.clock.now()
-        await store.write(lambda tx, now=now: moments.note(tx, now))
-        await collect(store, now, Retention())
+        await store.write(lambda tx, now=now: index_times.record_time(tx, now))
+        await collect_once(store, now, RetentionLimits())
         await cluster.register(job(f"batch-{number}", group("web"), type="batch"))
         await cluster.work()
         (one,) = cluster.allocations(f"batch-{number}")

@@ -1,4 +1,4 @@
-"""Rights that a process gives away are gone: each test asks a process of its own."""
+"""Dropped privileges are gone: each test runs in a separate process."""
 
 import os
 import subprocess
@@ -143,17 +143,31 @@ tell(lambda: os.listdir(beside) and None)
     assert answers(text, str(ours), str(theirs), str(beside)) == ["False", "True", *done]
 
 
+def test_what_no_program_can_give_is_not_held_against_an_ordinary_user() -> None:
+    status = (
+        "Uid:\t1000\t{uid}\t1000\t1000\nCapInh:\t0\nCapPrm:\t0\nCapEff:\t0\nCapBnd:\t200000\n"
+        "CapAmb:\t0\nNoNewPrivs:\t{given_up}\n"
+    )
+
+    def held(uid: int, given_up: int) -> tuple[str, ...]:
+        text = status.format(uid=uid, given_up=given_up)
+        return report.of(text, files_restricted=True, dumpable=False).capabilities
+
+    assert held(1000, 1) == ()
+    assert held(1000, 0) == ("sys_admin",)
+
+
 def test_a_report_names_what_the_kernel_tells() -> None:
     status = (
         "Name:\tx\nUid:\t1000\t1001\t1000\t1000\nCapInh:\t0000000000000000\n"
         "CapPrm:\t0000000000000000\nCapEff:\t0000000000000001\nCapBnd:\t0000020000200000\n"
-        "CapAmb:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t3\n"
+        "CapAmb:\t0000000000000000\nNoNewPrivs:\t0\nSeccomp:\t2\nSeccomp_filters:\t3\n"
     )
     found = report.of(status, files_restricted=True, dumpable=False)
     assert found == report.Confinement(
         user=1001,
         capabilities=("chown", "sys_admin", "41"),
-        no_new_privileges=True,
+        no_new_privileges=False,
         filter="filter",
         filters=3,
         files_restricted=True,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.datadir import weak_places
+from daemon.config.data_directory import weak_places
 from tests.parts.runner.conftest import needs_root
 
 

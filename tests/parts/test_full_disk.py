@@ -1,4 +1,4 @@
-"""A full disk ends nothing that the daemon does by itself: it waits, and goes on."""
+"""A full disk stops no background work of the daemon: the work waits and resumes."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import trio
 
-from daemon.evals.deployments import watch_deployments
-from daemon.evals.gc import Retention, collect_garbage
-from daemon.evals.nodes import drain_node, watch_drains
+from daemon.evals.deployment_watcher import watch_deployments
+from daemon.evals.gc import RetentionLimits, collect_garbage
+from daemon.evals.node_actions import drain_node, watch_drains
 from storage.errors import StorageFull
 from storage.queries import nodes
 from storage.records.node import DrainSpec
-from storage.store import Store, unless_full
+from storage.store import Store, tolerate_disk_full
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job
 from tests.unit.scheduler.world import ROLLING
@@ -49,7 +49,7 @@ async def goes_on(
 async def test_removing_what_is_old_goes_on(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
-    loop = partial(collect_garbage, cluster.store, cluster.clock, Retention())
+    loop = partial(collect_garbage, cluster.store, cluster.clock, RetentionLimits())
     await goes_on(cluster.store, loop, monkeypatch)
 
 
@@ -87,12 +87,12 @@ async def test_a_drain_ends(
 async def test_one_of_several_that_found_no_room_is_enough(
     caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
-    async with unless_full("launches wait"):
+    async with tolerate_disk_full("launches wait"):
         raise ExceptionGroup("several", [StorageFull("no room"), StorageFull("no room")])
     assert caplog.messages == ["launches wait: no room"]
 
 
 async def test_other_errors_are_not_kept_quiet() -> None:
     with pytest.raises(ValueError, match="else"):
-        async with unless_full("launches wait"):
+        async with tolerate_disk_full("launches wait"):
             raise ValueError("something else")

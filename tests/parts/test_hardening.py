@@ -18,20 +18,20 @@ PROGRAM = """
 import os, resource, sys, time
 resource.setrlimit(resource.RLIMIT_CORE, [resource.getrlimit(resource.RLIMIT_CORE)[1]] * 2)
 if sys.argv[1] == "private":
-    from daemon.hardening import keep_memory_private
-    keep_memory_private()
+    from daemon.launcher.hardening import disable_core_dumps
+    disable_core_dumps()
 os.chdir(sys.argv[2])
 print("ready", flush=True)
 time.sleep(60)
 """
-# Root may do anything, so somebody else has to try.
+# Root has all permissions, so another user must try.
 USER = (
     ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all")
     if os.geteuid() == 0
     else ()
 )
 
-# A Python of somebody's home may be out of reach for that somebody else.
+# A Python in a user's home may be out of reach for other users.
 pytestmark = pytest.mark.skipif(
     subprocess.run([*USER, sys.executable, "-c", ""], capture_output=True, check=False).returncode
     != 0,
@@ -99,8 +99,8 @@ def test_others_of_the_same_user_see_nothing_of_a_private_process(place: Path, n
 THREADS = """
 import ctypes, sys, threading
 if sys.argv[1] == "one":
-    from daemon.hardening import share_one_heap
-    share_one_heap()
+    from daemon.launcher.hardening import use_single_heap
+    use_single_heap()
 together = threading.Barrier(4)
 def work():
     together.wait()

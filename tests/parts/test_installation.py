@@ -1,22 +1,25 @@
 """The daemon as a service: what is written, what systemd is asked for, and what is left alone."""
 
+import grp
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from daemon import installation
-from daemon.installation import (
+from daemon.process import installation
+from daemon.process.installation import (
     UNITS,
-    Place,
-    check_trusted,
+    UnitLocation,
+    check_program_owner,
+    executable_path,
     install,
-    program,
+    make_account,
     uninstall,
     unit_text,
 )
@@ -34,17 +37,17 @@ class Asked:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(installation, "check_trusted", lambda path, owner: None)
-    return Place(tmp_path)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UnitLocation:
+    monkeypatch.setattr(installation, "check_program_owner", lambda path, owner: None)
+    return UnitLocation(tmp_path)
 
 
 @pytest.fixture
-def unit(place: Place) -> Path:
+def unit(place: UnitLocation) -> Path:
     return place.directory / "steward.service"
 
 
-def test_it_is_set_up_and_says_what_it_did(place: Place, unit: Path) -> None:
+def test_it_is_set_up_and_says_what_it_did(place: UnitLocation, unit: Path) -> None:
     asked = Asked()
     said = list(install(place, ["/opt/steward"], asked, now=False))
     assert asked.words == ["daemon-reload", "enable steward.service"]
@@ -53,19 +56,19 @@ def test_it_is_set_up_and_says_what_it_did(place: Place, unit: Path) -> None:
     assert said[:3] == [f"wrote {place.directory / name}" for name in UNITS]
 
 
-def test_it_is_started_if_that_is_asked_for(place: Place) -> None:
+def test_it_is_started_if_that_is_asked_for(place: UnitLocation) -> None:
     asked = Asked()
     list(install(place, ["/opt/steward"], asked, now=True))
     assert asked.words[-1] == "restart steward.service"
 
 
-def test_setting_it_up_again_changes_nothing(place: Place) -> None:
+def test_setting_it_up_again_changes_nothing(place: UnitLocation) -> None:
     list(install(place, ["/opt/steward"], Asked(), now=False))
     said = list(install(place, ["/opt/steward"], Asked(), now=False))
-    assert all(one.startswith("found as it should be") for one in said[:3])
+    assert all(one.startswith("unchanged: ") for one in said[:3])
 
 
-def test_it_is_taken_away(place: Place) -> None:
+def test_it_is_taken_away(place: UnitLocation) -> None:
     list(install(place, ["/opt/steward"], Asked(), now=False))
     asked = Asked()
     list(uninstall(place, asked))
@@ -78,13 +81,13 @@ def test_it_is_taken_away(place: Place) -> None:
     assert len(list(uninstall(place, Asked()))) == 1
 
 
-def test_a_unit_of_somebody_else_is_left_alone(place: Place, unit: Path) -> None:
+def test_a_unit_of_somebody_else_is_left_alone(place: UnitLocation, unit: Path) -> None:
     unit.write_text("[Service]\nExecStart=/bin/mine\n")
     for attempt in (
         install(place, ["/opt/steward"], Asked(), now=False),
         uninstall(place, Asked()),
     ):
-        with pytest.raises(Refused, match="somebody else"):
+        with pytest.raises(Refused, match="not created by steward install"):
             list(attempt)
     assert unit.read_text().startswith("[Service]")
 
@@ -94,8 +97,8 @@ def test_what_others_can_change_is_not_run_as_root(tmp_path: Path) -> None:
     open_place.mkdir()
     open_place.chmod(0o777)
     (open_place / "steward").touch()
-    with pytest.raises(Invalid, match="others can change"):
-        check_trusted(open_place / "steward")
+    with pytest.raises(Invalid, match="other users can change"):
+        check_program_owner(open_place / "steward")
 
 
 def test_a_link_to_what_others_can_change_is_seen_through(tmp_path: Path) -> None:
@@ -104,8 +107,8 @@ def test_a_link_to_what_others_can_change_is_seen_through(tmp_path: Path) -> Non
     open_place.chmod(0o777)
     (tmp_path / "steward").symlink_to(open_place / "steward")
     (open_place / "steward").touch()
-    with pytest.raises(Invalid, match="others can change"):
-        check_trusted(tmp_path / "steward")
+    with pytest.raises(Invalid, match="other users can change"):
+        check_program_owner(tmp_path / "steward")
 
 
 def test_a_link_that_others_can_change_is_not_followed_as_root(tmp_path: Path) -> None:
@@ -115,20 +118,20 @@ def test_a_link_that_others_can_change_is_not_followed_as_root(tmp_path: Path) -
     (open_place / "steward").symlink_to("/bin/sh")
     (tmp_path / "steward").symlink_to(open_place / "steward")
     for link in (open_place / "steward", tmp_path / "steward"):
-        with pytest.raises(Invalid, match="others can change"):
-            check_trusted(link)
+        with pytest.raises(Invalid, match="other users can change"):
+            check_program_owner(link)
 
 
 def test_what_is_roots_alone_may_be_run() -> None:
-    check_trusted(Path("/bin/sh"))
+    check_program_owner(Path("/bin/sh"))
 
 
 def test_the_program_is_found_again_from_anywhere() -> None:
-    assert program("steward", {"LAUNCHED_STEWARD": "/usr/local/bin/steward"}) == [
+    assert executable_path("steward", {"LAUNCHED_STEWARD": "/usr/local/bin/steward"}) == [
         "/usr/local/bin/steward"
     ]
-    assert program("/x/daemon/__main__.py", {}) == [sys.executable, "-m", "daemon"]
-    assert program("bin/steward", {}) == [f"{os.getcwd()}/bin/steward"]
+    assert executable_path("/x/daemon/__main__.py", {}) == [sys.executable, "-m", "daemon"]
+    assert executable_path("bin/steward", {}) == [f"{os.getcwd()}/bin/steward"]
 
 
 def test_a_program_with_an_odd_name_is_spelled_as_systemd_reads_it() -> None:
@@ -149,11 +152,11 @@ def test_every_line_of_a_unit_is_explained(name: str) -> None:
 
 
 def test_a_user_sets_it_up_for_himself(tmp_path: Path) -> None:
-    place, asked = Place(tmp_path / "systemd/user", of_user=True), Asked()
+    place, asked = UnitLocation(tmp_path / "systemd/user", of_user=True), Asked()
     said = list(install(place, ["/bin/true"], asked, now=True))
     assert asked.words[-1] == "restart steward.service"
     assert any("enable-linger" in one for one in said)
-    assert said[-1].startswith("it runs: see systemctl --user status steward")
+    assert said[-1].startswith("the daemon runs: see systemctl --user status steward")
     assert (place.directory / "steward.service").exists()
 
 
@@ -168,7 +171,7 @@ def test_the_unit_of_a_user_asks_for_nothing_that_needs_root() -> None:
 def test_root_asks_for_no_unit_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(installation, "_RUNS_HERE", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(Refused, match="leave it out"):
+    with pytest.raises(Refused, match="without it"):
         installation._place(user=True)
 
 
@@ -179,7 +182,7 @@ def test_what_a_package_has_set_up_is_left_to_it(
     monkeypatch.setattr(installation, "_OF_PACKAGES", (tmp_path,))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     (tmp_path / "steward.service").touch()
-    with pytest.raises(Refused, match="a package has set it up"):
+    with pytest.raises(Refused, match="a package has installed the service"):
         installation._place(user=False)
 
 
@@ -208,3 +211,31 @@ def test_every_protection_that_is_missing_is_explained(tmp_path: Path) -> None:
     docs = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     asked = {re.match(r"\w+", one["name"])[0] for one in json.loads(done.stdout) if not one["set"]}
     assert {name for name in asked if f"`{name}" not in docs} == set()
+
+
+def test_the_daemons_user_is_made_and_may_read_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    own = grp.getgrgid(os.getegid())
+    monkeypatch.setattr(grp, "getgrnam", lambda _: own)
+    settings = tmp_path / "etc"
+    settings.mkdir(mode=0o700)
+    for name, mode in (("steward.toml", 0o600), ("root.key", 0o600)):
+        (settings / name).touch(mode)
+    said = make_account(asked.extend, settings)
+    assert asked[:2] == ["systemd-sysusers", "--inline"]
+    assert asked[2].startswith("u steward - ")
+    modes = {one.name: one.stat().st_mode & 0o777 for one in settings.iterdir()}
+    assert modes == {"steward.toml": 0o640, "root.key": 0o600}
+    assert settings.stat().st_mode & 0o777 == 0o750
+    assert "will run as the user steward" in said
+
+
+def test_without_the_daemons_user_it_says_that_the_daemon_stays_root(tmp_path: Path) -> None:
+    def run(words: Sequence[str]) -> None:
+        raise Refused("systemd-sysusers failed: 1")
+
+    said = make_account(run, tmp_path / "etc")
+    assert "will run as root" in said
+    assert not (tmp_path / "etc").exists()

@@ -1,4 +1,4 @@
-"""Records of the journal: what is sent, and what becomes of those too large for a message."""
+"""Journal records: their format, and the handling of records that exceed a message."""
 
 import logging
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from daemon import journal
-from daemon.logs import _ToJournal
-from storage.origin import serving
+from daemon.log import journal
+from daemon.log.daemon_log import _ToJournal
+from storage.request_context import request_scope
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_the_journal_is_known_by_device_and_inode() -> None:
 def test_a_line_of_the_log_has_its_keys_as_fields(ears: socket.socket, tmp_path: Path) -> None:
     line = logging.LogRecord("steward.evals", logging.WARNING, "x.py", 1, "a %s", ("b",), None)
     line.__dict__["keys"] = {"eval_id": "e1"}
-    with serving("r-1"):
+    with request_scope("r-1"):
         _ToJournal(tmp_path / "journal").emit(line)
     assert heard(ears).decode().splitlines() == [
         "MESSAGE=a b",

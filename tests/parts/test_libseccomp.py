@@ -1,4 +1,4 @@
-"""Our filters beside those of libseccomp, where a machine has it."""
+"""Steward's filters compared with those of libseccomp, where the host has it."""
 
 import ctypes
 import os

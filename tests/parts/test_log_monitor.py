@@ -1,4 +1,4 @@
-"""The log as somebody reads it from afar."""
+"""The log of the daemon, streamed to a remote client."""
 
 import json
 import logging
@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.logs import _WAITING, Monitor
+from daemon.log.daemon_log import _WAITING, LogMonitor
 
 log = logging.getLogger("steward.test")
 
@@ -22,7 +22,7 @@ def _usual_level() -> Iterator[None]:
 
 
 async def lines_of(level: str, count: int, *, as_json: bool = False) -> list[str]:
-    with Monitor().reading(level, as_json=as_json) as lines:
+    with LogMonitor().reading(level, as_json=as_json) as lines:
         return [await anext(lines) for _ in range(count)]
 
 
@@ -78,7 +78,7 @@ async def test_a_slow_reader_is_told_how_much_it_missed() -> None:
         await trio.testing.wait_all_tasks_blocked()
         for number in range(_WAITING + 5):
             log.info("line %d", number)
-    assert found[1].startswith("4 lines are left out")
+    assert found[1].startswith("4 lines were dropped")
 
 
 async def test_a_line_of_another_thread_is_shown() -> None:

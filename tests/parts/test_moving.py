@@ -2,15 +2,24 @@
 
 import os
 import re
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from daemon import moving
-from daemon.datadir import alloc_dir, find_store, logs_dir, store_dir, tasks_dir, uids_dir
-from daemon.moving import prepare
+from daemon.config.data_directory import (
+    alloc_dir,
+    find_store,
+    logs_dir,
+    output_dir,
+    store_dir,
+    tasks_dir,
+    uids_dir,
+)
+from daemon.process import data_dir_migration
+from daemon.process.data_dir_migration import prepare
 from storage.errors import StorageLocked, StorageUnusable
 from storage.store import FILE_NAME, LOCK_NAME, lock
 from tests.parts.runner.conftest import needs_root
@@ -38,7 +47,7 @@ def older(place: Path) -> Path:
 
 
 def tree(place: Path) -> dict[str, str]:
-    """Return what lies in a directory: files by content, links by target, directories by mode."""
+    """Return a directory's contents: files by content, links by target, directories by mode."""
     return {str(one.relative_to(place)): _told(one) for one in place.rglob("*")}
 
 
@@ -53,7 +62,12 @@ def back(place: Path) -> None:
     [block] = re.findall(
         r"((?:^    .*\n)*^    rmdir .*\n(?:^    .*\n)*)", GUIDE.read_text(), re.MULTILINE
     )
-    lines = [line for line in block.splitlines() if "systemctl" not in line]
+    is_root = os.geteuid() == 0  # only root can change the owner back
+    lines = [
+        line
+        for line in block.splitlines()
+        if "systemctl" not in line and (is_root or "chown" not in line)
+    ]
     text = "\n".join(lines).replace("/var/lib/steward", str(place))
     subprocess.run(["sh", "-ec", text], check=True)
 
@@ -84,7 +98,7 @@ def effects(monkeypatch: pytest.MonkeyPatch, last: int) -> Callable[[], int]:
 
     for name in ("mkdir", "rename", "rmdir", "symlink", "unlink"):
         monkeypatch.setattr(os, name, counted(getattr(os, name)))
-    monkeypatch.setattr(moving, "_exchange", counted(moving._exchange))
+    monkeypatch.setattr(data_dir_migration, "_exchange", counted(data_dir_migration._exchange))
     return lambda: count
 
 
@@ -92,7 +106,7 @@ def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given: object) -> None:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(moving, "_exchange", fail)
+    monkeypatch.setattr(data_dir_migration, "_exchange", fail)
 
 
 def test_a_new_directory_gets_its_form(tmp_path: Path) -> None:
@@ -101,9 +115,12 @@ def test_a_new_directory_gets_its_form(tmp_path: Path) -> None:
     is_root = os.geteuid() == 0
     assert tree(tmp_path) == {
         "store": "40700",
+        "store/output": "40700",
         "tasks": "40711" if is_root else "40700",
+        "tasks/alloc": "40711",
         LOCK_NAME: "40700",
     }
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == (0o711 if is_root else 0o700)
     prepare(tmp_path)
     assert find_store(tmp_path) == store_dir(tmp_path)
 
@@ -144,6 +161,28 @@ def test_a_move_that_is_killed_anywhere_goes_on(tmp_path: Path, can_exchange: bo
             assert (place / OF_TASKS[0]).read_text() == OF_TASKS[0]
         prepare(place)
         assert tree(place) == wanted, last
+
+
+def test_output_that_older_versions_kept_beside_tasks_is_found_again(tmp_path: Path) -> None:
+    home, kept = tmp_path / "alloc/one", tmp_path / "logs/two"
+    for place in (home, kept):
+        (place / ".logs").mkdir(parents=True)
+        (place / ".logs/main.stdout.0").write_text("moved")
+    (home / ".podman.main.0").write_text("printed")
+    (home / ".claim.main.0").write_text("claim")
+    (tmp_path / "alloc/file").touch()
+    (tmp_path / "alloc/link").symlink_to("/etc")
+    for _ in range(2):
+        prepare(tmp_path)
+        found = {
+            str(one.relative_to(output_dir(tmp_path))) for one in files_in(output_dir(tmp_path))
+        }
+        assert found == {"one/main.stdout.0", "one/podman.main.0", "two/main.stdout.0"}
+    assert (alloc_dir(tmp_path) / "one/.claim.main.0").exists()
+
+
+def files_in(directory: Path) -> list[Path]:
+    return [one for one in directory.rglob("*") if one.is_file()]
 
 
 def test_a_move_that_was_cut_short_is_said_to_whoever_looks_for_the_store(tmp_path: Path) -> None:
@@ -198,7 +237,9 @@ def test_a_link_in_the_place_of_allocations_is_refused_before_anything_moves(
     (place / "alloc").rename(tmp_path / "big")
     (place / "alloc").symlink_to(tmp_path / "big")
     before = tree(place)
-    with pytest.raises(StorageUnusable, match=f"alloc is a link: let {place}/tasks/alloc be one"):
+    with pytest.raises(
+        StorageUnusable, match=f"alloc is a link: remove it, and put one at {place}/tasks/alloc"
+    ):
         prepare(place)
     assert tree(place) == before
 

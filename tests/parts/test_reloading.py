@@ -1,23 +1,27 @@
-"""What a running daemon takes from its settings anew, and what it leaves as it is."""
+"""Settings that a running daemon reloads, and settings that it does not."""
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import trio
 
-from daemon.acl.failures import Failures, LockOut
-from daemon.config import Config
-from daemon.jobspec.policies import Policies
-from daemon.loading import load
-from daemon.logs import Monitor
-from daemon.parts import Parts
-from daemon.reloading import Reloading
-from daemon.web.connections import Listeners, open_wrapper_listeners
+from daemon.acl.lockout import FailedLogins, LockoutPolicy
+from daemon.app.context import AppContext
+from daemon.config.loading import load_settings
+from daemon.config.settings import Settings
+from daemon.jobspec.policies import JobPolicySet
+from daemon.launcher.channel import sealed
+from daemon.log.daemon_log import LogMonitor
+from daemon.process.reload import SettingsReloader
+from daemon.web.connections import ConnectionListeners
 from storage.errors import Denied
 from storage.records.base import SECOND
+from tests.doors import open_wrapper_listeners
 from tests.fakes.authority import Authority
 from tests.samples import job
 
@@ -29,27 +33,32 @@ level = "hard-mandatory"
 """
 
 
+async def nobody_reads(path: str) -> int:
+    raise PermissionError(path)
+
+
 class Daemon:
     """The parts that are concerned, and the file that is read."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.file.write_text("")
-        self.policies, self.failures = Policies(), Failures()
+        self.policies, self.failures = JobPolicySet(), FailedLogins()
         found = SimpleNamespace(
             policies=self.policies,
             tokens=SimpleNamespace(failures=self.failures),
-            monitor=Monitor(),
+            monitor=LogMonitor(),
         )
-        self.parts = cast("Parts", found)
-        self.reload = Reloading(self._read(), self._read, Listeners(port=0, places=()), self.parts)
+        self.parts = cast("AppContext", found)
+        nowhere = ConnectionListeners(port=0, places=())
+        self.reload = SettingsReloader(self._read(), self._read, nowhere, self.parts, nobody_reads)
 
-    def _read(self) -> Config:
-        return load(self.file, {}, {"data_dir": str(self.file.parent)})
+    def _read(self) -> Settings:
+        return load_settings(self.file, {}, {"data_dir": str(self.file.parent)})
 
     def reads(self, text: str) -> None:
         self.file.write_text(text)
-        self.reload()
+        trio.run(self.reload)
 
 
 @pytest.fixture
@@ -63,7 +72,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 def test_policies_limits_and_the_level_of_the_log_are_taken_over(daemon: Daemon) -> None:
     daemon.reads(f'log_level = "error"\nlockout_threshold = 3\nlockout_seconds = 60\n{POLICY}')
-    assert daemon.failures.lock_out == LockOut(3, 60 * SECOND)
+    assert daemon.failures.lock_out == LockoutPolicy(3, 60 * SECOND)
     assert logging.getLogger("steward").level == logging.ERROR
     with pytest.raises(Denied, match="no web"):
         daemon.policies.check(job("web"), override=True)
@@ -81,14 +90,14 @@ def test_what_is_wrong_changes_nothing_and_is_said(
     daemon.reads("lockout_threshold = 3")
     daemon.reads(f"lockout_threshold = 4\n{wrong}")
     assert daemon.failures.lock_out.threshold == 3
-    assert "the old settings stay" in caplog.text
+    assert "the settings are unchanged" in caplog.text
 
 
 def test_it_is_said_what_only_a_restart_changes(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon.reads('region = "other"\ntls_cert = "/c"\ntls_key = "/k"\nlockout_threshold = 5')
-    assert "change with a restart of the daemon: region, tls_cert, tls_key" in caplog.text
+    assert "change only with a restart of the daemon: region, tls_cert, tls_key" in caplog.text
     assert daemon.failures.lock_out.threshold == 5
 
 
@@ -96,15 +105,48 @@ async def test_the_certificate_of_wrappers_is_read_anew(
     daemon: Daemon, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     certificate, key = Authority(tmp_path).certify("daemon")
-    config = Config(
+    config = Settings(
         wrapper_bind="127.0.0.1", wrapper_port=0, wrapper_tls_cert=certificate, wrapper_tls_key=key
     )
     with open_wrapper_listeners(config) as wrappers:
-        reload = Reloading(
-            config, lambda: config, Listeners(port=0, places=()), daemon.parts, wrappers
+        reload = SettingsReloader(
+            config,
+            lambda: config,
+            ConnectionListeners(port=0, places=()),
+            daemon.parts,
+            nobody_reads,
+            wrappers,
         )
-        reload()
-        assert "the old settings stay" not in caplog.text
+        await reload()
+        assert "the settings are unchanged" not in caplog.text
         key.write_text("nonsense")
-        reload()
-    assert "the old settings stay: cannot use the certificate" in caplog.text
+        await reload()
+    assert "the settings are unchanged: cannot use the certificate" in caplog.text
+
+
+async def test_what_root_alone_can_read_is_read_by_the_launcher(
+    daemon: Daemon,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The file at the key's path holds nonsense, as seen by a daemon that cannot read it."""
+    certificate, key = Authority(tmp_path).certify("daemon")
+    config = Settings(
+        wrapper_bind="127.0.0.1", wrapper_port=0, wrapper_tls_cert=certificate, wrapper_tls_key=key
+    )
+    asked: list[str] = []
+    content = key.read_bytes()
+
+    async def read_own(path: str) -> int:
+        asked.append(path)
+        return sealed(content)
+
+    with open_wrapper_listeners(config) as wrappers:
+        key.write_text("nonsense")
+        monkeypatch.setattr(os, "access", lambda path, _: path != key)
+        nowhere = ConnectionListeners(port=0, places=())
+        await SettingsReloader(config, lambda: config, nowhere, daemon.parts, read_own, wrappers)()
+    assert asked == [str(key)]
+    assert "the settings are unchanged" not in caplog.text
+    assert "reloaded the certificate" in caplog.text

@@ -1,4 +1,4 @@
-"""What the service manager is told, and that a part that hangs is found out."""
+"""Messages to the service manager, and detection of a part that hangs."""
 
 import os
 import socket
@@ -10,12 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.config import Config
-from daemon.health import examine
-from daemon.systemd import ServiceManager, give_signs_of_life, inherited
-from daemon.web.connections import open_listeners
-from storage.readers import Snapshot
+from daemon.config.settings import Settings
+from daemon.process.health import check_health
+from daemon.process.systemd import ServiceManager, inherited_sockets, run_watchdog
+from storage.read_pool import ReadSnapshot
 from storage.store import Store
+from tests.doors import open_listeners
 from tests.patience import HAPPENS_WITHIN
 
 
@@ -93,7 +93,7 @@ async def test_signs_of_life_follow_examinations_and_end_when_a_part_hangs(
             await trio.sleep_forever()
 
     with trio.move_on_after(300):
-        await give_signs_of_life(told, hang_the_third_time)
+        await run_watchdog(told, hang_the_third_time)
     assert heard(ears) == ["WATCHDOG=1"] * 2
 
 
@@ -101,7 +101,7 @@ async def test_without_patience_nobody_is_examined(tmp_path: Path) -> None:
     async def never() -> None:
         raise AssertionError
 
-    await give_signs_of_life(manager(tmp_path), never)
+    await run_watchdog(manager(tmp_path), never)
 
 
 async def answering(tmp_path: Path, nursery: trio.Nursery) -> Path:
@@ -122,18 +122,18 @@ async def answering(tmp_path: Path, nursery: trio.Nursery) -> Path:
 
 async def test_parts_that_work_pass(store: Store, tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
-        await examine(store, await answering(tmp_path, nursery))
+        await check_health(store, await answering(tmp_path, nursery))
         nursery.cancel_scope.cancel()
 
 
 async def test_what_fails_at_once_does_not_hang(store: Store, tmp_path: Path) -> None:
-    await examine(store, tmp_path / "nobody listens here")
+    await check_health(store, tmp_path / "nobody listens here")
 
 
 async def hangs(store: Store, listening: Path) -> bool:
     """Tell whether an examination waits for ever."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(examine, store, listening)
+        nursery.start_soon(check_health, store, listening)
         await trio.testing.wait_all_tasks_blocked(0.2)
         waits = bool(nursery.child_tasks)
         nursery.cancel_scope.cancel()
@@ -150,7 +150,7 @@ async def test_listeners_that_hang_are_found_out(store: Store, tmp_path: Path) -
 async def test_a_writer_that_hangs_is_found_out(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hang(work: object) -> None:
+    async def hang(work: object, **_: object) -> None:
         await trio.sleep_forever()
 
     monkeypatch.setattr(store._writer, "submit", hang)
@@ -163,7 +163,7 @@ async def test_a_writer_that_hangs_is_found_out(
 def given(held: socket.socket, **more: str) -> list[socket.socket]:
     """Return what is inherited when this socket is at the first place."""
     environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", **more}
-    return inherited(environment, first=os.dup(held.fileno()))
+    return inherited_sockets(environment, first=os.dup(held.fileno()))
 
 
 def test_sockets_for_us_are_taken_and_not_passed_on() -> None:
@@ -176,13 +176,16 @@ def test_sockets_for_us_are_taken_and_not_passed_on() -> None:
 
 @pytest.mark.parametrize("other", [{"LISTEN_PID": "1"}, {"LISTEN_FDS": ""}, {"LISTEN_FDS": "-1"}])
 def test_sockets_for_others_are_left_alone(other: dict[str, str]) -> None:
-    assert inherited({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", **other}, first=900) == []
+    assert (
+        inherited_sockets({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", **other}, first=900)
+        == []
+    )
 
 
 async def test_clients_wait_at_a_held_socket_for_the_next_daemon(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-        config = Config(data_dir=tmp_path, port=port, socket="none")
+        config = Settings(data_dir=tmp_path, port=port, socket="none")
         with open_listeners(config, given(held)) as listeners:
             assert listeners.port == port
         with socket.create_connection(("127.0.0.1", port)) as early:  # between two daemons
@@ -197,22 +200,22 @@ async def test_a_held_socket_elsewhere_is_complained_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
-        config = Config(data_dir=tmp_path, port=0, socket="none")
+        config = Settings(data_dir=tmp_path, port=0, socket="none")
         with open_listeners(config, given(held)) as listeners:
             assert listeners.port != held.getsockname()[1]
-    assert "is of no use" in caplog.text
+    assert "ignored the given socket" in caplog.text
 
 
 async def test_readers_that_have_much_to_do_do_not_hang(store: Store, tmp_path: Path) -> None:
     first, others = threading.Event(), threading.Event()
 
-    def waiting(event: threading.Event) -> Callable[[Snapshot], bool]:
+    def waiting(event: threading.Event) -> Callable[[ReadSnapshot], bool]:
         return lambda _: event.wait(HAPPENS_WITHIN)
 
     examined = trio.Event()
 
     async def examining() -> None:
-        await examine(store, tmp_path / "nobody listens here")
+        await check_health(store, tmp_path / "nobody listens here")
         examined.set()
 
     async with trio.open_nursery() as nursery:
@@ -222,7 +225,7 @@ async def test_readers_that_have_much_to_do_do_not_hang(store: Store, tmp_path: 
         nursery.start_soon(examining)
         await trio.testing.wait_all_tasks_blocked()
         assert not examined.is_set()
-        first.set()  # one read ends; others are at work, and ours still waits for its turn
+        first.set()  # one read ends; others are running, and this one is still queued
         with trio.fail_after(HAPPENS_WITHIN):
             await examined.wait()
         assert not others.is_set()

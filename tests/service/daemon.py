@@ -1,4 +1,4 @@
-"""A real daemon in a directory of its own, and a client that waits for what is to come."""
+"""A real daemon in its own directory, and a client that waits for expected states."""
 
 import os
 import signal
@@ -13,8 +13,8 @@ import httpx
 import msgspec
 import trio
 
-from daemon.datadir import alloc_dir, store_dir
-from daemon.runner.covering import mounts
+from daemon.config.data_directory import alloc_dir, store_dir
+from daemon.runner.nosuid_mount import mounts
 from storage.check import check
 from tests.patience import HAPPENS_WITHIN
 
@@ -33,6 +33,7 @@ class Steward:
         self.address = ""
         self.flags = flags
         self.token = ""
+        self.before: tuple[str, ...] = ()  # words before those of the daemon
         self._port = "0"
         self._process: trio.Process | None = None
         self._http = httpx.AsyncClient(timeout=HAPPENS_WITHIN)
@@ -45,7 +46,7 @@ class Steward:
         if "--dev" not in self.flags:
             given += ["--key-file", str(self._key_file())]
         with self.log.open("ab") as log:
-            self._process = await self._run(["agent", *given], log)
+            self._process = await self._run(["agent", *given], log, self.before)
         with trio.fail_after(READY_WITHIN):
             line = await self._first_line()
         if " ready at " not in line:
@@ -56,17 +57,22 @@ class Steward:
         if not self.token and first.exists():
             self.token = first.read_text().strip()
 
-    async def _run(self, words: list[str], log: BinaryIO) -> trio.Process:
+    async def _run(
+        self, words: list[str], log: BinaryIO, before: tuple[str, ...] = ()
+    ) -> trio.Process:
         """Start the program with these words; what it says of itself goes to its log."""
         return await trio.lowlevel.open_process(
-            [sys.executable, "-m", "daemon", *words],
+            [*before, sys.executable, "-m", "daemon", *words],
             stdout=subprocess.PIPE,
             stderr=log,
             env=environment(),
         )
 
     def _key_file(self) -> Path:
-        """Return the file of its root key: outside of development it makes none beside the data."""
+        """Return the file of its root key.
+
+        The daemon creates a key in its data directory only in development mode.
+        """
         file = self.directory / "root.key"
         if not file.exists():
             file.touch(mode=0o600)
@@ -148,7 +154,7 @@ class Steward:
         )
 
     async def get(self, path: str, /, **query: object) -> Any:
-        """Return what stands at a path."""
+        """Return the response at a path."""
         return _good(await self.request("GET", path, **query)).json()
 
     async def post(self, path: str, body: object = None, /, **query: object) -> Any:
@@ -160,7 +166,7 @@ class Steward:
         return _good(await self.request("DELETE", path, **query)).json()
 
     async def until(self, path: str, condition: Condition, /, **query: object) -> Any:
-        """Return what stands at a path when it is as wanted, woken by each change of it."""
+        """Return the response at a path when it matches, re-read after each change."""
         index, shown = 0, None
         with trio.move_on_after(HAPPENS_WITHIN):
             while True:
@@ -250,7 +256,7 @@ async def open_steward(directory: Path, *flags: str) -> AsyncIterator[Steward]:
 
 
 def environment(**more: str) -> Mapping[str, str]:
-    """Return the environment of a program under test: ours, without settings of its own."""
+    """Return the environment of a program under test, without Steward's settings."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -262,7 +268,7 @@ def environment(**more: str) -> Mapping[str, str]:
 def _environ(process: Path) -> bytes:
     try:
         return (process / "environ").read_bytes()
-    except OSError:  # it has ended, or is somebody else's
+    except OSError:  # it has ended, or belongs to another user
         return b""
 
 

@@ -1,4 +1,4 @@
-"""Answers that do not end: read piece by piece, over a connection of their own."""
+"""Endless responses, read piece by piece over a separate connection."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

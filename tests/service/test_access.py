@@ -1,4 +1,4 @@
-"""Who gets in: operators of the machine, and nobody else without a token."""
+"""Access without a token: only for operators on the host."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""The peers' own client libraries, as their users drive tokens and policies with them."""
+"""Nomad's and Vault's client libraries, used for tokens and policies."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A daemon that asks for tokens: who is refused, what each may see, and where the first token is."""
+"""A daemon with ACLs: rejections, visible objects, and the bootstrap token."""
 
 import os
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from daemon.datadir import store_dir
+from daemon.config.data_directory import store_dir
 from tests.service.daemon import Steward, open_steward
 
 SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
@@ -34,7 +34,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
 
 
 async def new_token(steward: Steward, rules: str, name: str = "p") -> str:
-    """Make a client token with a policy of its own; return its secret."""
+    """Create a client token with its own policy; return its secret ID."""
     await steward.request("POST", f"/v1/acl/policy/{name}", {"Name": name, "Rules": rules})
     token = await steward.post("/v1/acl/token", {"Type": "client", "Policies": [name]})
     return str(token["SecretID"])

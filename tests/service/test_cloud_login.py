@@ -104,7 +104,7 @@ async def test_explain_says_which_rule_refuses(steward: Steward) -> None:
     assert bad.returncode == 1
     assert b"bound_subscription_ids: subscription not authorized" in bad.stdout
     refused = await steward.cli("login", "--role", "dev", **variables)
-    assert b"subscription not authorized (status 500)" in refused.stderr
+    assert b"subscription not authorized" in refused.stderr
 
 
 async def test_a_token_may_be_brought_along(steward: Steward, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ async def test_tokens_that_others_can_read_are_not_used(steward: Steward) -> Non
     await steward.cli("login", "--role", "dev", **variables)
     await trio.Path(variables["STEWARD_TOKEN_FILE"]).chmod(0o644)
     done = await steward.cli("status", **variables)
-    assert b"others can read the token file" in done.stderr
+    assert b"other users can read the token file" in done.stderr
 
 
 async def test_the_public_documents_can_be_written_for_others(

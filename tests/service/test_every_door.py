@@ -1,4 +1,4 @@
-"""Every route, tried by somebody who has no right: none opens, whatever the path names."""
+"""Every route, requested without permission: all are rejected, for any path."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,10 +8,10 @@ import httpx
 import pytest
 import trio
 
-from daemon.acl.check import Asks
-from daemon.api.endpoints import ENDPOINTS
+from daemon.acl.check import Requirement
 from daemon.api.routes import ROUTES
-from daemon.web.request import Route, Talk
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.web.request import Route, WebSocketRoute
 from tests.service.daemon import Steward, open_steward
 
 SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
@@ -44,13 +44,14 @@ async def stranger(steward: Steward) -> str:
 
 
 async def places(steward: Steward) -> dict[str, str]:
-    """Return what stands in the braces of paths: things that are there."""
+    """Return the values of placeholders in paths: existing objects."""
     (alloc,) = await steward.get(f"/v1/job/{HIDDEN}/allocations")
     (policy,) = await steward.get("/v1/scaling/policies")
     (deployment,) = await steward.get(f"/v1/job/{HIDDEN}/deployments")
     return {
         "job_id": HIDDEN,
         "alloc_id": alloc["ID"],
+        "profile": "cmdline",
         "eval_id": alloc["EvalID"],
         "node_id": alloc["NodeID"],
         "deployment_id": deployment["ID"],
@@ -86,7 +87,7 @@ async def knock(
 
 
 async def answers(steward: Steward, namespace: str) -> list[tuple[Route, str, httpx.Response]]:
-    """Return what each route answers to somebody who has no right to what it names."""
+    """Return the response of each route to a caller without permission for the named object."""
     token, found = await stranger(steward), await places(steward)
     return [
         (
@@ -95,7 +96,7 @@ async def answers(steward: Steward, namespace: str) -> list[tuple[Route, str, ht
             await knock(steward, route, method, route.path.format_map(found), token, namespace),
         )
         for route in ROUTES
-        if not isinstance(route, Talk) and route.needs.asks is not Asks.NOTHING
+        if not isinstance(route, WebSocketRoute) and route.needs.asks is not Requirement.NOTHING
         for method in sorted(route.methods - {"PUT"})
     ]
 
@@ -104,7 +105,7 @@ async def test_no_route_opens_to_a_stranger(guarded: Steward) -> None:
     opened = {
         f"{method} {route.path}: {answer.status_code}"
         for route, method, answer in await answers(guarded, "default")
-        if route.needs.asks is not Asks.TOKEN and answer.is_success
+        if route.needs.asks is not Requirement.TOKEN and answer.is_success
     }
     assert opened == {  # empty: they list what may be seen
         "GET /v1/deployment/allocations/{deployment_id}: 200",
@@ -115,7 +116,7 @@ async def test_no_route_opens_to_a_stranger(guarded: Steward) -> None:
 async def test_a_right_that_the_table_asks_for_is_asked_for_before_all_else(
     guarded: Steward,
 ) -> None:
-    before = (Asks.NAMESPACE, Asks.SCOPE, Asks.MANAGEMENT)
+    before = (Requirement.NAMESPACE, Requirement.SCOPE, Requirement.MANAGEMENT)
     late = {
         f"{method} {route.path}: {answer.status_code}"
         for route, method, answer in await answers(guarded, "default")

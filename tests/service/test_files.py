@@ -11,7 +11,7 @@ import httpx
 import pytest
 import trio
 
-from daemon.datadir import alloc_dir
+from daemon.config.data_directory import alloc_dir
 from storage.records.base import SECOND
 from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
@@ -59,7 +59,7 @@ class Frames:
                 return frame
 
     async def head(self) -> None:
-        """Pass over what stands before the frames."""
+        """Skip the head before the frames."""
         while "\r\n\r\n" not in self._text:
             self._text += (await self._stream.receive_some()).decode()
         self._text = self._text.partition("\r\n\r\n")[2]

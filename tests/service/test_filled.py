@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bench import filled
-from daemon.datadir import store_dir
+from daemon.config.data_directory import store_dir
 from storage.check import check
 from storage.store import FILE_NAME
 

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import msgspec
 import trio
 
-from daemon.datadir import alloc_dir
+from daemon.config.data_directory import alloc_dir
 from storage.records.base import SECOND
 from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
@@ -77,3 +78,152 @@ async def test_logs_that_are_gone_are_said_to_be(steward: Steward) -> None:
     answer = await steward.request("GET", path, task="main", type="stdout", plain=True)
     assert answer.status_code == 404
     assert "are gone: it printed nothing" in answer.text
+
+
+async def test_logs_of_several_allocations_are_merged_by_time(steward: Steward) -> None:
+    text = (
+        'i=$NOMAD_ALLOC_INDEX; echo "2026-01-01T00:00:0${i}Z early $i"; '
+        'echo "2026-01-01T00:00:1${i}Z late $i"'
+    )
+    await steward.register(printing("merged", text, Type="batch"))
+    await steward.allocations("merged", "complete", "complete")
+    shown = (await steward.cli("logs", "merged")).stdout.decode()
+    told = [line.partition("Z ")[2] for line in shown.splitlines()]
+    assert told == ["early 0", "early 1", "late 0", "late 1"]
+    since = await steward.cli("logs", "--since", "2026-01-01T00:00:11Z", "merged")
+    assert [line.partition("Z ")[2] for line in since.stdout.decode().splitlines()] == ["late 1"]
+    assert (await steward.cli("logs", "--since", "1h", "merged")).stdout == b""
+    wrong = await steward.cli("logs", "--since", "noon", "merged")
+    assert wrong.returncode == 1
+    assert "-since 'noon' is neither a time such as" in wrong.stderr.decode()
+
+
+async def test_the_attempt_before_is_shown_by_itself(steward: Steward) -> None:
+    # Its second attempt runs on, so that the first one is the one before.
+    text = "if test -e $NOMAD_TASK_DIR/x; then echo second; exec sleep 600; fi; "
+    text += "touch $NOMAD_TASK_DIR/x; echo first word; echo first end; exit 3"
+    given = printing("again", text)
+    given["TaskGroups"][0] |= {
+        "Count": 1,
+        "RestartPolicy": {"Attempts": 3, "Delay": 0, "Interval": 60 * SECOND, "Mode": "delay"},
+    }
+    await steward.register(given)
+    await steward.until(
+        "/v1/job/again/allocations",
+        lambda found: any(
+            (task := (one["TaskStates"] or {}).get("main"))
+            and task["Restarts"] == 1
+            and task["State"] == "running"
+            for one in found
+        ),
+    )
+    (one,) = await steward.get("/v1/job/again/allocations")
+    query = {"task": "main", "type": "stdout", "plain": True, "follow": True}
+    async with open_stream(steward, f"/v1/client/fs/logs/{one['ID']}", **query) as stream:
+        assert [(await stream.line()).decode() for _ in range(3)][-1] == "second"
+    before = await steward.cli("logs", "--previous", one["ID"][:8])
+    assert before.stdout.decode() == "first word\nfirst end\n"
+    merged = await steward.cli("job", "logs", "--previous", "--contains", "end", "again")
+    assert merged.stdout.decode() == f"{one['ID'][:8]} main | first end\n"
+    found = await steward.cli("logs", "--contains", "sec", one["ID"])
+    assert found.stdout.decode() == "second\n"
+
+
+async def test_a_replaced_allocation_holds_the_attempt_before(steward: Steward) -> None:
+    text = "echo of $NOMAD_ALLOC_ID; exit 3"
+    given = printing("moved", text, Type="batch")
+    given["TaskGroups"][0] |= {
+        "Count": 1,
+        "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
+        "ReschedulePolicy": {
+            "Attempts": 1,
+            "Interval": 60 * SECOND,
+            "Delay": SECOND * 5,
+            "DelayFunction": "constant",
+        },
+    }
+    await steward.register(given)
+    found = await steward.until(
+        "/v1/job/moved/allocations",
+        lambda found: [one["ClientStatus"] for one in found] == ["failed", "failed"],
+    )
+    old = next(one for one in found if one["NextAllocation"])
+    new = next(one for one in found if not one["NextAllocation"])
+    shown = await steward.cli("logs", "--previous", new["ID"])
+    assert shown.stdout.decode() == f"of {old['ID']}\n"
+    nothing = await steward.cli("logs", "--previous", old["ID"])
+    assert nothing.stdout == b""
+    assert b"there is no earlier attempt" in nothing.stderr
+
+
+async def _lines(steward: Steward, what: str = "lines", **query: object) -> Any:
+    return await steward.get(f"/v1/job/talk/logs/{what}", **query)
+
+
+async def test_lines_of_a_job_are_pages_merged_by_time_and_name_their_task(
+    steward: Steward,
+) -> None:
+    text = (
+        "i=0; while [ $i -lt 40 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done; "
+        "echo needle of $NOMAD_ALLOC_INDEX; printf half; exec sleep 600"
+    )
+    await steward.run_job(printing("talk", text, Update={"MaxParallel": 0}))
+    page: Any = {}
+    with trio.fail_after(HAPPENS_WITHIN):
+        while len(page.get("Lines", ())) < 2 * 82:  # nobody tells when a line is written
+            page = await _lines(steward, lines=1000)
+            await trio.sleep(0.02)
+    running = await steward.allocations("talk", "running")
+    assert {line["Allocation"] for line in page["Lines"]} == {one["ID"] for one in running}
+    assert {(line["Task"], line["Stream"]) for line in page["Lines"]} == {
+        ("main", "stdout"),
+        ("main", "stderr"),
+    }
+    times = [line["Time"] for line in page["Lines"]]
+    assert times == sorted(times)
+    assert sum(bool(line.get("Unfinished")) for line in page["Lines"]) == 2
+    assert "Before" not in page
+
+    # Pages of fifty lines, from the end to the start, are the same lines in all.
+    found: list[tuple[str, int]] = []
+    before = ""
+    while True:
+        part = await _lines(steward, lines=50, before=before)
+        found = [(line["Log"], line.get("At", 0)) for line in part["Lines"]] + found
+        before = part.get("Before", "")
+        if not before:
+            break
+    assert len(found) == len(set(found))
+    assert set(found) == {(line["Log"], line.get("At", 0)) for line in page["Lines"]}
+
+    only = await _lines(steward, type="stderr", lines=1000)
+    assert {line["Stream"] for line in only["Lines"]} == {"stderr"}
+    hits = await _lines(steward, "search", contains="NEEDLE", context=0)
+    assert sorted(line["Text"] for line in hits["Lines"]) == ["needle of 0", "needle of 1"]
+    assert all(line["Matches"] for line in hits["Lines"])
+    bad = await steward.request("GET", "/v1/job/talk/logs/lines", before="17")
+    assert bad.status_code == 400
+    assert "is no cursor" in bad.text
+
+
+async def test_lines_of_a_job_follow_new_allocations_and_a_restart_of_the_daemon(
+    steward: Steward,
+) -> None:
+    text = "echo up $NOMAD_ALLOC_INDEX; exec sleep 600"
+    await steward.run_job(printing("talk", text, Update={"MaxParallel": 0}))
+    path = "/v1/job/talk/logs/lines"
+    seen: list[str] = []
+    after = ""
+    while len(seen) < 2:  # nobody tells when a line is written
+        page = await _lines(steward, after=after or "00000000.0o:0")
+        seen += [line["Text"] for line in page["Lines"]]
+        after = page.get("After", "")
+    await steward.kill_and_restart()
+    async with open_stream(steward, path, follow=True, after=after) as stream:
+        target = {"Group": "web"}
+        await steward.post("/v1/job/talk/scale", {"Count": 3, "Target": target, "Message": "more"})
+        told: Any = {}
+        while not told.get("Lines"):
+            told = msgspec.json.decode(await stream.line())
+    assert [line["Text"] for line in told["Lines"]] == ["up 2"]
+    assert sorted(seen) == ["up 0", "up 1"]

@@ -1,4 +1,4 @@
-"""The launcher beside a real daemon: both end together, and tasks go on."""
+"""The launcher of a real daemon: both end together, and tasks keep running."""
 
 import os
 import signal
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import trio
 
-from daemon.datadir import alloc_dir
-from daemon.runner.drivers.scan import children
+from daemon.config.data_directory import alloc_dir
+from daemon.launcher.shims import children
 from tests.service.daemon import as_development, open_steward
 from tests.service.test_life import service
 

@@ -1,11 +1,11 @@
-"""A data directory of an older version, with a task that goes on while it is moved."""
+"""A data directory of an older version, with a task that keeps running during the move."""
 
 import os
 from pathlib import Path
 
 import trio
 
-from daemon.datadir import alloc_dir
+from daemon.config.data_directory import alloc_dir
 from tests.parts.test_moving import back
 from tests.service.daemon import as_development, open_steward
 from tests.service.test_life import service

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from daemon.datadir import store_dir
-from daemon.main import EXIT_CONFIG, EXIT_FAILURE, EXIT_STORAGE
+from daemon.config.data_directory import store_dir
+from daemon.process.main import EXIT_CONFIG, EXIT_FAILURE, EXIT_STORAGE
 from storage.records.base import SECOND
 from tests.service.daemon import Steward, as_development, environment, open_steward
 
@@ -224,7 +224,8 @@ async def test_a_file_of_a_newer_steward_is_refused(tmp_path: Path) -> None:
 
 async def test_the_store_is_kept_from_other_users(steward: Steward) -> None:
     files = [path for path in steward.data_dir.glob("*") if path.is_file()]
-    assert files == []
+    assert [path.name for path in files] == ["kept-defaults.json"]  # of the user that started it
+    assert [path.stat().st_mode & 0o022 for path in files] == [0]
     assert store_dir(steward.data_dir).stat().st_mode & 0o777 == 0o700
     kept = list(store_dir(steward.data_dir).rglob("*"))
     assert [path.name for path in kept if path.stat().st_mode & 0o077] == []

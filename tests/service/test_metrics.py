@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from daemon.api.cluster.meanings import MEANINGS
+from daemon.api.cluster.metric_help import MEANINGS
 from tests.service.daemon import Steward
 
 Labels = dict[str, str]
@@ -94,5 +94,27 @@ async def test_the_same_values_come_as_json(steward: Steward) -> None:
     assert {"Timestamp", "Counters", "Samples", "Points"} < shown.keys()
     # Each has a meaning, and there is one for each; there is no cloud, no fault, and nothing was collected.
     assert gauges.keys() <= MEANINGS.keys()
-    absent = {"steward.cloud_token.age_seconds", "steward.collected", "steward.faults"}
+    absent = {
+        "steward.cloud_token.age_seconds",
+        "steward.collected",
+        "steward.faults",
+        "steward.notifications",
+    }
     assert MEANINGS.keys() - gauges.keys() <= absent
+
+
+async def test_timers_are_summaries_and_counters_keep_the_peers_names(steward: Steward) -> None:
+    await steward.run_job(job("timed"))
+    await steward.get("/v1/jobs")
+    found = await scraped(steward)
+    for name in ("nomad_nomad_worker_invoke_scheduler_service", "nomad_nomad_plan_submit"):
+        assert found[f"{name}_count"][0][1] >= 1
+        assert {labels["quantile"] for labels, _ in found[name]} == {"0.5", "0.9", "0.99"}
+        assert found[f"{name}_sum"][0][1] > 0
+    assert found["nomad_nomad_job_register_count"][0][1] >= 1
+    assert found["nomad_nomad_rpc_query"][0][1] >= 1
+    shown = await steward.get("/v1/metrics")
+    (listed,) = [one for one in shown["Samples"] if one["Name"] == "nomad.nomad.job.list"]
+    assert listed["Count"] >= 1
+    assert listed["Min"] <= listed["Mean"] <= listed["Max"]
+    assert [one for one in shown["Counters"] if one["Name"] == "nomad.nomad.rpc.query"]

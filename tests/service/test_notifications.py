@@ -1,14 +1,15 @@
-"""Somebody is told of a job that fails, by a real daemon, whatever comes between."""
+"""A real daemon sends a notification of a failed job in spite of interruptions."""
 
 import base64
+from pathlib import Path
 
 from tests.fakes.receiver import open_receiver
-from tests.service.daemon import Steward
+from tests.service.daemon import Steward, open_steward
 
 SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
 
 
-def failing(url: str, job_id: str = "web") -> object:
+def failing(url: str, job_id: str = "web") -> dict[str, object]:
     task = {
         "Name": "main",
         "Driver": "raw_exec",
@@ -46,7 +47,7 @@ async def test_a_crash_between_the_failure_and_its_telling_loses_nothing(steward
     async with open_receiver() as receiver:
         receiver.answers = [0]
         await steward.register(failing(receiver.url))
-        (lost,) = await receiver.until(1)  # it hears of it, and its answer never comes
+        (lost,) = await receiver.until(1)  # the receiver gets it, and its response is lost
         await steward.kill_and_restart()
         _, again = await receiver.until(2)
         assert again.headers["webhook-id"] == lost.headers["webhook-id"]
@@ -54,3 +55,51 @@ async def test_a_crash_between_the_failure_and_its_telling_loses_nothing(steward
             "/v1/job/web/notifications",
             lambda shown: [one["Status"] for one in shown] == ["sent"],
         )
+
+
+async def test_receivers_are_tested_by_the_command_line(tmp_path: Path) -> None:
+    async with open_receiver() as receiver:
+        address = receiver.url.partition("/hook")[0]
+        file = tmp_path / "steward.toml"
+        text = f'[notify_receivers.alerts]\nkind = "alertmanager"\nurl = "{address}"\n'
+        file.write_text(f'{text}group_seconds = 0\n[notify_commands]\nmail = ["/bin/true"]\n')
+        async with open_steward(tmp_path, "--dev", "--config", str(file)) as steward:
+            good = await steward.cli("notify", "test")
+            assert (good.returncode, good.stdout.count(b"sent")) == (0, 2)
+            receiver.answers = [500]
+            bad = await steward.cli("notify", "test", "alerts")
+            assert bad.returncode == 1
+            assert b"it was answered with 500" in bad.stdout
+            unknown = await steward.cli("notify", "test", "nigth")
+            assert unknown.returncode == 1
+            assert b'no receiver "nigth"' in unknown.stderr
+            await steward.register({**failing(""), "Meta": {"steward_notify_to": "alerts"}})
+            *_, sent = await receiver.until(3)
+    (alert,) = sent.told
+    assert alert["labels"]["job"] == "web"
+    assert alert["annotations"]["exit"] == "exit code 1"
+
+
+async def test_a_test_of_receivers_needs_the_right_to_change_the_daemon(tmp_path: Path) -> None:
+    async with open_receiver() as receiver:
+        address = receiver.url.partition("/hook")[0]
+        file = tmp_path / "steward.toml"
+        text = f'[notify_receivers.night]\nkind = "alertmanager"\nurl = "{address}"\n'
+        file.write_text(f"{text}group_seconds = 0\n")
+        async with open_steward(tmp_path, "--dev", "--acl", "--config", str(file)) as steward:
+            secret = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
+            await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": secret})
+            steward.token = secret
+            rules = {"Name": "look", "Rules": 'operator { policy = "read" }'}
+            await steward.request("POST", "/v1/acl/policy/look", rules)
+            asked = {"Name": "reader", "Type": "client", "Policies": ["look"]}
+            reader = (await steward.post("/v1/acl/token", asked))["SecretID"]
+            for token in ("", reader):
+                steward.token = token
+                refused = await steward.cli("notify", "test", STEWARD_TOKEN=token)
+                assert (refused.returncode, refused.stdout) == (1, b"")
+                assert b"Permission denied" in refused.stderr
+            steward.token = secret
+            sent = await steward.cli("notify", "test", STEWARD_TOKEN=secret)
+            assert sent.returncode == 0
+            assert len(await receiver.until(1)) == 1  # of the one who may

@@ -1,4 +1,4 @@
-"""What operators do: look at the daemon, empty its node, keep new work out, tidy up."""
+"""Operator tasks: inspect the daemon, drain its node, make it ineligible, clean up."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.datadir import store_dir
+from daemon.config.data_directory import store_dir
 from tests.service.daemon import Steward, open_steward
 from tests.service.streaming import open_stream
 
@@ -145,7 +145,7 @@ async def test_what_one_machine_does_not_have_is_answered_plainly(steward: Stewa
     assert said == [True] * len(PLAINLY)
 
 
-async def test_one_worker_of_the_scheduler_is_shown_and_stays(steward: Steward) -> None:
+async def test_the_worker_of_the_scheduler_is_shown_and_set(steward: Steward) -> None:
     kinds = ["service", "batch", "system", "sysbatch", "_core"]
     (worker,) = (await steward.get("/v1/agent/schedulers"))["schedulers"]
     assert (worker["enabled_schedulers"], worker["status"]) == (kinds, "Started")
@@ -153,10 +153,22 @@ async def test_one_worker_of_the_scheduler_is_shown_and_stays(steward: Steward) 
     shown = await steward.get(path)
     assert (shown["num_schedulers"], shown["enabled_schedulers"]) == (1, kinds)
     assert await steward.post(path, {**shown, "enabled_schedulers": kinds[::-1]}) == shown
-    for change in (
-        {"num_schedulers": -1},
-        {"num_schedulers": 4},
-        {"enabled_schedulers": ["system"]},
+    for change, told in (
+        ({"num_schedulers": -1}, "num_schedulers is -1, and the least is 0"),
+        ({"num_schedulers": 4}, "num_schedulers is 4, and this server has 1 at most"),
+        ({"enabled_schedulers": ["system"]}, 'enabled_schedulers lacks "_core"'),
+        ({"enabled_schedulers": []}, 'enabled_schedulers lacks "_core"'),
+        (
+            {"enabled_schedulers": ["_core", "other"]},
+            f'enabled_schedulers has "other"; there are {", ".join(kinds)}',
+        ),
     ):
         answer = await steward.request("POST", path, {**shown, **change})
-        assert (answer.status_code, answer.text.partition(" ")[0].strip(":")) == (400, *change)
+        assert (answer.status_code, answer.text) == (400, f"Invalid request: {told}")
+    fewer = {**shown, "enabled_schedulers": ["_core", "system"]}
+    assert await steward.post(path, fewer) == {**shown, "enabled_schedulers": ["system", "_core"]}
+    (worker,) = (await steward.get("/v1/agent/schedulers"))["schedulers"]
+    assert worker["enabled_schedulers"] == ["system", "_core"]
+    await steward.post(path, {**shown, "num_schedulers": 0})
+    assert (await steward.get("/v1/agent/schedulers"))["schedulers"] == []
+    assert (await steward.get(path))["num_schedulers"] == 0

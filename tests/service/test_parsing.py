@@ -1,4 +1,4 @@
-"""Job files are read beside the others' requests."""
+"""Job files are parsed concurrently with other requests."""
 
 import trio
 

@@ -6,7 +6,7 @@ from typing import Any
 from storage.records.base import SECOND
 from tests.service.daemon import Steward
 
-# Ends only once it is released, however often it is told to; says so while it runs.
+# Ends only when released, and ignores stop signals; reports that it is running.
 STUBBORN = (
     "trap '' INT; touch {0}/runs; while [ ! -e {0}/release ]; do sleep 0.05; done; rm {0}/runs"
 )

@@ -1,7 +1,7 @@
-"""The client library that Python programs use with the peer: every public method of it.
+"""Nomad's Python client library: every public method.
 
-A method is called once, in the order of the table; what it answers need only be what its users
-read of it. `UNSUPPORTED` says what does not work here, and why; it only shrinks.
+Each method is called once, in the order of the table. Its result must contain the fields that users
+read. `UNSUPPORTED` lists methods that do not work in Steward, with reasons; the list only shrinks.
 """
 
 import inspect
@@ -20,7 +20,6 @@ UNSUPPORTED = {
     "acl.generate_bootstrap": "done once, before the other methods have a token",
     "client.stream_file.stream": "follows the file, and waits for an end that does not come",
     "node.drain_node": "sends a form that the peer dropped: no body",
-    "node.purge_node": "the node is this daemon",
     "operator.delete_peer": "there is one server",
     "sentinel.create_policy": "not part of the peer's free edition",
     "sentinel.delete_policy": "not part of the peer's free edition",
@@ -219,6 +218,7 @@ CALLS: dict[str, Callable[[World], Any]] = {
     "node.drain_node_with_spec": lambda w: w.n.node.drain_node_with_spec(
         w.node, {}, mark_eligible=True
     )["NodeModifyIndex"],
+    "node.purge_node": lambda w: w.n.node.purge_node(w.node)["NodeModifyIndex"],
     "allocation.stop_allocation": lambda w: w.n.allocation.stop_allocation(running(w))["EvalID"],
     "job.deregister_job": lambda w: w.n.job.deregister_job("web", purge=False)["EvalID"],
     "client.gc_allocation.garbage_collect": lambda w: collect(w),

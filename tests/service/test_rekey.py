@@ -1,4 +1,4 @@
-"""A new root key on a real store, and a daemon that reads its certificate anew."""
+"""A new root key for a real store, and a daemon that reloads its certificate."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ async def test_everything_is_there_under_a_new_key(tmp_path: Path) -> None:
         assert b"another daemon" in refused.stderr
         await steward.stop()
         before = (tmp_path / "root.key").read_text()
-        assert "sealed" in await rekey(steward, "-key-file", str(tmp_path / "root.key"))
+        assert "encrypted" in await rekey(steward, "-key-file", str(tmp_path / "root.key"))
         assert (tmp_path / "root.key").read_text() != before
         await steward.start()
         assert (await steward.get("/v1/var/a"))["Items"] == {"k": "kept"}
@@ -57,4 +57,4 @@ async def test_a_store_without_its_key_is_not_opened(tmp_path: Path) -> None:
 async def test_a_hangup_does_not_end_the_daemon(steward: Steward) -> None:
     os.kill(steward.pid, signal.SIGHUP)
     assert await steward.get("/v1/jobs") == []
-    assert "the certificate was read anew" in steward.log.read_text()
+    assert "reloaded the certificate" in steward.log.read_text()

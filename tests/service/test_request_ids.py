@@ -1,4 +1,4 @@
-"""The id of a request: in its answer, and in the log wherever what it asked for goes on."""
+"""The request ID: in the response, and in the log for all consequences of the request."""
 
 import json
 from collections.abc import AsyncIterator

@@ -11,7 +11,8 @@ from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
 from tests.service.streaming import Stream, open_stream
 
-# It is well when the file exists that it was told; asked to stop, it serves who has come until they leave.
+# It becomes healthy when the file in its argument exists. On a stop signal it serves open
+# connections to their end.
 SERVER = """
 import asyncio, os, pathlib, signal, sys
 
@@ -42,7 +43,7 @@ async def main():
 
 asyncio.run(main())
 """
-# It asks everybody that it is told of, again and again, and says what is new to it.
+# It repeatedly sends requests to all known instances, and prints new responses.
 LOAD = """
 import http.client, os, pathlib, time
 

@@ -1,4 +1,4 @@
-"""The calls that the peers' tools make, one after the other as they make them (facts: users, part 2)."""
+"""Call sequences of Nomad's and Vault's tools in their order (facts: users, part 2)."""
 
 import base64
 from typing import Any
@@ -77,7 +77,7 @@ async def test_what_the_command_line_asks_when_a_job_is_run_and_looked_at(stewar
     assert done["EvalID"] in {one["ID"] for one in shown["/evaluations"]}
     (placed,) = shown["/allocations"]
 
-    # alloc logs -f: by the beginning of its identifier, and then frames until somebody has enough
+    # alloc logs -f: by an ID prefix, and then frames until the client disconnects
     (found,) = await steward.get("/v1/allocations", prefix=placed["ID"][:8], **WHERE)
     whole = await steward.get(f"/v1/allocation/{found['ID']}", **WHERE)
     assert list(whole["TaskStates"]) == ["main"]

@@ -53,7 +53,7 @@ async def command(steward: Steward, alloc_id: str, *words: str, **query: str) ->
 
 
 async def upgrade(steward: Steward, path: str, *headers: str) -> trio.SocketStream:
-    """Ask for a WebSocket with headers of our own."""
+    """Request a WebSocket with custom headers."""
     host, _, port = steward.address.removeprefix("http://").rpartition(":")
     stream = await trio.open_tcp_stream(host, int(port))
     given = {name.partition(":")[0] for name in headers}
@@ -184,4 +184,4 @@ async def test_conversations_end_with_the_daemon(steward: Steward, alloc_id: str
         await socket.accepted()
         nursery.start_soon(steward.stop)
         await socket.all()
-    assert (socket.code, socket.reason) == (1001, "the daemon is ending")
+    assert (socket.code, socket.reason) == (1001, "the daemon is shutting down")

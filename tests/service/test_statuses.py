@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.service.daemon import Steward
+from tests.service.test_life import service
 
 
 def idle(job_id: str, **fields: Any) -> dict[str, Any]:
@@ -117,3 +118,16 @@ async def test_a_filter_chooses_among_versions(steward: Steward) -> None:
     ]
     against = await steward.get(path, filter=wanted, diffs=True, diff_version=1)
     assert len(against["Diffs"]) == 2
+
+
+async def test_the_use_of_several_allocations_is_shown_in_short(steward: Steward) -> None:
+    (one,) = await steward.run_job(service())
+    answer = await steward.request("GET", "/v1/client/usage", allocations=f"{one['ID']},unknown")
+    (shown,) = answer.json()
+    assert shown["ID"] == one["ID"]
+    assert shown["Memory"] > 0
+    assert shown["Restarts"] == 0
+    assert int(answer.headers["X-Service-Index"]) >= one["ModifyIndex"]
+    many = await steward.request("GET", "/v1/client/usage", allocations=",".join("x" * 201))
+    assert many.status_code == 400
+    assert many.text == "allocations names 201: ask for 200 at most at once"

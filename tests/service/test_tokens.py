@@ -1,4 +1,4 @@
-"""Tokens of the secrets side on a real daemon: roles, entities, wrapped answers, both sides at once."""
+"""Tokens of the Vault API on a real daemon: roles, entities, wrapped responses, both APIs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from daemon.datadir import store_dir
+from daemon.config.data_directory import store_dir
+from storage.records.base import SECOND
+from storage.records.times import nanoseconds
 from tests.service.daemon import Steward, open_steward
 
 SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
@@ -71,6 +73,47 @@ async def test_a_client_token_of_the_jobs_side_is_one_of_the_secrets_side(
     )
     assert revoked.status_code == 204
     assert (await ask(guarded, made["SecretID"], "GET", "acl/token/self")).status_code == 403
+
+
+ACCESSOR, CHOSEN = "b306571d-a3fa-42d2-ac5b-bbe49d8c3c7f", "c28ba0f6-ab8d-4e4d-b9f0-7f9f5d1c2e3a"
+UPLOADED = {"AccessorID": ACCESSOR, "SecretID": CHOSEN, "Type": "client", "Policies": ["p"]}
+
+
+async def test_an_uploaded_token_has_the_accessor_and_secret_that_it_came_with(
+    guarded: Steward,
+) -> None:
+    path = f"/v1/acl/token/{ACCESSOR}"
+    made = await guarded.post(path, UPLOADED)
+    assert (made["AccessorID"], made["SecretID"]) == (ACCESSOR, CHOSEN)
+    own = await ask(guarded, CHOSEN, "GET", "acl/token/self")
+    assert own.json()["AccessorID"] == ACCESSOR
+    other = {**UPLOADED, "SecretID": "e4a19d23-8f5b-42c1-a7d3-6e0f1b2c4a5d", "Name": "n"}
+    assert (await guarded.post(path, other))["Name"] == "n"  # a change, which leaves the secret
+    assert (await ask(guarded, CHOSEN, "GET", "acl/token/self")).status_code == 200
+    assert (await ask(guarded, other["SecretID"], "GET", "acl/token/self")).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"AccessorID": "short"},
+        {"SecretID": ""},
+        {"SecretID": "guess-me"},
+        {"Type": "management", "Policies": None},
+    ],
+)
+async def test_what_cannot_be_uploaded_is_a_token_that_is_not_there(
+    guarded: Steward, change: dict[str, object]
+) -> None:
+    body = {**UPLOADED, **change}
+    answer = await guarded.request("POST", f"/v1/acl/token/{body['AccessorID']}", body)
+    assert (answer.status_code, answer.text) == (400, f"cannot find token {body['AccessorID']}")
+
+
+async def test_a_secret_that_is_taken_cannot_be_uploaded(guarded: Steward) -> None:
+    body = {**UPLOADED, "SecretID": SECRET}
+    answer = await guarded.request("POST", f"/v1/acl/token/{ACCESSOR}", body)
+    assert (answer.status_code, answer.text) == (400, "cannot create a token with a duplicate ID")
 
 
 async def test_a_role_makes_tokens_and_can_be_changed(guarded: Steward) -> None:
@@ -196,3 +239,53 @@ async def test_secrets_of_tokens_are_shown_again_only_where_a_setting_keeps_them
         lookup = await ask(steward, child, "GET", "auth/token/lookup-self")
         accessor = lookup.json()["data"]["accessor"]
         assert (await steward.get(f"/v1/acl/token/{accessor}"))["SecretID"] == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("", "token"), ("ops", "token-ops"), ("My!Token+*#Name", "token-My-Token---Name")],
+)
+async def test_each_sign_that_a_display_name_cannot_have_is_replaced(
+    guarded: Steward, name: str, shown: str
+) -> None:
+    made = await ask(guarded, SECRET, "POST", "auth/token/create", {"display_name": name})
+    own = made.json()["auth"]["client_token"]
+    found = await ask(guarded, own, "GET", "auth/token/lookup-self")
+    assert found.json()["data"]["display_name"] == shown
+
+
+async def test_less_than_a_life_lies_between_the_times_of_a_token(guarded: Steward) -> None:
+    made = await ask(guarded, SECRET, "POST", "auth/token/create", {"ttl": "60s"})
+    own = made.json()["auth"]["client_token"]
+    data = (await ask(guarded, own, "GET", "auth/token/lookup-self")).json()["data"]
+    issued, ends = (nanoseconds(data[name]) for name in ("issue_time", "expire_time"))
+    assert (ends - issued) // SECOND == 59
+
+
+async def test_a_renewal_without_a_span_lasts_as_long_as_the_one_before(guarded: Steward) -> None:
+    made = await ask(guarded, SECRET, "POST", "auth/token/create", {"ttl": "1h"})
+    token = {"token": made.json()["auth"]["client_token"]}
+    spans = []
+    for increment in ({}, {"increment": "30m"}, {}, {"increment": "2h"}, {}):
+        answer = await ask(guarded, SECRET, "POST", "auth/token/renew", {**token, **increment})
+        spans.append(answer.json()["auth"]["lease_duration"])
+    assert spans == [3600, 1800, 1800, 7200, 7200]
+
+
+async def test_help_names_the_paths_of_an_area(guarded: Steward) -> None:
+    answer = await ask(guarded, SECRET, "GET", "auth/token?help=1")
+    assert answer.status_code == 200
+    assert "    auth/token/create\n" in answer.json()["help"]
+
+
+async def test_the_token_method_is_not_tuned(guarded: Steward) -> None:
+    path = "sys/mounts/auth/token/tune"
+    answer = await ask(guarded, SECRET, "POST", path, {"default_lease_ttl": "1h"})
+    assert (answer.status_code, "auth/token cannot be tuned" in answer.text) == (400, True)
+
+
+async def test_the_one_daemon_is_the_active_member(guarded: Steward) -> None:
+    answer = (await ask(guarded, SECRET, "GET", "sys/ha-status")).json()
+    (member,) = answer["nodes"]
+    assert (member["active_node"], member["api_address"]) == (True, guarded.address)
+    assert answer["data"]["nodes"] == [member]

@@ -1,7 +1,8 @@
-"""The tutorial, typed by somebody who does exactly what it says: every block of it.
+"""The tutorial, executed literally: every block of it.
 
-A block in HCL is a file; in one of a console each line behind `$` is a command, and what stands below
-it is what it answers: `…` within a line stands for anything, alone on a line for any lines.
+An HCL block is a file. In a console block each line after `$` is a command, followed by its
+expected output. In the output `…` within a line matches any text, and `…` on a separate line
+matches any lines.
 """
 
 import re
@@ -74,7 +75,7 @@ def test_what_is_shown_is_compared() -> None:
 
 
 class Reader:
-    """Does what the tutorial says, in a directory of its own."""
+    """Executes the tutorial in a separate directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

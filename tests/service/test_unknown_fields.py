@@ -93,6 +93,6 @@ async def test_mount_warns_of_what_it_keeps_without_effect(steward: Steward) -> 
         "Endpoint ignored these unrecognized parameters: [config.odd]"
     ]
     assert answer.headers["X-Steward-Warning"] == (
-        'field "config.passthrough_request_headers" is kept and has no effect; '
-        'field "local" is kept and has no effect'
+        'field "config.passthrough_request_headers" is stored but has no effect; '
+        'field "local" is stored but has no effect'
     )

@@ -24,7 +24,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 async def share_of_a_second(pid: int) -> float:
-    """Return for how much of a second in which nothing happens a process is at work."""
+    """Return the CPU use of a process, as a share of one second without events."""
     before, began = cpu_seconds(pid), time.monotonic()
     await trio.sleep(1)  # what is measured is this second
     return (cpu_seconds(pid) - before) / (time.monotonic() - began)
@@ -47,7 +47,7 @@ async def test_a_thousand_waiters_cost_nothing_and_are_all_woken(steward: Stewar
         for _ in range(WAITERS):
             nursery.start_soon(wait)
         await trio.to_thread.run_sync(connected, steward.pid, WAITERS)
-        with trio.fail_after(HAPPENS_WITHIN):  # it may still be at work on the last of the requests
+        with trio.fail_after(HAPPENS_WITHIN):  # it may still be processing the last request
             while await share_of_a_second(steward.pid) >= 0.5:
                 pass
         await steward.register(job("new"))

@@ -1,4 +1,4 @@
-"""Answers that clients of the peer compare, where they differed: one test for each."""
+"""Responses that Nomad's clients compare, where they differed: one test for each."""
 
 from typing import Any
 
@@ -103,3 +103,28 @@ async def test_stop_notes_that_the_allocation_may_be_rescheduled(steward: Stewar
     assert "as a bool" in refused.text
     await steward.post(f"{path}/stop", reschedule="true")
     assert (await steward.get(path))["DesiredTransition"]["Reschedule"] is True
+
+
+async def test_related_evaluations_are_shown_on_request(steward: Steward) -> None:
+    wanted = job(
+        Constraints=[{"LTarget": "${attr.kernel.name}", "RTarget": "none", "Operand": "="}]
+    )
+    wanted["TaskGroups"][0]["Count"] = 1
+    done = await steward.register(wanted)
+    path = f"/v1/evaluation/{done['EvalID']}"
+    first = await steward.until(path, lambda shown: shown["Status"] == "complete")
+    assert "RelatedEvals" not in first
+    (related,) = (await steward.get(path, related=True))["RelatedEvals"]
+    assert (related["ID"], related["Status"]) == (first["BlockedEval"], "blocked")
+    assert related["PreviousEval"] == first["ID"]
+    assert "FailedTGAllocs" not in related
+
+
+async def test_a_task_of_the_mock_driver_speaks_before_it_ends(steward: Steward) -> None:
+    task = {"Name": "t", "Driver": "mock_driver", "Config": {"stdout_string": "hello"}}
+    group = {"Name": "g", "Tasks": [task]}
+    await steward.register(
+        {"ID": "m", "Type": "batch", "Datacenters": ["*"], "TaskGroups": [group]}
+    )
+    (allocation,) = await steward.allocations("m", "complete")
+    assert await steward.log_of(allocation["ID"], "t") == "hello"

@@ -1,19 +1,19 @@
-"""A simulation of the daemon in which everything that happens follows from one number, the seed.
+"""A deterministic simulation of the daemon, controlled by one number, the seed.
 
-The parts that decide and run are the real ones, over a real store: worker, applier, watchers, clocks,
-retention, runner. Simulated is what they stand on: the time, the machine with its tasks (a driver), and
-the order in which Trio runs what is ready. Random operations, failing tasks, full disks, stops and kills
-of the daemon fall upon it; after each, the promises of `promises.py` must hold, and when it is left alone
-for long enough, all must have come to rest. Days go by in seconds.
+The parts that decide and run are real, with a real store: worker, applier, watchers, schedules,
+retention and runner. Their environment is simulated: the time, the host with its tasks (a driver),
+and the order in which Trio runs its tasks. Random operations, failing tasks, full disks, stops and
+kills hit the daemon. After each of them, the promises of `promises.py` must hold. When no operation
+follows for long enough, everything must settle. Simulated days take seconds.
 
-- `order.py`: one order of everything; threads do their work inline
+- `order.py`: a deterministic order of execution; threads do their work inline
 - `machine.py`: the driver, and the processes that outlive the daemon
-- `world.py`: one daemon, how it begins, ends, and is killed
-- `jobs.py`, `operations.py`: what people want of it
-- `promises.py`: what must hold
-- `scenario.py`: a life by a seed
+- `world.py`: one daemon, its start, stop and kill
+- `jobs.py`, `operations.py`: user operations
+- `promises.py`: invariants
+- `scenario.py`: a simulated run by a seed
 
-A seed that breaks a promise prints itself with all that happened; `python -m bench.simulate --seed N`
-runs it again, the same to the last byte. Mend what it found, with a test of the part that was wrong: the
-same seed is another life as soon as anything else changes.
+A seed that breaks a promise prints itself with the complete trace. `python -m bench.simulate --seed
+N` repeats the run, byte for byte. Fix the defect with a test of the faulty part, because any other
+change gives the seed another run.
 """

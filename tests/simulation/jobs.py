@@ -1,4 +1,4 @@
-"""Jobs as people write them, drawn at random; what an id is says of which kind the job is."""
+"""Random, realistic jobs. The ID of a job determines its kind."""
 
 import random
 from typing import Any
@@ -17,11 +17,11 @@ KINDS = {
     "letters": "parameterized",
     "reports": "parameterized",
 }
-SPECS = {"clock": "*/10 * * * *", "nightly": "15 3 * * *"}  # of a job always the same one
+SPECS = {"clock": "*/10 * * * *", "nightly": "15 3 * * *"}  # always the same for a job
 
 
 def draw(dice: random.Random, job_id: str) -> dict[str, Any]:
-    """Return the document of a job with this id."""
+    """Return the document of a job with this ID."""
     kind = KINDS[job_id]
     document: dict[str, Any] = {
         "ID": job_id,
@@ -55,7 +55,7 @@ def draw(dice: random.Random, job_id: str) -> dict[str, Any]:
 def _type(dice: random.Random, kind: str) -> str:
     if kind == "periodic":
         return "batch"
-    # A child that runs for ever, or on every node, is unusual, and allowed.
+    # A child that runs indefinitely, or on every node, is unusual but allowed.
     return "batch" if kind == "parameterized" else kind
 
 
@@ -118,7 +118,7 @@ def _task(dice: random.Random, name: str, *, lasts: bool) -> dict[str, Any]:
 
 
 def _beside(dice: random.Random, *, lasts: bool) -> dict[str, Any]:
-    """Return a task that runs before, beside or after the main one."""
+    """Return a task that runs before, during or after the main task."""
     hook, sidecar = dice.choice((("prestart", False), ("prestart", True), ("poststop", False)))
     task = _task(dice, "beside", lasts=sidecar)
     return {**task, "Lifecycle": {"Hook": hook, "Sidecar": sidecar}}
@@ -132,7 +132,7 @@ def _reschedule(dice: random.Random) -> dict[str, Any]:
         "MaxDelay": 0 if function == "constant" else 10 * MINUTE,
     }
     if dice.random() < 0.4:
-        policy["Delay"] *= 10  # what fails for hours in vain shall not take hours
+        policy["Delay"] *= 10  # repeated failures must not take hours
         return {**policy, "Unlimited": True, "Attempts": 0, "Interval": 0}
     return {**policy, "Unlimited": False, "Attempts": dice.choice((0, 1, 2)), "Interval": HOUR}
 

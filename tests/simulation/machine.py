@@ -1,7 +1,7 @@
-"""A machine that runs tasks without processes, and outlives the daemon as a real one does.
+"""A host that runs simulated tasks and outlives the daemon, like a real host.
 
-What the block of a task says is what befalls it: how long it runs, how often it fails, whether it
-minds being asked to end. Every draw depends on the seed and on the attempt, not on when it is made.
+A task's configuration determines its behavior: its run time, its failure rate and its reaction to
+signals. Every random draw depends on the seed and on the attempt, not on the time of the draw.
 """
 
 import random
@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import trio
 
-from daemon.runner.drivers import config
-from daemon.runner.drivers.driver import (
+from daemon.launcher.messages import Whose
+from daemon.runner.core.driver import (
     Attempt,
-    Exit,
+    ExecStream,
+    ExitResult,
     Fingerprint,
-    Owner,
-    Running,
-    Session,
     StartFailed,
+    TaskHandle,
 )
-from daemon.runner.drivers.group import Group
-from daemon.runner.env import Directories
-from daemon.runner.taskdir import directories
-from daemon.runner.usage import Sample
+from daemon.runner.core.resource_usage import ProcessSample
+from daemon.runner.core.task_dir import directories
+from daemon.runner.core.task_env import TaskDirectories
+from daemon.runner.drivers import driver_config
+from daemon.runner.drivers.process_group import ProcessGroup
 from storage.records.base import SECOND
 from storage.records.task import Resources
 from tests.samples import NOW
@@ -32,25 +32,25 @@ from tests.simulation.order import turns
 Name = tuple[str, str, int]  # allocation, task, number of the attempt
 
 _FOREVER = float("inf")
-_KILLED = Exit(code=137, signal=9)
-_ASKED = Exit(code=130, signal=2)
+_KILLED = ExitResult(code=137, signal=9)
+_ASKED = ExitResult(code=130, signal=2)
 
 
 class Block(msgspec.Struct, frozen=True):
-    """What is to befall a task: seconds, and how often in a hundred attempts."""
+    """The behavior of a task: seconds, and percentages of attempts."""
 
-    run_for: int = 0  # 0: until it is ended
-    fails: int = 0  # it exits with 1 instead of 0; one that runs for ever does so at some time
-    start_fails: int = 0  # another attempt may go better
-    start_breaks: int = 0  # no other attempt would
-    hangs: int = 0  # it takes no notice of the request to end
-    version: int = 0  # says nothing: two blocks that differ
+    run_for: int = 0  # 0: until it is stopped
+    fails: int = 0  # it exits with 1 instead of 0; an endless task exits at some time
+    start_fails: int = 0  # another attempt can succeed
+    start_breaks: int = 0  # no other attempt can succeed
+    hangs: int = 0  # it ignores the request to stop
+    version: int = 0  # no meaning: makes two configurations differ
 
 
 class Process:
-    """One attempt at a task, as the machine knows it. Times are Trio's, in seconds."""
+    """One attempt of a task on the host. Times are Trio's, in seconds."""
 
-    def __init__(self, name: Name, resources: Resources, end: float, exit: Exit) -> None:  # noqa: A002
+    def __init__(self, name: Name, resources: Resources, end: float, exit: ExitResult) -> None:  # noqa: A002
         self.name, self.resources = name, resources
         self._end, self._exit = end, exit
         self._changed = trio.Event()
@@ -61,12 +61,12 @@ class Process:
 
     @property
     def lasts(self) -> bool:
-        """Whether it goes on until somebody ends it."""
+        """Return whether it runs until it is stopped."""
         return self._end == _FOREVER
 
     @property
-    def outcome(self) -> Exit:
-        """How it has ended, and when."""
+    def outcome(self) -> ExitResult:
+        """Return how it ended, and when."""
         return msgspec.structs.replace(self._exit, at=NOW + round(self._end * SECOND))
 
     async def over(self) -> None:
@@ -76,8 +76,8 @@ class Process:
             with trio.move_on_at(self._end):
                 await changed.wait()
 
-    def end(self, outcome: Exit, after: float = 0) -> None:
-        """Let it end in so many seconds, if it would not have by then."""
+    def end(self, outcome: ExitResult, after: float = 0) -> None:
+        """Let it end within this many seconds."""
         at = trio.current_time() + after
         if at < self._end:
             self._end, self._exit = at, outcome
@@ -86,21 +86,20 @@ class Process:
 
 
 class Machine:
-    """What runs, and what ran. `faults` is what must never have happened on it."""
+    """Running and ended processes. `faults` lists events that must never happen."""
 
     def __init__(self, seed: int) -> None:
-        self.bad_luck = (
-            0  # how much of what is started may still go wrong: misfortune comes in spells
-        )
+        self.bad_luck = 0  # number of failures that can still happen: they are clustered
         self.faults: list[str] = []
         self.processes: dict[Name, Process] = {}
+        self.lost: set[Name] = set()  # processes known only by their control groups
         self._seed = seed
 
     def alive(self) -> list[Process]:
         return [one for one in self.processes.values() if one.alive]
 
     def chance_of(self, name: Name) -> random.Random:
-        """Return the dice of one attempt."""
+        """Return the random generator of one attempt."""
         return random.Random(f"machine {self._seed} {name}")
 
     def start(self, name: Name, block: Block, resources: Resources) -> Process:
@@ -116,7 +115,10 @@ class Machine:
         fails = self._strikes(dice, block.fails)
         lasts = block.run_for or (dice.expovariate(1 / 600) if fails else _FOREVER)
         process = Process(
-            name, resources, trio.current_time() + lasts, Exit(code=1) if fails else Exit()
+            name,
+            resources,
+            trio.current_time() + lasts,
+            ExitResult(code=1) if fails else ExitResult(),
         )
         self.processes[name] = process
         return process
@@ -127,18 +129,31 @@ class Machine:
         return strikes
 
     def kill_some(self, dice: random.Random) -> list[Name]:
-        """Let some of what runs end by itself, badly."""
+        """Let some running processes fail."""
         alive = self.alive()
         chosen = dice.sample(alive, dice.randint(0, min(3, len(alive))))
         for one in chosen:
             one.end(_KILLED)
         return [one.name for one in chosen]
 
+    def lose_some(self, dice: random.Random) -> list[Name]:
+        """Remove the claims of some processes; only their control groups identify them."""
+        alive = [one.name for one in self.alive()]
+        chosen = dice.sample(alive, dice.randint(0, min(2, len(alive))))
+        self.lost |= set(chosen)
+        return chosen
+
+    def end_lost(self) -> None:
+        """End the processes that only their control groups identify."""
+        for name in self.lost:
+            self.processes[name].end(_KILLED)
+
 
 class SimulatedDriver:
-    """The driver of such a machine, made anew with each daemon."""
+    """The driver of such a host, created again with each daemon."""
 
     name = "simulated"
+    whose: Whose = "ours"
     is_prompt = False
 
     def __init__(self, machine: Machine) -> None:
@@ -147,39 +162,50 @@ class SimulatedDriver:
     def fingerprint(self) -> Fingerprint:
         return Fingerprint(attributes={"driver.simulated": "true"})
 
-    def places(self, directory: str, task: str) -> Directories:
+    def places(self, directory: str, task: str) -> TaskDirectories:
         return directories(directory, task)
 
-    def owner(self, user: str, alloc_id: str) -> Owner | None:
-        return None
-
     def check(self, block: Mapping[str, object]) -> None:
-        config.read(Block, block)
+        driver_config.read(Block, block)
 
-    async def start(self, attempt: Attempt) -> Running:
+    async def start(self, attempt: Attempt) -> TaskHandle:
         name = (attempt.alloc_id, attempt.task, attempt.number)
-        block = config.read(Block, attempt.config)
+        block = driver_config.read(Block, attempt.config)
         dice = self._machine.chance_of((*name[:2], ~name[2]))
         await turns(dice.randrange(3))
         if dice.random() < 0.1:
             await trio.sleep(dice.uniform(0, 20))
+        await self._empty_group(name, dice)
         process = self._machine.processes.get(name)
         if process is None:
             process = self._machine.start(name, block, attempt.resources)
         await turns(dice.randrange(3))  # it runs, and the daemon does not know it yet
         return SimulatedTask(process, hangs=dice.randrange(100) < block.hangs, dice=dice)
 
-    async def adopt(self, attempt: Attempt, handle: bytes) -> Running | None:
+    async def _empty_group(self, name: Name, dice: random.Random) -> None:
+        """Kill unclaimed processes in a task's control group, as a real driver does.
+
+        Raises `StartFailed` if they do not end immediately.
+        """
+        for other in self._machine.alive():
+            if other.name[:2] == name[:2] and other.name in self._machine.lost:
+                other.end(_KILLED, dice.choice((0, 0, 30)))
+                if other.alive:
+                    raise StartFailed("its group is populated", recoverable=True)
+
+    async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
         await trio.lowlevel.checkpoint()
         name = (attempt.alloc_id, attempt.task, attempt.number)
         process = self._machine.processes.get(name)
-        if process is None:
+        if process is None or name in self._machine.lost:
             return None
-        block = config.read(Block, attempt.config)
+        block = driver_config.read(Block, attempt.config)
         dice = self._machine.chance_of((*name[:2], ~name[2]))
         return SimulatedTask(process, hangs=dice.randrange(100) < block.hangs, dice=dice)
 
-    async def open_session(self, attempt: Attempt, command: Sequence[str], *, tty: bool) -> Session:
+    async def open_session(
+        self, attempt: Attempt, command: Sequence[str], *, tty: bool
+    ) -> ExecStream:
         raise StartFailed("there is no process beside which another one could run")
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
@@ -190,14 +216,14 @@ class SimulatedDriver:
 
 
 class SimulatedTask:
-    """What a daemon holds of a process."""
+    """The daemon's handle of a process."""
 
     handle = b"simulated"
 
     def __init__(self, process: Process, *, hangs: bool, dice: random.Random) -> None:
         self._process, self._hangs, self._dice = process, hangs, dice
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> ExitResult:
         await trio.lowlevel.checkpoint()
         await self._process.over()
         return self._process.outcome
@@ -215,26 +241,26 @@ class SimulatedTask:
         await trio.lowlevel.checkpoint()
         return ""
 
-    async def processes(self) -> Mapping[int, Sample]:
+    async def processes(self) -> Mapping[int, ProcessSample]:
         return {}
 
     async def pause(self) -> None:
-        """Nothing to hold."""
+        """Do nothing; a simulated process cannot be paused."""
 
     async def resume(self) -> None:
-        """Nothing was held."""
+        """Do nothing; a simulated process cannot be resumed."""
 
     def release(self) -> None:
-        """It runs on."""
+        """Do nothing; the process keeps running."""
 
 
 class NoGroups:
-    """How such a machine tells processes apart: it has none."""
+    """Process identification without control groups."""
 
     attributes: Mapping[str, str] = {}
     parent = ""
 
-    def of(self, alloc_id: str, task: str) -> Group:
+    def of(self, alloc_id: str, task: str) -> ProcessGroup:
         raise NotImplementedError
 
     def release(self) -> bool:

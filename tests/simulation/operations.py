@@ -1,7 +1,7 @@
-"""What people and machines do to a daemon: each a call that the API makes as well, drawn at random.
+"""Random operations of users and other systems, through the same calls that the API makes.
 
-An operation returns what is said of it in the trace. What the daemon refuses is no fault; what it has
-answered must not be lost.
+An operation returns its text for the trace. A rejection by the daemon is not a fault. An
+acknowledged change must not be lost.
 """
 
 import random
@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from daemon.evals import gc, nodes, steering
+from daemon.evals import deployment_actions, gc, node_actions
 from daemon.jobs import periodic
-from daemon.jobs.dispatch import Dispatch, dispatch_job
+from daemon.jobs.dispatch import DispatchRequestData, dispatch_job
 from daemon.jobs.evaluate import EvalOptions, evaluate_job
-from daemon.jobs.history import JobRevertRequest, revert_job
-from daemon.jobs.register import JobRegisterRequest, Surroundings, register_job
+from daemon.jobs.register import JobRegisterRequest, RegistrationContext, register_job
 from daemon.jobs.scale import ScalingRequest, scale_job
 from daemon.jobs.stop import stop_allocation, stop_job
-from daemon.jobspec.policies import Policies
-from storage.errors import Malformed
+from daemon.jobs.version_history import JobRevertRequest, revert_job
+from daemon.jobspec.policies import JobPolicySet
+from storage.errors import Malformed, StewardError
 from storage.queries import allocations, deployments, jobs
 from storage.records.allocation import Allocation
 from storage.records.base import MINUTE
@@ -28,14 +28,14 @@ from storage.records.node import DrainSpec
 from tests.simulation.jobs import KINDS, SPECS, draw
 from tests.simulation.world import RETENTION, World
 
-AROUND = Surroundings(region="global", node_pools={"default"})
+AROUND = RegistrationContext(region="global", node_pools={"default"})
 NAMESPACE = "default"
 
 Operation = Callable[[], Awaitable[str]]
 
 
 class Operations:
-    """What may be done, and how often."""
+    """The operations and their frequencies."""
 
     def __init__(self, world: World, dice: random.Random) -> None:
         self._world, self._dice = world, dice
@@ -59,23 +59,28 @@ class Operations:
             self.signal: 1,
             self.collect: 1,
             self.kill_processes: 4,
+            self.lose_claims: 2,
+            self.poison: 2,
+            self.cure: 2,
         }
 
     async def any(self) -> str:
-        """Do one of them."""
+        """Execute a random operation."""
         (chosen,) = self._dice.choices(list(self.every), list(self.every.values()))
         return f"{chosen.__name__}: {await chosen()}"
 
     async def settle(self) -> None:
-        """Let nothing happen any more but what the daemon does by itself, and let that go well."""
+        """Stop all operations and failures, so that only the daemon acts."""
         self._world.machine.bad_luck = 0
+        self._world.machine.end_lost()
+        await self.cure()
         await self.undrain()
         for job_id in SPECS:
             if self._job(job_id) is not None:
-                with suppress(Malformed):  # it was stopped
+                with suppress(Malformed):  # the job was stopped
                     await periodic.pause(self._world.store, NAMESPACE, job_id, paused=True)
 
-    # ---- jobs -----------------------------------------------------------------------------------
+    # --- jobs ---
 
     async def register(self) -> str:
         job_id = self._dice.choice(list(KINDS))
@@ -94,7 +99,7 @@ class Operations:
         return str(document)
 
     def _changed(self, document: dict[str, Any], before: Job) -> dict[str, Any]:
-        """Return a document whose groups count as many as before: only what they run is new."""
+        """Return a document with the same counts and other tasks."""
         counts = {group.name: group.count for group in before.task_groups or ()}
         groups = [
             {**group, "Count": counts.get(group["Name"], group["Count"])}
@@ -107,7 +112,7 @@ class Operations:
         count = self._dice.randrange(6)
         request = ScalingRequest(target={"Group": "g0"}, count=count, message="more")
         await scale_job(
-            self._world.store, NAMESPACE, job_id, request, policies=Policies(()), **self._call()
+            self._world.store, NAMESPACE, job_id, request, policies=JobPolicySet(()), **self._call()
         )
         return f"{job_id} to {count}"
 
@@ -117,7 +122,7 @@ class Operations:
             self._world.store,
             NAMESPACE,
             job_id,
-            Dispatch(payload=b"", meta={}),
+            DispatchRequestData(payload=b"", meta={}),
             now=self._world.clock.now(),
             ids=self._world.ids,
             suffix=f"{self._dice.getrandbits(32):08x}",
@@ -162,11 +167,11 @@ class Operations:
         await evaluate_job(self._world.store, NAMESPACE, job_id, options, **self._call())
         return f"{job_id}{' by force' if force else ''}"
 
-    # ---- the node -------------------------------------------------------------------------------
+    # --- nodes ---
 
     async def drain(self) -> str:
         spec = DrainSpec(deadline=5 * MINUTE, ignore_system_jobs=self._dice.random() < 0.5)
-        await nodes.drain_node(
+        await node_actions.drain_node(
             self._world.store,
             self._world.runner.node_id,
             spec,
@@ -179,11 +184,11 @@ class Operations:
         return str(spec)
 
     async def open_node(self) -> str:
-        """Let the node take work again, or at times no more."""
+        """Make the node eligible, or sometimes ineligible."""
         now, node_id = self._world.clock.now(), self._world.runner.node_id
         if self._dice.random() < 0.2:
             wanted = "ineligible"
-            await nodes.set_eligibility(
+            await node_actions.set_eligibility(
                 self._world.store, node_id, wanted, self._world.ids, now=now
             )
             return wanted
@@ -191,7 +196,7 @@ class Operations:
         return "eligible"
 
     async def undrain(self) -> None:
-        await nodes.drain_node(
+        await node_actions.drain_node(
             self._world.store,
             self._world.runner.node_id,
             None,
@@ -202,31 +207,31 @@ class Operations:
             now=self._world.clock.now(),
         )
 
-    # ---- deployments ----------------------------------------------------------------------------
+    # --- deployments ---
 
     async def promote(self) -> str:
         chosen = self._deployment()
-        await steering.promote(self._world.store, chosen, None, **self._call())
+        await deployment_actions.promote(self._world.store, chosen, None, **self._call())
         return chosen
 
     async def fail_deployment(self) -> str:
         chosen = self._deployment()
-        await steering.fail(self._world.store, chosen, **self._call())
+        await deployment_actions.fail(self._world.store, chosen, **self._call())
         return chosen
 
     async def pause_deployment(self) -> str:
         chosen, paused = self._deployment(), self._dice.random() < 0.4
-        await steering.pause(self._world.store, chosen, paused=paused, **self._call())
+        await deployment_actions.pause(self._world.store, chosen, paused=paused, **self._call())
         return f"{chosen} {paused}"
 
     async def set_health(self) -> str:
         chosen = self._deployment()
         placed = self._world.store.read(lambda db: allocations.of_deployment(db, chosen))
         health = {one.id: self._dice.random() < 0.8 for one in placed if self._dice.random() < 0.8}
-        await steering.set_health(self._world.store, chosen, health, **self._call())
+        await deployment_actions.set_health(self._world.store, chosen, health, **self._call())
         return f"{chosen} {health}"
 
-    # ---- allocations ----------------------------------------------------------------------------
+    # --- allocations ---
 
     async def stop_allocation(self) -> str:
         chosen = self._allocation()
@@ -248,12 +253,38 @@ class Operations:
     async def kill_processes(self) -> str:
         return str(self._world.machine.kill_some(self._dice))
 
+    async def lose_claims(self) -> str:
+        """Remove the claims of some processes, by which the next daemon would find them."""
+        return str(self._world.machine.lose_some(self._dice))
+
+    # --- daemon faults ---
+
+    async def poison(self) -> str:
+        """Make every evaluation of a job fail from now on."""
+        job_id = self._dice.choice(self._known() or ["nothing"])
+        self._world.poisoned.add(job_id)
+        return job_id
+
+    async def cure(self) -> str:
+        """Stop the evaluation failures of all jobs, as an upgrade does, and re-evaluate them."""
+        cured = sorted(self._world.poisoned)
+        self._world.poisoned.clear()
+        for one in self._world.fences.faults():
+            self._world.fences.release(one.kind, one.key)
+        await self._world.fences.save(self._world.store)
+        for job_id in cured:
+            with suppress(StewardError):  # it is purged, or launches children
+                await evaluate_job(
+                    self._world.store, NAMESPACE, job_id, EvalOptions(), **self._call()
+                )
+        return ", ".join(cured)
+
     async def collect(self) -> str:
         self._world.runner.collect_all()
-        await gc.collect_now(self._world.store, self._world.clock.now(), RETENTION)
+        await gc.force_collection(self._world.store, self._world.clock.now(), RETENTION)
         return "all that has ended"
 
-    # ---- whom it may concern ----------------------------------------------------------------------
+    # --- arguments of calls ---
 
     def _call(self) -> dict[str, Any]:
         return {"now": self._world.clock.now(), "eval_id": next(self._world.ids)}

@@ -1,9 +1,9 @@
-"""One order of everything: what runs when depends on the seed alone.
+"""Deterministic execution: the seed alone determines the order of events.
 
-Trio runs what is ready in a random order; here its random numbers are the seed's. What the daemon
-does in threads (commits, long reads, directories) is done by the task itself, between a few turns
-of the others, as if the thread took that long. Time is Trio's own test clock, which jumps to the next
-moment at which anything is to happen. Of Python only the hash seed is left: see `fixed_hashes`.
+Trio runs ready tasks in a random order; here its random numbers come from the seed. The daemon's
+threads (commits, long reads, directories) run inline in the calling task. Other tasks take a few
+steps before and after, as if the thread took that long. Time is Trio's test clock, which jumps to
+the next event. Python's hash seed is set separately: see `fixed_hashes`.
 """
 
 import os
@@ -21,11 +21,11 @@ from tests.samples import NOW
 
 T = TypeVar("T")
 
-_TURNS = 4  # of others, at most, before and after what a thread would do
+_TURNS = 4  # maximum steps of other tasks before and after a thread's work
 
 
 class SimulatedClock:
-    """The wall clock: as many seconds after its beginning as Trio's."""
+    """The wall clock: its offset from its start equals Trio's."""
 
     def now(self) -> int:
         return NOW + round(trio.current_time() * SECOND)
@@ -33,7 +33,7 @@ class SimulatedClock:
 
 @contextmanager
 def one_order(seed: int) -> Iterator[None]:
-    """Let everything that runs in the block do so in the order of a seed."""
+    """Run everything in the block in the order of a seed."""
     threads = random.Random(f"threads {seed}")
 
     async def inline(function: Callable[..., T], *args: Any, **_: object) -> T:
@@ -56,13 +56,13 @@ def one_order(seed: int) -> Iterator[None]:
 
 
 async def turns(number: int) -> None:
-    """Let others have so many turns."""
+    """Let other tasks take this many steps."""
     for _ in range(number):
         await trio.lowlevel.checkpoint()
 
 
 def fixed_hashes() -> dict[str, str]:
-    """Return the environment of a process in which sets have the same order every time."""
+    """Return an environment for processes in which sets always have the same order."""
     return {**os.environ, "PYTHONHASHSEED": "0"}
 
 

@@ -1,21 +1,21 @@
-"""What a daemon promises: at every moment, and when it has been left alone for long enough.
+"""Invariants of a daemon: at any time, and after it has settled.
 
-Each function yields what is not as it should be, in words.
+Each function yields violations as texts.
 """
 
 from collections.abc import Iterator
 from itertools import pairwise
 
-from daemon.evals.explain import explain
-from daemon.evals.state import load
+from daemon.evals.cluster_state import load_cluster_state
+from daemon.evals.explain import explain_job
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.periodic import next_slot
-from daemon.runner import taskdir
+from daemon.launcher import alloc_removal
 from daemon.scheduler.schedule import schedule
 from storage.queries import allocations, children, deployments, evaluations, jobs, nodes, periodic
-from storage.queries.evaluations import Room
-from storage.queries.invariants import broken
-from storage.readers import Snapshot
+from storage.queries.evaluations import FreedResources
+from storage.queries.invariants import find_violations
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Trigger
@@ -23,7 +23,7 @@ from storage.records.explanation import Cause
 from storage.records.job import Job, JobType
 from tests.simulation.world import World
 
-# What explains for good why something is not running: nothing else does when all has come to rest.
+# Complete list of permanent reasons for a missing allocation after settling.
 _LASTING = {
     Cause.STOPPED,
     Cause.CLOCK,
@@ -34,15 +34,15 @@ _LASTING = {
     Cause.DEPLOYMENT,
 }
 
-# Of a job in a life of the usual length: what is done makes one each, and going back another.
+# Limit for a job in a run of usual length: each operation creates one, and a rollback another.
 _MOST_VERSIONS = 500
 
 
 def always(world: World, acknowledged: int) -> list[str]:
-    """Return what is wrong at this moment; `acknowledged` is the index of the last write answered."""
+    """Return the present violations; `acknowledged` is the index of the last acknowledged write."""
 
-    def look(db: Snapshot) -> Iterator[str]:
-        yield from broken(db)
+    def look(db: ReadSnapshot) -> Iterator[str]:
+        yield from find_violations(db)
         yield from _too_full(db, world)
         yield from _endless(db)
         if db.last_index() < acknowledged:
@@ -51,26 +51,27 @@ def always(world: World, acknowledged: int) -> list[str]:
     return [*world.machine.faults, *world.store.read(lambda db: list(look(db)))]
 
 
-def _too_full(db: Snapshot, world: World) -> Iterator[str]:
-    """Yield nodes that hold more than they can, as the store has it and as the machine has it.
+def _too_full(db: ReadSnapshot, world: World) -> Iterator[str]:
+    """Yield nodes above capacity, according to the store and to the host.
 
-    What is replaced may overlap in the store: the new one waits until the old one has ended.
+    During a replacement both may overlap in the store: the new allocation waits for the old one to
+    end.
     """
     for node in nodes.every(db):
         cpu, memory, disk = node.capacity
-        kept = Room(cpu=cpu, memory=memory, disk=disk)
+        kept = FreedResources(cpu=cpu, memory=memory, disk=disk)
         wanted = [
             one
             for one in allocations.to_run(db, node.id)
             if one.desired_status == DesiredStatus.RUN
         ]
-        placed = Room(
+        placed = FreedResources(
             cpu=sum(one.placement.resources.cpu for one in wanted),
             memory=sum(one.placement.resources.memory for one in wanted),
             disk=sum(one.placement.resources.shared.disk_mb for one in wanted),
         )
         at_work = [process.resources for process in world.machine.alive()]
-        running = Room(
+        running = FreedResources(
             cpu=sum(one.cpu for one in at_work), memory=sum(one.memory_mb for one in at_work)
         )
         for what, used in (("placed", placed), ("running", running)):
@@ -78,7 +79,7 @@ def _too_full(db: Snapshot, world: World) -> Iterator[str]:
                 yield f"more is {what} than there is room for: {used} of {kept}"
 
 
-def _endless(db: Snapshot) -> Iterator[str]:
+def _endless(db: ReadSnapshot) -> Iterator[str]:
     for row in db.all(
         "SELECT id, version FROM jobs WHERE version > :most", {"most": _MOST_VERSIONS}
     ):
@@ -86,9 +87,9 @@ def _endless(db: Snapshot) -> Iterator[str]:
 
 
 def at_rest(world: World) -> list[str]:
-    """Return what is not finished, or not explained, or would still change."""
+    """Return unfinished, unexplained or unstable state."""
 
-    def look(db: Snapshot) -> Iterator[str]:
+    def look(db: ReadSnapshot) -> Iterator[str]:
         every = [_job(db, row["id"]) for row in db.all("SELECT id FROM jobs ORDER BY id")]
         for job in every:
             yield from _unexplained(db, job)
@@ -101,21 +102,21 @@ def at_rest(world: World) -> list[str]:
     return world.store.read(lambda db: list(look(db)))
 
 
-def _job(db: Snapshot, job_id: str) -> Job:
+def _job(db: ReadSnapshot, job_id: str) -> Job:
     found = jobs.current(db, "default", job_id)
     assert found is not None
     return found
 
 
-def _unexplained(db: Snapshot, job: Job) -> Iterator[str]:
-    found = explain(db, job.namespace, job.id)
+def _unexplained(db: ReadSnapshot, job: Job) -> Iterator[str]:
+    found = explain_job(db, job.namespace, job.id)
     reasons = found.reasons if found else []
     waits = (Cause.PLACE, Cause.DEPLOYMENT)
     waiting = {reason.task_group for reason in reasons if reason.cause in waits}
     for reason in reasons:
-        # What made room finds none for as long as what matters more stays, or while a deployment
-        # is paused; work that ends by itself is kept until all of it is done, and with it the
-        # record that says so.
+        # A preempted group cannot be placed while the higher-priority job runs or a deployment is
+        # paused. Completed allocations of a batch job remain until all of its work is done, with
+        # the record of the preemption.
         displaced = reason.cause == Cause.PREEMPTED and reason.task_group in waiting
         if reason.cause not in _LASTING and not displaced:
             yield f"{job.id} is not at rest: {reason.message}"
@@ -124,8 +125,8 @@ def _unexplained(db: Snapshot, job: Job) -> Iterator[str]:
         yield f"{found.running} of {job.id} run, {wanted} are wanted, and nothing explains it"
 
 
-def _uncounted(db: Snapshot, job: Job) -> Iterator[str]:
-    """Yield groups of which there is more than is wanted; what is missing has to be explained."""
+def _uncounted(db: ReadSnapshot, job: Job) -> Iterator[str]:
+    """Yield groups with too many allocations; a blocked evaluation must explain missing ones."""
     live = [one for one in allocations.of_job(db, job.namespace, job.id) if not one.client_terminal]
     for one in live:
         if one.desired_status != DesiredStatus.RUN:
@@ -138,7 +139,7 @@ def _uncounted(db: Snapshot, job: Job) -> Iterator[str]:
         there = [one for one in live if one.task_group == group.name and one.id not in canaries]
         if len(there) > group.count and not job.stop:
             yield f"{len(there)} of {job.id}.{group.name} run, {group.count} are wanted"
-        # Halfway, what was promoted stands beside what it would have replaced.
+        # During a rollout, promoted canaries run in addition to the allocations that they replace.
         failed = latest is not None and latest.status == DeploymentStatus.FAILED
         halfway = failed and latest.job_version == job.version
         if len({one.name for one in there}) < len(there) and not halfway:
@@ -151,21 +152,23 @@ def _canaries(latest: Deployment | None, group: str) -> set[str]:
     return set(latest.task_groups[group].placed_canaries or ())
 
 
-def _undecided(db: Snapshot, job: Job, world: World) -> Iterator[str]:
-    """Yield what the scheduler would do if it looked once more: nobody has asked it, so nothing."""
-    if job.launches_children or children.is_held(db, job.namespace, job.id):
+def _undecided(db: ReadSnapshot, job: Job, world: World) -> Iterator[str]:
+    """Yield pending decisions of the scheduler, of which there must be none after settling."""
+    if job.launches_children or children.is_queued(db, job.namespace, job.id):
         return
     evaluation = new_evaluation(job, "once-more", Trigger.JOB_REGISTER)
-    plan = schedule(load(db, evaluation), evaluation, now=world.clock.now(), ids=world.ids)
+    plan = schedule(
+        load_cluster_state(db, evaluation), evaluation, now=world.clock.now(), ids=world.ids
+    )
     if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
-        return  # what failed there is placed again when anybody asks, and not before: as with the peer
+        return  # as in Nomad: placed again only at the next evaluation
     for one in plan.place:
         yield f"{one.name} would be placed if anybody asked"
     for one in plan.change:
         yield f"{one.name} ({one.id}) would be changed if anybody asked"
 
 
-def _unfinished(db: Snapshot) -> Iterator[str]:
+def _unfinished(db: ReadSnapshot) -> Iterator[str]:
     for row in db.all("SELECT id FROM evaluations WHERE status = 'pending' ORDER BY id"):
         one = evaluations.find(db, row["id"])
         assert one is not None
@@ -173,13 +176,13 @@ def _unfinished(db: Snapshot) -> Iterator[str]:
     for one in deployments.active(db):
         if not _may_go_on(db, one):
             yield f"deployment {one.id} of {one.job_id} goes on: {one.status_description}"
-    for namespace, parent_id in children.with_held(db):
-        if not children.are_at_work(db, namespace, parent_id, 1):
+    for namespace, parent_id in children.parents_with_queued(db):
+        if not children.has_at_least_active(db, namespace, parent_id, 1):
             yield f"children of {parent_id} are held, and none is at work"
 
 
-def _may_go_on(db: Snapshot, deployment: Deployment) -> bool:
-    """Tell whether a deployment waits for people, or for room."""
+def _may_go_on(db: ReadSnapshot, deployment: Deployment) -> bool:
+    """Return whether a deployment waits for users or for capacity."""
     if deployment.status == DeploymentStatus.PAUSED:
         return True
     job = jobs.version(db, deployment.namespace, deployment.job_id, deployment.job_version)
@@ -187,7 +190,7 @@ def _may_go_on(db: Snapshot, deployment: Deployment) -> bool:
         name: state
         for name, state in deployment.task_groups.items()
         if state.healthy_allocs < state.desired_total
-        # Where no more are wanted than canaries, all may be healthy, and wait for their promotion.
+        # If the count does not exceed the canaries, all can be healthy and wait for promotion.
         or (state.desired_canaries and not state.promoted)
     }
     if not unfinished:
@@ -203,7 +206,7 @@ def _may_go_on(db: Snapshot, deployment: Deployment) -> bool:
     return False
 
 
-def _not_on_the_machine(db: Snapshot, world: World) -> Iterator[str]:
+def _not_on_the_machine(db: ReadSnapshot, world: World) -> Iterator[str]:
     running = {
         (one.id, task)
         for one in _live(db, world)
@@ -219,24 +222,24 @@ def _not_on_the_machine(db: Snapshot, world: World) -> Iterator[str]:
     for process in alive:
         if not process.lasts:
             yield f"{process.name} ends by itself, and what comes then has not come yet"
-    present = taskdir.present(world.config.alloc_dir)
-    for alloc_id in sorted(set(present) - allocations.known(db, present)):
+    present = alloc_removal.present(str(world.config.alloc_dir))
+    for alloc_id in sorted(set(present) - allocations.existing_ids(db, present)):
         yield f"the directory of {alloc_id} is left over"
 
 
-def _live(db: Snapshot, world: World) -> list[Allocation]:
+def _live(db: ReadSnapshot, world: World) -> list[Allocation]:
     return allocations.to_run(db, world.runner.node_id)
 
 
-def _ledger(db: Snapshot, job: Job, now: int) -> Iterator[str]:
-    """Yield slots between two rows of a job's ledger that have none."""
+def _ledger(db: ReadSnapshot, job: Job, now: int) -> Iterator[str]:
+    """Yield slots between two rows of a job's ledger that have no row."""
     due = periodic.of_job(db, job.namespace, job.id)
     if due is None or job.periodic is None:
         return
-    if due.next_slot is None or due.next_slot < now:  # one of this moment is being decided
+    if due.next_slot is None or due.next_slot < now:  # the slot of the current second is pending
         yield f"a slot of {job.id} has come, and is not decided"
     versions = jobs.versions(db, job.namespace, job.id)
-    # A clock that was stopped or changed counts from there on: what was due is given up, in one row.
+    # After a clock stop or jump the schedule restarts there; one row records the skipped slots.
     anew = [one.submit_time for one in versions if one.stop]
     anew += [one.submit_time for one, older in pairwise(versions) if one.periodic != older.periodic]
     rows = periodic.slots(db, job.namespace, job.id)[::-1]
@@ -250,7 +253,7 @@ def _ledger(db: Snapshot, job: Job, now: int) -> Iterator[str]:
 
 
 def live(world: World) -> list[tuple[str, str]]:
-    """Return everything that is to run, to be compared with later."""
+    """Return all expected running tasks for a later comparison."""
     node_id = world.runner.node_id
     found = world.store.read(lambda db: allocations.to_run(db, node_id))
     return [(one.id, one.client_status) for one in found]

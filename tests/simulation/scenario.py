@@ -1,4 +1,4 @@
-"""The life of a daemon by a seed: things happen to it, then it is left alone, and all must be well."""
+"""A simulated run by a seed: random operations, and then a quiet phase until the state settles."""
 
 import random
 import traceback
@@ -15,14 +15,14 @@ from tests.simulation.promises import always, at_rest, live
 from tests.simulation.world import World
 
 STEPS = 60
-# How long nothing is done between two operations: mostly what makes them meet.
-_BAD_LUCK = 8  # how much of what is started goes wrong until the next operation, at most
+# Pause between two operations, mostly short so that they overlap.
+_BAD_LUCK = 8  # maximum number of failures until the next operation
 _PAUSES = (0, 0, 0, 0.01, 1, 5, 20, 60, 60, 300, 3600)
-_REST, _LOOKS = 6 * HOUR // SECOND, 20  # seconds between looks whether all has come to rest
+_REST, _LOOKS = 6 * HOUR // SECOND, 20  # seconds between checks for a settled state
 
 
 class Broken(Exception):
-    """A promise was broken; the trace says how it came to that."""
+    """A violated promise; the trace shows the history."""
 
     def __init__(self, seed: int, faults: list[str], trace: list[str]) -> None:
         super().__init__(f"seed {seed}: {faults[0]}")
@@ -30,7 +30,7 @@ class Broken(Exception):
 
 
 class Scenario:
-    """What happens to one daemon, and what is said of it."""
+    """The operations on one daemon, and the trace."""
 
     def __init__(self, seed: int, steps: int) -> None:
         self.trace: list[str] = []
@@ -39,17 +39,18 @@ class Scenario:
         self._acknowledged = 0
 
     async def run(self, directory: Path) -> None:
-        """Let it happen. Raises `Broken`."""
+        """Run the scenario. Raises `Broken`."""
         async with trio.open_nursery() as nursery:
             world = World(directory, self._seed, nursery)
             operations = Operations(world, self._dice)
-            await world.begin()
-            for _ in range(self._steps):
-                await self._step(world, operations)
-                self._expect(always(world, self._acknowledged))
-            await self._rest(world, operations)
-            self._say(world, f"the store holds {world.digest()}")
-            await world.end()
+            with world.poisoning():
+                await world.begin()
+                for _ in range(self._steps):
+                    await self._step(world, operations)
+                    self._expect(always(world, self._acknowledged))
+                await self._rest(world, operations)
+                self._say(world, f"the store holds {world.digest()}")
+                await world.end()
 
     async def _step(self, world: World, operations: Operations) -> None:
         world.machine.bad_luck = _BAD_LUCK
@@ -62,12 +63,14 @@ class Scenario:
             await self._stay_away(world)
         elif drawn < 0.09:
             await self._fill_disk(world, operations)
+        elif drawn < 0.11:
+            await self._hold_file(world, operations)
         else:
             await self._do(world, operations)
         await self._pause()
 
     async def _try(self, world: World, operations: Operations) -> None:
-        """Do something, unless the daemon is killed before."""
+        """Execute an operation, unless the daemon is killed before."""
         await trio.lowlevel.checkpoint()
         await self._do(world, operations)
 
@@ -86,7 +89,7 @@ class Scenario:
             await trio.sleep(self._dice.choice(_PAUSES))
 
     async def _kill(self, world: World, operations: Operations) -> None:
-        """Kill the daemon in the middle of something."""
+        """Kill the daemon in the middle of an operation."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._try, world, operations)
             await turns(self._dice.randrange(80))
@@ -109,8 +112,16 @@ class Scenario:
                 await trio.sleep(self._dice.choice((0, 1, 10)))
         self._say(world, "the disk has room")
 
+    async def _hold_file(self, world: World, operations: Operations) -> None:
+        with world.busy_file():
+            self._say(world, "another program holds the file")
+            for _ in range(2):
+                await self._do(world, operations)
+                await trio.sleep(self._dice.choice((0, 1, 10)))
+        self._say(world, "nobody else holds the file")
+
     async def _rest(self, world: World, operations: Operations) -> None:
-        """Leave it alone until nothing moves any more; then a new daemon changes nothing."""
+        """Wait until the state no longer changes; then a restart must not change it."""
         await operations.settle()
         self._say(world, "left alone")
         await self._until_at_rest(world)

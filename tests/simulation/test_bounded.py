@@ -1,4 +1,4 @@
-"""A job that always fails makes a bounded number of allocations, whatever causes its evaluations."""
+"""A failing job makes a bounded number of allocations, regardless of the triggers."""
 
 from itertools import product
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from daemon.evals import nodes, steering
+from daemon.evals import deployment_actions, node_actions
 from daemon.jobs.register import JobRegisterRequest, register_job
 from storage.queries import allocations, deployments
 from storage.records.base import HOUR, MINUTE, SECOND
@@ -24,9 +24,9 @@ LIMITED = {"Attempts": 2, "Unlimited": False, "Interval": 48 * HOUR, "Delay": 5 
 ENDLESS = {"Attempts": 0, "Unlimited": True, "Interval": 0, "Delay": 30 * SECOND,
            "DelayFunction": "exponential", "MaxDelay": HOUR}  # fmt: skip
 AN_HOUR = HOUR // SECOND
-# A group that fails beside one that runs: each of the two has its first allocation; the limited
-# policy gives two more; a system job gives one more.
-MOST = {"limited": 6, "endless": 12}  # the pauses of an endless policy grow
+# A failing group next to a running group. Each starts with one allocation; the limited policy adds
+# two, and a system job adds one.
+MOST = {"limited": 6, "endless": 12}  # delays of an unlimited policy grow
 
 
 def document(kind: str, check: str, policy: dict[str, Any]) -> dict[str, Any]:
@@ -76,11 +76,11 @@ async def live(directory: Path, wanted: dict[str, Any], pause: str, made: list[i
         )
         for paused in {"running": (), "paused": (True,), "resumed": (True, False)}[pause]:
             for one in world.store.read(deployments.active):
-                await steering.pause(world.store, one.id, paused=paused, **call())
+                await deployment_actions.pause(world.store, one.id, paused=paused, **call())
             await trio.sleep(5)
         await trio.sleep(AN_HOUR)
         for wish in ("ineligible", "eligible") * 5:
-            await nodes.set_eligibility(
+            await node_actions.set_eligibility(
                 world.store, world.runner.node_id, wish, world.ids, now=world.clock.now()
             )
             await trio.sleep(10)

@@ -1,4 +1,4 @@
-"""A hundred lives of a daemon, that each can be lived again, and that many can be lived at a time."""
+"""Sample of simulated runs, their reproducibility, and concurrent runs."""
 
 import os
 import signal
@@ -13,12 +13,12 @@ from tests.patience import HAPPENS_WITHIN
 from tests.simulation.scenario import Broken
 
 ROOT = Path(__file__).parents[2]
-SEEDS, PARTS = 100, 4
+SEEDS, PARTS = 48, 4
 STEPS = 25
 
 
 def simulate(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run seeds in a process of its own: the order of sets depends on how it was started."""
+    """Run seeds in a separate process, because the order of sets depends on its environment."""
     command = [sys.executable, "-m", "bench.simulate", "--steps", str(STEPS), *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -67,7 +67,7 @@ def test_an_interrupt_ends_all_workers_and_says_how_many_were_lived() -> None:
         start_new_session=True,
     ) as owner:  # fmt: skip
         assert owner.stdout is not None
-        first = owner.stdout.readline()  # it tells how far it is: so all are at work
+        first = owner.stdout.readline()  # progress output: all workers have started
         os.killpg(owner.pid, signal.SIGINT)
         rest, _ = owner.communicate(timeout=HAPPENS_WITHIN)
     assert first.startswith("1 seeds, 0 broke a promise, ")

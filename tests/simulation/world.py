@@ -1,7 +1,7 @@
-"""One daemon on a simulated machine: what is opened of it, and how it ends, is killed and returns.
+"""A daemon on a simulated host: its open parts, stop, kill and restart.
 
-Opened are the real parts that decide and run: store, runner, evaluations, clocks and children, in the
-order of `daemon/main.py`. The web is left out, and with it who may ask.
+The parts that decide and run are real: store, runner, evaluations, schedules and children, in the
+order of `daemon/process/main.py`. HTTP and access control are omitted.
 """
 
 import hashlib
@@ -10,33 +10,40 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import trio
 
-from daemon.config import Config
-from daemon.evals.gc import Retention
+from daemon.config.settings import Settings
+from daemon.evals import worker
+from daemon.evals.gc import RetentionLimits
 from daemon.evals.worker import open_evals
-from daemon.fences import Fences
-from daemon.jobs.children import open_children
+from daemon.fences import Fences, open_fences
+from daemon.jobs import periodic as clocks
+from daemon.jobs.child_limits import open_children
 from daemon.jobs.periodic import open_periodic
-from daemon.runner.node import Runner, open_runner
-from storage.mark import MARK_NAME
-from storage.readers import Snapshot
+from daemon.runner.drivers import limits
+from daemon.runner.node import NodeRunner, open_runner
+from daemon.runner.task_containment import TaskCgroups
+from storage import writer
+from storage.read_pool import ReadSnapshot
 from storage.records.base import HOUR
 from storage.store import FILE_NAME, Store, open_store
+from storage.wal_watermark import HAND_NAME, MARK_NAME
 from tests.launchers import Direct
 from tests.parts.runner.world import Signer
 from tests.simulation.machine import Machine, NoGroups, SimulatedDriver
 from tests.simulation.order import SimulatedClock
 
 CPU, MEMORY, DISK = 2000, 4000, 20_000  # MHz, MiB and MiB of the node
-RETENTION = Retention(jobs_for=30 * HOUR, allocations_for=20 * HOUR, evaluations=20)
+RETENTION = RetentionLimits(jobs_for=30 * HOUR, allocations_for=20 * HOUR, evaluations=20)
 
-_PAGES = 4294967294  # of a file, at most
+_UNBOUNDED = limits.RlimitEnforcer(limits.with_rlimits({}), {})
+_PAGES = 4294967294  # maximum bytes of a file
 
 
 def ids(seed: int) -> Iterator[str]:
-    """Return identifiers without end, in no order."""
+    """Return an endless iterator of unordered identifiers."""
     dice = random.Random(f"ids {seed}")
     while True:
         text = f"{dice.getrandbits(128):032x}"
@@ -44,13 +51,13 @@ def ids(seed: int) -> Iterator[str]:
 
 
 class World:
-    """The machine, and the daemon on it while there is one."""
+    """The host, and the daemon on it while one runs."""
 
     def __init__(self, directory: Path, seed: int, nursery: trio.Nursery) -> None:
         self.machine = Machine(seed)
         self.clock = SimulatedClock()
         self.ids = ids(seed)
-        self.config = Config(
+        self.config = Settings(
             data_dir=directory,
             node_name="node-1",
             cpu_total_mhz=CPU,
@@ -63,7 +70,9 @@ class World:
             gc_inode_usage_threshold=100,
         )
         self.store: Store
-        self.runner: Runner
+        self.runner: NodeRunner
+        self.fences: Fences
+        self.poisoned: set[str] = set()  # jobs whose evaluations fail
         self._chance = random.Random(f"chance {seed}")
         self._nursery = nursery
         self._scope = trio.CancelScope()
@@ -75,13 +84,15 @@ class World:
 
     async def _live(self, *, task_status: trio.TaskStatus[None]) -> None:
         self._scope, self._over = trio.CancelScope(), trio.Event()
-        nobody: object = None  # whom tasks without templates and tokens do not ask
+        nobody: object = None  # not used by tasks without templates and tokens
         with self._scope:
             async with AsyncExitStack() as parts:
                 opened = open_store(
                     self.config.data_dir, cluster_id=next(self.ids), now=self.clock.now()
                 )
                 self.store = await parts.enter_async_context(opened)
+                fences = open_fences(self.store, self.clock, self.config.data_dir)
+                self.fences = await parts.enter_async_context(fences)
                 runner = open_runner(
                     self.store,
                     self.clock,
@@ -92,16 +103,16 @@ class World:
                     nobody,  # type: ignore[arg-type]
                     launcher=Direct(self.config.alloc_dir),
                     drivers={SimulatedDriver.name: SimulatedDriver(self.machine)},
-                    groups=NoGroups(),
+                    holding=TaskCgroups(NoGroups(), NoGroups(), _UNBOUNDED),
                     environment={},
                     chance=self._chance.random,
+                    fences=self.fences,
                 )
                 self.runner = await parts.enter_async_context(runner)
-                fences = Fences(self.clock)
                 for part in (
-                    open_evals(self.store, self.clock, self.ids, RETENTION, fences),
-                    open_periodic(self.store, self.clock, self.ids, fences),
-                    open_children(self.store, self.clock, self.ids, fences),
+                    open_evals(self.store, self.clock, self.ids, RETENTION, self.fences),
+                    open_periodic(self.store, self.clock, self.ids, self.fences),
+                    open_children(self.store, self.clock, self.ids, self.fences),
                 ):
                     await parts.enter_async_context(part)
                 task_status.started()
@@ -114,24 +125,24 @@ class World:
         await self._over.wait()
 
     async def kill(self) -> None:
-        """Kill the daemon: of what it has written the file holds what was committed, and no more."""
+        """Kill the daemon: the files contain only committed writes."""
         left = self._files()
         await self.end()
         for path, content in left.items():
             _put(path, content)
 
     def _files(self) -> dict[Path, bytes | None]:
-        """Return what the files of the store hold at this moment; the index of the log is no part."""
-        names = (FILE_NAME, f"{FILE_NAME}-wal", MARK_NAME)
+        """Return the present contents of the store's files, without the index of the WAL."""
+        names = (FILE_NAME, f"{FILE_NAME}-wal", MARK_NAME, HAND_NAME)
         paths = [self.config.data_dir / name for name in names]
         held = {path: path.read_bytes() if path.exists() else None for path in paths}
         return {**held, self.config.data_dir / f"{FILE_NAME}-shm": None}
 
     def digest(self) -> str:
-        """Return what stands for all that the store holds, but for what it says of this machine."""
+        """Return a digest of the store's contents, without data about the real host."""
         found = hashlib.blake2b(digest_size=16)
 
-        def look(db: Snapshot) -> None:
+        def look(db: ReadSnapshot) -> None:
             for row in db.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"):
                 others = {"nodes": "0", "events": "topic <> 'Node'"}.get(row["name"], "1")
                 for held in db.each(f"SELECT * FROM {row['name']} WHERE {others}"):  # noqa: S608
@@ -141,15 +152,51 @@ class World:
         return found.hexdigest()
 
     @contextmanager
+    def poisoning(self) -> Iterator[None]:
+        """Make evaluations of poisoned jobs fail with an internal error while the block runs."""
+        load, decide = worker.load_cluster_state, clocks.decide_slot
+
+        def poisoned_load(db: Any, evaluation: Any, *rest: Any) -> Any:
+            self._check(evaluation.job_id)
+            return load(db, evaluation, *rest)
+
+        def poisoned_decide(tx: Any, namespace: str, job_id: str, *rest: Any, **more: Any) -> None:
+            self._check(job_id)
+            decide(tx, namespace, job_id, *rest, **more)
+
+        worker.load_cluster_state, clocks.decide_slot = poisoned_load, poisoned_decide
+        try:
+            yield
+        finally:
+            worker.load_cluster_state, clocks.decide_slot = load, decide
+
+    def _check(self, job_id: str) -> None:
+        if job_id in self.poisoned:
+            raise KeyError(job_id)
+
+    @contextmanager
+    def busy_file(self) -> Iterator[None]:
+        """Hold the database's write lock from another connection while the block runs."""
+        patience, writer.BUSY_WAIT = writer.BUSY_WAIT, 0  # only the simulated clock advances
+        other = sqlite3.connect(self.config.data_dir / FILE_NAME, isolation_level=None, timeout=0)
+        try:
+            with suppress(sqlite3.OperationalError):  # the daemon holds the lock now
+                other.execute("BEGIN IMMEDIATE")
+            yield
+        finally:
+            other.close()
+            writer.BUSY_WAIT = patience
+
+    @contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Let the file not grow while the block runs, as if the disk was full."""
+        """Prevent the file from growing while the block runs, like a full disk."""
         connection = self.store._writer._connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
         try:
             yield
         finally:
-            with suppress(sqlite3.ProgrammingError):  # the daemon has failed, and closed it
+            with suppress(sqlite3.ProgrammingError):  # the daemon has failed and closed it
                 connection.execute(f"PRAGMA max_page_count = {_PAGES}")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.config import Config
+from daemon.config.settings import Settings
 from storage.errors import Invalid
 from storage.records.pool import Pool
 from tests.unit.test_config import EVERYWHERE, loaded
@@ -44,8 +44,8 @@ def test_everything_of_a_pool_can_be_said(tmp_path: Path) -> None:
         (f"{POOL}cores = 4", ["pools", "cores"]),
         (f'{POOL}mhz_per_core = "fast"', ["pools", "mhz_per_core", "int"]),
         (f"{POOL}mhz_per_core = 0", ["pools.hpc", "mhz_per_core = 0", "1 to"]),
-        (f"{POOL}max_jobs = -1", ["pools.hpc", "max_jobs = -1", "at least 0"]),
-        (f"{POOL}nice_per_priority = -1", ["nice_per_priority = -1", "at least 0"]),
+        (f"{POOL}max_jobs = -1", ["pools.hpc", "max_jobs = -1", "from 0 on"]),
+        (f"{POOL}nice_per_priority = -1", ["nice_per_priority = -1", "from 0 on"]),
         (f'{POOL}partition = "a,b"', ["pools.hpc", "partition = 'a,b'"]),
         (f'{POOL}partition = "--uid=0"', ["partition = '--uid=0'"]),
         (f'{POOL}account = "a b"', ["account = 'a b'"]),
@@ -56,9 +56,9 @@ def test_everything_of_a_pool_can_be_said(tmp_path: Path) -> None:
         (f'{POOL}cluster_config = "/nowhere/slurm.conf"', ["cluster_config", "slurm.conf"]),
         (f'{POOL}drivers = ["podman"]', ["'podman' cannot run there", "raw_exec, exec"]),
         ('[pools."a b"]\nengine = "slurm"', ["'a b'", "letters, digits"]),
-        ('[pools.all]\nengine = "slurm"', ["pools.all", "always there"]),
-        ('[pools.default]\nengine = "slurm"', ["pools.default", "always there"]),
-        ('node_pool = "hpc"\n' + POOL, ["pools.hpc", "this machine is in it"]),
+        ('[pools.all]\nengine = "slurm"', ["pools.all", "always exists"]),
+        ('[pools.default]\nengine = "slurm"', ["pools.default", "always exists"]),
+        ('node_pool = "hpc"\n' + POOL, ["pools.hpc", "this host is in that pool"]),
         (POOL + POOL, ["not valid TOML"]),
         (
             f'{POOL}[pools.two]\nengine = "slurm"\npartition = "hpc"',
@@ -85,7 +85,7 @@ def test_a_pool_cannot_stand_in_the_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"wrapper_bind": EVERYWHERE}, "wrapper_bind = .* allow_plain_text = true as well"),
+        ({"wrapper_bind": EVERYWHERE}, "wrapper_bind = .* or allow_plain_text = true"),
         ({"wrapper_tls_cert": "/c.pem"}, "wrapper_tls_cert and wrapper_tls_key belong together"),
         ({"wrapper_tls_key": "/k.pem"}, "wrapper_tls_cert and wrapper_tls_key belong together"),
         ({"wrapper_url": "steward.lan:4690"}, "wrapper_url = 'steward.lan:4690'"),
@@ -123,5 +123,5 @@ def test_the_listener_is_as_the_daemon_unless_it_is_said(tmp_path: Path) -> None
     assert described(other) == (EVERYWHERE, Path("/w.pem"), Path("/wk.pem"))
 
 
-def described(config: Config) -> tuple[str, Path, Path]:
+def described(config: Settings) -> tuple[str, Path, Path]:
     return (config.wrapper_host, config.of_wrappers.tls_cert, config.of_wrappers.tls_key)

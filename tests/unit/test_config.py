@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import pytest
 
-from daemon.cli.options import _CONNECTION, Command
-from daemon.config import Config
-from daemon.loading import load
+from daemon.cli.core.options import _CONNECTION, Command
+from daemon.config.loading import load_settings
+from daemon.config.settings import Settings
 from storage.errors import Invalid
 
 
@@ -18,10 +18,10 @@ def loaded(
     text: str = "",
     environment: Mapping[str, str] | None = None,
     **flags: object,
-) -> Config:
+) -> Settings:
     file = tmp_path / "steward.toml"
     file.write_text(text)
-    return load(file, environment or {}, flags)
+    return load_settings(file, environment or {}, flags)
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path) -> None:
@@ -53,7 +53,7 @@ def test_variables_of_the_command_line_are_passed_over(tmp_path) -> None:
 
 
 def _variables_of(option: Callable[[Command], Command]) -> list[str]:
-    """Return the variables of ours that may hold an option of the command line."""
+    """Return Steward's environment variables that can hold a command line option."""
     command = click.command()(option(lambda: None))
     return [name for one in command.params for name in one.envvar or () if name[0] == "S"]
 
@@ -108,7 +108,7 @@ def test_a_wrong_variable_is_named_as_one(tmp_path) -> None:
 
 @pytest.mark.parametrize("name", ["sub", "nomad_task", "Team", "a-b", "", "1a"])
 def test_a_further_claim_cannot_stand_in_for_another(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Invalid, match="cannot be a further claim"):
+    with pytest.raises(Invalid, match="cannot be a claim"):
         loaded(tmp_path, f'[identity_claims]\n"{name}" = "x"')
 
 
@@ -124,7 +124,7 @@ def test_meta_that_is_no_pair_is_refused(tmp_path) -> None:
 
 def test_a_file_that_is_named_must_be_there(tmp_path) -> None:
     with pytest.raises(Invalid, match=r"cannot read the configuration .*absent\.toml"):
-        load(tmp_path / "absent.toml", {}, {})
+        load_settings(tmp_path / "absent.toml", {}, {})
 
 
 def test_a_development_daemon_listens_on_loopback_only(tmp_path) -> None:
@@ -150,7 +150,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound here
 
 
 def test_plain_text_beyond_loopback_has_to_be_said_twice(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="allow_plain_text = true as well"):
+    with pytest.raises(Invalid, match="or allow_plain_text = true"):
         loaded(tmp_path, bind=EVERYWHERE)
     assert loaded(tmp_path, bind=EVERYWHERE, allow_plain_text="true").bind == EVERYWHERE
     both = {"tls_cert": "/c.pem", "tls_key": "/k.pem"}
@@ -171,11 +171,13 @@ def test_on_loopback_plain_text_is_as_good(tmp_path: Path, bind: str) -> None:
         ({"trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies: 10.0.0.1/8 has host bits set"),
         ({"trusted_proxies": ["proxy.lan"]}, "write addresses or networks"),
         ({"oidc_issuer": "steward.lan"}, "oidc_issuer = 'steward.lan'"),
-        ({"task_environment": ["A", "*"]}, r"task_environment: '\*' is no name of a variable"),
+        ({"notify_link": "steward.lan"}, "notify_link = 'steward.lan'"),
+        ({"notify_link": "https://steward.lan/ui/"}, "without /ui"),
+        ({"task_environment": ["A", "*"]}, r"task_environment: '\*' is not a variable name"),
         ({"raw_exec_user": "root"}, "raw_exec_user = 'root': tasks would run as root"),
-        ({"task_users": ["a b"]}, "task_users: 'a b' is no user"),
+        ({"task_users": ["a b"]}, "task_users: 'a b' is not a user"),
         ({"denied_host_uids": "5-1"}, "denied_host_uids = '5-1': '5-1' ends before it begins"),
-        ({"task_environment": ["A=B"]}, "task_environment: 'A=B' is no name of a variable"),
+        ({"task_environment": ["A=B"]}, "task_environment: 'A=B' is not a variable name"),
         ({"oidc_issuer": "https://steward.lan/"}, "without a slash"),
     ],
 )
@@ -212,9 +214,9 @@ def test_a_command_that_tells_somebody_is_a_program_of_the_operators(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("mail = []", "begin with a program of this machine, from its root on"),
-        ("mail = ['mail']", "begin with a program of this machine, from its root on"),
-        ("mail = ['/no/such']", "begin with a program of this machine, from its root on"),
+        ("mail = []", "begin with the absolute path of a program on this host"),
+        ("mail = ['mail']", "begin with the absolute path of a program on this host"),
+        ("mail = ['/no/such']", "begin with the absolute path of a program on this host"),
         ("'a b' = ['/bin/true']", "a name has at most 64 letters, digits, - and _"),
         ("mail = '/bin/true'", "notify_commands = "),
     ],
@@ -226,13 +228,15 @@ def test_what_is_no_command_is_refused(tmp_path: Path, text: str, problem: str) 
 
 def test_a_command_that_others_may_change_is_refused(tmp_path: Path) -> None:
     file = program(tmp_path, 0o777)
-    with pytest.raises(Invalid, match="runs with the daemon's rights, but others may write to"):
+    with pytest.raises(
+        Invalid, match="runs with the daemon's rights, but other users may write to"
+    ):
         loaded(tmp_path, f"[notify_commands]\nmail = ['{file}']")
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     file = program(open_to_all)
     open_to_all.chmod(0o777)
-    with pytest.raises(Invalid, match=f"others may write to {open_to_all}"):
+    with pytest.raises(Invalid, match=f"other users may write to {open_to_all}"):
         loaded(tmp_path, f"[notify_commands]\nmail = ['{file}']")
 
 
@@ -245,9 +249,9 @@ def test_a_volume_of_the_machine_is_a_directory_with_a_name(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "path", "problem"),
     [
-        ("", "/", "must be there once, and not be empty"),
-        ("data", "relative", "path = 'relative': name a directory of this machine"),
-        ("data", "/no/such/place", "path = '/no/such/place': name a directory of this machine"),
+        ("", "/", "must be unique and not empty"),
+        ("data", "relative", "path = 'relative': name a directory of this host"),
+        ("data", "/no/such/place", "path = '/no/such/place': name a directory of this host"),
     ],
 )
 def test_what_can_be_no_volume_is_refused(
@@ -271,9 +275,9 @@ def test_a_network_of_the_machine_has_a_name_and_addresses(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("name = ''\ncidr = '::/0'", "the name '' must be there once, and not be empty"),
-        ("name = 'default'\ncidr = '::/0'", "'default': that is the name of the network of all"),
-        ("name = 'lan'", "host_networks, 'lan': say which addresses it has"),
+        ("name = ''\ncidr = '::/0'", "the name '' must be unique and not empty"),
+        ("name = 'default'\ncidr = '::/0'", "'default': this name is reserved for the default"),
+        ("name = 'lan'", "host_networks, 'lan': set cidr, interface, or both"),
         ("name = 'lan'\ncidr = '10.0.0'", "'lan', cidr = '10.0.0': write an address or a network"),
         ("name = 'lan'\nip = '10.0.0.1'", "unknown field `ip`"),
         (
@@ -298,7 +302,8 @@ def test_bytes_of_the_environment_that_are_no_text_are_refused(tmp_path, name: s
         loaded(tmp_path, "", {f"STEWARD_{name}": "a=b,c=\udcff"})
 
 
-# ---- the peer's spellings ---------------------------------------------------------------------------
+# ---- Nomad's spellings
+# ------------------------------------------------------------------------------
 
 
 def test_peers_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.fields import Fields, is_duration, of_query, parse
+from daemon.text.request_fields import RequestFields, is_duration, of_query, parse
 from storage.errors import Malformed
 
 
@@ -10,6 +10,17 @@ def test_a_body_of_many_values_is_refused_before_they_are_made() -> None:
     with pytest.raises(Malformed, match="error parsing JSON: more than 20000 values"):
         parse(b'{"a":[' + b"1," * 20_000 + b"1]}", "")
     assert parse(b'{"a":"' + b"," * 30_000 + b'"}', "") == {"a": "," * 30_000}
+
+
+@pytest.mark.parametrize("before", ["", " \n\t"])
+def test_json_that_is_called_a_form_is_json(before: str) -> None:
+    body = f'{before}{{"role":"a&b=c"}}'.encode()
+    assert parse(body, "application/x-www-form-urlencoded") == {"role": "a&b=c"}
+
+
+def test_a_list_that_is_called_a_form_is_no_form() -> None:
+    with pytest.raises(Malformed, match="error parsing JSON"):
+        parse(b'["role"]', "application/x-www-form-urlencoded; charset=utf-8")
 
 
 def test_a_long_form_is_refused() -> None:
@@ -34,7 +45,7 @@ def test_a_long_form_is_refused() -> None:
     ],
 )
 def test_a_duration_is_a_number_or_a_text_with_units(value: object, seconds: int) -> None:
-    assert Fields({"ttl": value}).seconds("ttl") == seconds
+    assert RequestFields({"ttl": value}).seconds("ttl") == seconds
 
 
 @pytest.mark.parametrize(
@@ -51,12 +62,12 @@ def test_a_duration_is_a_number_or_a_text_with_units(value: object, seconds: int
 )
 def test_what_is_no_duration_is_refused_with_the_reason(value: object, reason: str) -> None:
     with pytest.raises(Malformed) as raised:
-        Fields({"ttl": value}).seconds("ttl")
+        RequestFields({"ttl": value}).seconds("ttl")
     assert str(raised.value) == f'error converting input for field "ttl": {reason}'
 
 
 def test_a_duration_may_be_negative_where_that_is_allowed() -> None:
-    fields = Fields({"a": -1, "b": "-3s"})
+    fields = RequestFields({"a": -1, "b": "-3s"})
     assert (fields.signed_seconds("a"), fields.signed_seconds("b")) == (-1, -3)
     assert is_duration("1h") is None
     assert is_duration("soon") == 'time: invalid duration "soon"'
@@ -74,7 +85,7 @@ def test_a_duration_may_be_negative_where_that_is_allowed() -> None:
     ],
 )
 def test_a_list_may_be_one_text_with_commas(value: object, texts: list[str]) -> None:
-    assert Fields({"ids": value}).texts("ids") == texts
+    assert RequestFields({"ids": value}).texts("ids") == texts
 
 
 @pytest.mark.parametrize(
@@ -114,12 +125,14 @@ def test_what_cannot_be_converted_is_refused_with_the_reason(
     convert: str, value: object, reason: str
 ) -> None:
     with pytest.raises(Malformed) as raised:
-        getattr(Fields({"x": value}), convert)("x")
+        getattr(RequestFields({"x": value}), convert)("x")
     assert str(raised.value) == f'error converting input for field "x": {reason}'
 
 
 def test_values_of_other_types_become_what_is_asked_for() -> None:
-    fields = Fields({"a": 12345, "b": True, "c": "7", "d": "true", "e": ["k=v"], "f": {"k": 1}})
+    fields = RequestFields(
+        {"a": 12345, "b": True, "c": "7", "d": "true", "e": ["k=v"], "f": {"k": 1}}
+    )
     assert fields.text("a") == "12345"
     assert fields.text("b") == "1"
     assert fields.number("c") == 7
@@ -152,14 +165,14 @@ def test_bodies_are_json_or_forms() -> None:
 
 
 def test_unknown_fields_are_named_in_order() -> None:
-    assert Fields({"z": 1, "role": 2, "a": 3}).unknown(["role"]) == ["a", "z"]
+    assert RequestFields({"z": 1, "role": 2, "a": 3}).unknown(["role"]) == ["a", "z"]
 
 
 @pytest.mark.parametrize(
     "value", ["9" * 5000, f"-{'9' * 5000}", f"{'9' * 5000}d", f"{'9' * 5000}h"]
 )
 def test_a_number_of_thousands_of_digits_is_out_of_range(value: str) -> None:
-    fields = Fields({"ttl": value, "num_uses": value})
+    fields = RequestFields({"ttl": value, "num_uses": value})
     for read in (lambda: fields.signed_seconds("ttl"), lambda: fields.number("num_uses")):
         with pytest.raises(Malformed, match="error converting input for field"):
             read()
@@ -167,13 +180,13 @@ def test_a_number_of_thousands_of_digits_is_out_of_range(value: str) -> None:
 
 @pytest.mark.parametrize(("value", "number"), [(3.0, 3), (1e2, 100), (-0.0, 0), (True, 1)])
 def test_whole_number_may_be_spelled_as_a_fraction(value: object, number: int) -> None:
-    assert Fields({"n": value}).number("n") == number
+    assert RequestFields({"n": value}).number("n") == number
 
 
 @pytest.mark.parametrize("value", [1.5, 1e30, "3.0", float("inf")])
 def test_number_that_is_not_whole_or_too_large_is_refused(value: object) -> None:
     with pytest.raises(Malformed):
-        Fields({"n": value}).number("n")
+        RequestFields({"n": value}).number("n")
 
 
 @pytest.mark.parametrize(("end", "named"), [(None, []), (1, ["deep"])])
@@ -181,4 +194,4 @@ def test_unknown_field_is_named_however_deep_it_is(end: object, named: list[str]
     value: object = end
     for _ in range(10_000):
         value = [{"a": value}]
-    assert Fields({"deep": value}).unknown(["role"]) == named
+    assert RequestFields({"deep": value}).unknown(["role"]) == named

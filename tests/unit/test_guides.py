@@ -1,10 +1,11 @@
-"""Guides and explanations say what works: commands that are taken, job files that are valid, links that lead somewhere.
+"""Guides and explanations are correct: valid commands, valid job files and valid links.
 
-What the tutorial says is run (`tests/service/test_tutorial.py`); here is looked at what the other pages say.
+`tests/service/test_tutorial.py` executes the tutorial; this module checks the other pages.
 """
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,15 +13,20 @@ import click
 import pytest
 
 from daemon.__main__ import command_line
-from daemon.acl import policies
-from daemon.dashes import short_option, two_dashes
+from daemon.acl import policy_rules
+from daemon.config.loading import load_settings
 from daemon.jobspec.canonicalize import canonicalize
 from daemon.jobspec.validate import validate
+from daemon.text.option_syntax import normalize_options, short_option
+from daemon.version import VERSION
+from storage.records.notification import ReceiverKind
 from tests.unit.jobspec import golden
 from tests.unit.jobspec.hcl.build import parse
 
 DOCS = Path(__file__).parents[2] / "docs"
-README = DOCS.parent / "README.md"
+ROOT = DOCS.parent
+README = ROOT / "README.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 GUIDES = sorted([*DOCS.glob("how-to/*.md"), *DOCS.glob("coming-from/*.md"), DOCS / "cluster.md"])
 
 
@@ -46,7 +52,7 @@ FILES = [
 def test_a_command_of_a_guide_is_taken(line: str) -> None:
     program, *typed = shlex.split(line)
     assert program == "steward"
-    words = [short_option(word) for word in two_dashes(typed)]
+    words = [short_option(word) for word in normalize_options(typed)]
     command: click.Command = command_line()
     context = click.Context(command, info_name="steward", **command.context_settings)
     while isinstance(command, click.Group):
@@ -55,15 +61,41 @@ def test_a_command_of_a_guide_is_taken(line: str) -> None:
     command.make_context("guide", words, parent=context).close()
 
 
+SETTINGS = [
+    pytest.param(text, id=f"{page.stem} {number}")
+    for page in (*GUIDES, DOCS / "notifications.md")
+    for number, text in enumerate(blocks(page, "toml"))
+]
+
+
+@pytest.mark.parametrize("text", SETTINGS)
+def test_the_settings_of_a_guide_are_taken(text: str, tmp_path: Path) -> None:
+    # A command has to be a program of the machine.
+    program = "/usr/local/bin/notify-mail"
+    file = tmp_path / "steward.toml"
+    file.write_text(text.replace(program, "/bin/true"))
+    load_settings(file, {}, {})
+
+
+def test_there_is_an_example_of_each_kind_of_receiver() -> None:
+    (page,) = [one for one in GUIDES if one.stem == "get-notified-of-failures"]
+    kinds = {
+        one["kind"]
+        for text in blocks(page, "toml")
+        for one in tomllib.loads(text).get("notify_receivers", {}).values()
+    }
+    assert kinds == set(ReceiverKind)
+
+
 @pytest.mark.parametrize("text", FILES)
 def test_a_file_of_a_guide_is_valid(text: str) -> None:
     if not text.startswith("job "):
-        policies.parse(text)
+        policy_rules.parse_policy(text)
         return
     assert validate(canonicalize(golden.document(parse(text)))).errors == ()
 
 
-PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("[!n]*/*.md"), README])
+PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("[!n]*/*.md"), *ROOT.glob("*.md")])
 
 
 def anchors(page: Path) -> set[str]:
@@ -82,3 +114,28 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set(re.findall(r"`([\w.-]+/[\w./-]*)`", CONTRIBUTING.read_text())))
+)
+def test_every_path_of_contributing_exists(path: str) -> None:
+    assert "NNNN" in path or (ROOT / path).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), re.findall(r"`(\w+)` in\s`([\w./-]+)`", CONTRIBUTING.read_text())
+)
+def test_every_table_of_contributing_is_in_its_module(name: str, path: str) -> None:
+    assert re.search(rf"^{name}\b", (ROOT / path).read_text(), re.MULTILINE)
+
+
+def test_every_picture_is_used() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    unused = {one.name for one in (DOCS / "images").iterdir() if f"images/{one.name}" not in text}
+    assert unused == set()
+
+
+def test_newest_release_of_the_changelog_is_the_version_of_the_program() -> None:
+    releases = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == VERSION

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from daemon import hardening
-from daemon.runner.drivers import shim
+from daemon.launcher import hardening, shim_script
 
 NOBODY = 65534
 AUTOGROUP = Path("/proc/self/autogroup")
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from daemon.hardening import come_before_tasks
+from daemon.launcher.hardening import come_before_tasks
 if sys.argv[1]:
     os.setresuid(*[int(sys.argv[1])] * 3)
 before = [Path("/proc/self", name).read_text().split()[-1] for name in sys.argv[2:]]
@@ -71,13 +70,12 @@ def test_without_the_right_all_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_task_is_ended_early_when_memory_runs_out(tmp_path: Path, inside: bool) -> None:
-    tools = shim.find_tools()
-    assert tools is not None
-    words, env = shim.command_line(
+    tools = shim_script.find_tools()
+    words, env = shim_script.command_line(
         tools,
         ["/bin/cat", "/proc/self/oom_score_adj"],
         {},
-        directory=str(tmp_path),
+        place=str(tmp_path),
         entry="",
         open_files=64,
         inside=inside,
@@ -92,3 +90,14 @@ def test_task_is_ended_early_when_memory_runs_out(tmp_path: Path, inside: bool) 
             check=True,
         )
     assert out.read_text() == "200\n"
+
+
+def test_the_kernel_tells_whether_it_has_filters_and_puts_none_up() -> None:
+    before = _seccomp()
+    assert hardening.takes_filters() == Path("/proc/sys/kernel/seccomp/actions_avail").exists()
+    assert _seccomp() == before
+
+
+def _seccomp() -> list[str]:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return [line for line in lines if line.startswith("Seccomp")]

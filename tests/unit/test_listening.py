@@ -1,4 +1,4 @@
-"""Who listens on which port."""
+"""Assignment of listeners to ports."""
 
 import os
 import pwd
@@ -7,7 +7,14 @@ import sys
 
 import pytest
 
-from daemon.listening import Listener, address, on, ports, sentences, waiting
+from daemon.net.port_listeners import (
+    PortListener,
+    decode_address,
+    describe_conflicts,
+    listeners_on,
+    ports,
+    read_listening_sockets,
+)
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -21,14 +28,14 @@ UDP6 = """\
 
 
 def test_who_listens_is_told_from_who_has_connected() -> None:
-    assert [port for port, _ in waiting("tcp", TCP.splitlines())] == [8080]
-    assert [port for port, _ in waiting("udp", UDP6.splitlines())] == [53]
-    assert list(waiting("tcp", [])) == []
+    assert [port for port, _ in read_listening_sockets("tcp", TCP.splitlines())] == [8080]
+    assert [port for port, _ in read_listening_sockets("udp", UDP6.splitlines())] == [53]
+    assert list(read_listening_sockets("tcp", [])) == []
 
 
 def test_connections_are_not_read_however_many_there_are() -> None:
     lines = iter(TCP.splitlines() + ["1: 0100007F:A1B2 0100007F:1F90 01"] * 10)
-    assert [port for port, _ in waiting("tcp", lines)] == [8080]
+    assert [port for port, _ in read_listening_sockets("tcp", lines)] == [8080]
     assert len(list(lines)) == 10
 
 
@@ -37,14 +44,14 @@ def test_a_listener_of_this_machine_is_seen_and_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
         assert port in ports()
-        assert on({port}) == [Listener(port, "tcp", "127.0.0.1", me)]
-        assert sentences([("web", port), ("other", 0)], on({port})) == [
+        assert listeners_on({port}) == [PortListener(port, "tcp", "127.0.0.1", me)]
+        assert describe_conflicts([("web", port), ("other", 0)], listeners_on({port})) == [
             f'port "web" is in use: a program of user {me} listens on 127.0.0.1:{port} (tcp)'
         ]
 
 
 def test_nobody_is_looked_for_on_no_port() -> None:
-    assert on(set()) == []
+    assert listeners_on(set()) == []
 
 
 @pytest.mark.parametrize("there", ["127.0.0.1", "192.0.2.7", "::", "2001:db8::7"])
@@ -52,4 +59,4 @@ def test_addresses_are_shown_as_people_write_them(there: str) -> None:
     family = socket.AF_INET6 if ":" in there else socket.AF_INET
     raw = socket.inet_pton(family, there)
     words = [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
-    assert address("".join(f"{word:08X}" for word in words)) == there
+    assert decode_address("".join(f"{word:08X}" for word in words)) == there

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from daemon.logs import _JSON, _Text
-from storage.origin import serving
+from daemon.log.daemon_log import _JSON, _Text
+from storage.request_context import request_scope
 
 
 def record(message: str, *arguments: object) -> logging.LogRecord:
@@ -32,7 +32,7 @@ def test_what_was_said_can_still_be_read() -> None:
 def test_a_line_says_what_it_is_about_and_which_request_it_goes_back_to() -> None:
     about = record("placed")
     about.__dict__["keys"] = {"eval_id": "e1"}
-    with serving("r-1"):
+    with request_scope("r-1"):
         line, text = json.loads(_JSON().format(about)), _Text().format(about)
     assert (line["eval_id"], line["request_id"]) == ("e1", "r-1")
     assert text.endswith("placed (request r-1)")

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from daemon.wording import sentences, several, why
+from daemon.text.placement_message import count_noun, describe_failures, describe_metric
 from storage.records.evaluation import PlacementMetric
 from storage.records.task import Resources
 from tests.samples import evaluation, job
@@ -18,28 +18,28 @@ def metric(**fields: Any) -> PlacementMetric:
     [
         (
             metric(nodes_in_pool=0, node_pool="gpu"),
-            'no node that is open for new work is in pool "gpu" and in a datacenter of the job',
+            'no eligible node is in pool "gpu" and in a datacenter of the job',
         ),
         (
             metric(constraint_filtered={"missing devices": 1}),
-            "the only node lacks a device that its tasks ask for",
+            "the only node lacks a device that its tasks need",
         ),
         (
             metric(nodes_evaluated=2, constraint_filtered={"missing compatible host volumes": 2}),
-            "2 of 2 nodes lack a host volume that it asks for",
+            "2 of 2 nodes lack a host volume that it needs",
         ),
         (
             metric(constraint_filtered={'missing host network "wan" for port "web"': 1}),
             'the only node lacks host network "wan" for port "web"',
         ),
-        (metric(dimension_exhausted={"cores": 1}), "the only node has too few cores left"),
+        (metric(dimension_exhausted={"cores": 1}), "the only node has too few free cores"),
         (
             metric(dimension_exhausted={"devices: no devices match request": 1}),
-            "the only node has too few devices left that its tasks ask for",
+            "the only node has too few free devices for its tasks",
         ),
         (
             metric(dimension_exhausted={"network: dynamic port selection failed": 1}),
-            "the only node has too few dynamic ports left",
+            "the only node has too few free dynamic ports",
         ),
         (
             metric(nodes_evaluated=0, nodes_available={"dc2": 0, "dc3": 0}),
@@ -81,7 +81,7 @@ def metric(**fields: Any) -> PlacementMetric:
 def test_what_a_look_at_the_nodes_found_is_one_sentence(
     found: PlacementMetric, reason: str
 ) -> None:
-    assert why(found) == reason
+    assert describe_metric(found) == reason
 
 
 def test_each_group_that_is_not_placed_has_a_sentence() -> None:
@@ -89,16 +89,16 @@ def test_each_group_that_is_not_placed_has_a_sentence() -> None:
         "web": metric(coalesced_failures=2, dimension_exhausted={"memory": 1}),
         "api": metric(constraint_filtered={"missing drivers": 1}),
     }
-    assert sentences(evaluation(job(), failed_tg_allocs=failed)) == [
+    assert describe_failures(evaluation(job(), failed_tg_allocs=failed)) == [
         'group "api": 1 allocation not placed, because the only node lacks a driver of its tasks',
         'group "web": 3 allocations not placed, because the only node has too little memory left',
     ]
 
 
 def test_an_evaluation_that_placed_everything_has_nothing_to_tell() -> None:
-    assert sentences(evaluation(job())) == []
+    assert describe_failures(evaluation(job())) == []
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes")])
 def test_a_noun_follows_its_count(count: int, words: str) -> None:
-    assert several(count, "node") == words
+    assert count_noun(count, "node") == words

@@ -1,4 +1,4 @@
-"""Replaying the other peer's captured answers: a daemon of our own beside a cloud of its own."""
+"""Replay of captured Vault responses against a daemon with a separate fake cloud."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from tests.wire import replay
 from tests.wire.scenarios import DOORS, OUTSIDE, Failures, daemon
 
 CLIENT_ID = "c1000000-0000-4000-8000-000000000001"
-CLIENT_SECRET = "fake-client-secret-1"  # noqa: S105  # of a cloud that is none
+CLIENT_SECRET = "fake-client-secret-1"  # noqa: S105  # of a fake cloud
 RESOURCE = "api://steward-login"
 URLS = ("directory", "resource_manager", "graph", "metadata")
 ENVIRONMENT = {

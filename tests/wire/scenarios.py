@@ -1,4 +1,4 @@
-"""Replaying captured answers against daemons of our own, a fresh one for each scenario."""
+"""Replay of captured responses against daemons, a new one for each scenario."""
 
 import copy
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from daemon.datadir import store_dir
+from daemon.config.data_directory import store_dir
 from storage.check import check
 from tests.wire import replay
 
@@ -32,7 +32,8 @@ NODE = (
 )
 # Through which each scenario passes: small requests come through the lean door, or all the other way.
 DOORS = {"lean": {"STEWARD_LEAN_DOOR": "true"}, "wide": {"STEWARD_LEAN_DOOR": "false"}}
-# Seconds for a scenario, for those before it, and once more for what differed: some take fifty by themselves.
+# Seconds for a scenario, for its predecessors, and for a retry of differing steps. Some scenarios
+# take fifty seconds.
 PATIENCE = 300
 GIVE_UP_AFTER = 1.0  # seconds that a step known to fail may repeat its request
 
@@ -60,7 +61,7 @@ def wanted(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
 
 
 def names_in(file: str) -> set[str]:
-    """Return the scenarios and steps that a list names; what stands behind them is for people."""
+    """Return the scenarios and steps in a list; the text after a name is a comment."""
     lines = (HERE / file).read_text().splitlines()
     return {line.split()[0] for line in lines if line.strip() and not line.startswith("#")}
 

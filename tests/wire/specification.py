@@ -1,7 +1,7 @@
-"""What the specification of the jobs API asks for, as facts; `test_specification.py` holds us to each.
+"""Requirements of the jobs API specification as facts, which `test_specification.py` checks.
 
-Nothing here is about how it is done. `NAMED_OTHERWISE` and `ELSEWHERE` say where the peer's clients
-know something under another name or in another place than the specification has it.
+The facts do not depend on the implementation. `NAMED_OTHERWISE` and `ELSEWHERE` list objects that
+have another name or place for Nomad's clients than in the specification.
 """
 
 from typing import NamedTuple
@@ -271,7 +271,7 @@ RECORDS = {
     "JobSummary": "JobID Namespace CreateIndex ModifyIndex Summary Children",
     "GroupSummary": "Queued Complete Failed Running Starting Lost",
     "ChildSummary": "Pending Running Dead",
-    "AllocationLine": "ID EvalID Name NodeID PreviousAllocation NextAllocation JobID TaskGroup "
+    "AllocationListItem": "ID EvalID Name NodeID PreviousAllocation NextAllocation JobID TaskGroup "
     "DesiredStatus DesiredDescription ClientStatus ClientDescription CreateIndex ModifyIndex "
     "CreateTime ModifyTime RescheduleTracker TaskStates",
     "RescheduleTracker": "Events",
@@ -305,7 +305,7 @@ RECORDS = {
 # The peer's clients know these under another name, which both sides of the wire use.
 NAMED_OTHERWISE = {("Submission", "JobIndex"): "JobModifyIndex"}
 # A listing does not show these; the object itself does.
-ELSEWHERE = {("AllocationLine", "PreviousAllocation"): "ReadAllocation"}
+ELSEWHERE = {("AllocationListItem", "PreviousAllocation"): "AllocationResponse"}
 
 # Values that states have been seen to have: record, field -> values.
 STATES = {

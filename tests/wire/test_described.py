@@ -1,4 +1,4 @@
-"""The description of the API fits what the peer's clients send and what they are answered."""
+"""The API description matches the requests and responses of Nomad's clients."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.api.endpoints import ENDPOINTS
 from daemon.api.openapi import describe
 from daemon.api.routes import ROUTES
+from daemon.api.vault_routes import ENDPOINTS
 from daemon.web.router import Router
 from tests.wire.scenarios import names_in, scenarios
 from tests.wire.schema import Schemas, without_nulls

@@ -1,4 +1,4 @@
-"""Job files of the corpus against the peer's answers: the job, or each error at its place."""
+"""Job files of the corpus, compared with Nomad's responses: the job, or errors with positions."""
 
 import json
 import re
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from daemon.jobspec.complete import complete
-from daemon.jobspec.hcl.scope import Outside
-from daemon.jobspec.hcl.source import Faulty
+from daemon.jobspec.hcl.scope import FunctionEnvironment
+from daemon.jobspec.hcl.source import HclError
 from daemon.jobspec.parse import FILE_NAME, JobFile, parse_job
 
 GOLDEN = Path(__file__).parent / "golden" / "hcl"
@@ -28,7 +28,7 @@ DECIDED = {
     "var-flags",
     "var-flags-and-file",
 }
-OUTSIDE = Outside(random=secrets.token_bytes)
+OUTSIDE = FunctionEnvironment(random=secrets.token_bytes)
 EXPRESSIONS = json.loads((GOLDEN / "expressions.json").read_text())
 QUOTED = re.compile(r'"[^" ]+"')
 
@@ -59,11 +59,11 @@ def typed(value: object) -> object:
             return value
 
 
-def places(error: Faulty) -> set[tuple[str, int, int]]:
+def places(error: HclError) -> set[tuple[str, int, int]]:
     return {(one.source.name, *one.source.place(one.start)) for one in causes(error) if one.source}
 
 
-def causes(error: Faulty) -> Iterator[Any]:
+def causes(error: HclError) -> Iterator[Any]:
     return (one for one in error.diagnostics if not one.is_echo)
 
 
@@ -98,7 +98,7 @@ def test_a_job_file_becomes_the_job_that_the_peer_makes_of_it(name: str) -> None
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("err-") and n not in DECIDED])
 def test_a_mistake_is_told_where_the_peer_tells_it(name: str) -> None:
-    with pytest.raises(Faulty) as caught:
+    with pytest.raises(HclError) as caught:
         parsed(text_of(name), read(name, "request"))
     response = read(name, "response")
     answers = [response, *response.get("variants", ())]
@@ -123,12 +123,12 @@ def test_an_expression_has_the_value_that_the_peer_gives_it(case: dict[str, Any]
 
 @pytest.mark.parametrize("case", cases("diagnostics"), ids=lambda case: case["expr"])
 def test_a_wrong_expression_is_told_where_the_peer_tells_it(case: dict[str, Any]) -> None:
-    with pytest.raises(Faulty) as caught:
+    with pytest.raises(HclError) as caught:
         parsed(expression(case), {})
     assert wanted_places(case["diagnostics"]) <= places(caught.value)
 
 
 @pytest.mark.parametrize("case", cases("invalid_json"), ids=lambda case: case["expr"])
 def test_what_the_peer_cannot_write_as_json_is_an_error(case: dict[str, Any]) -> None:
-    with pytest.raises(Faulty, match="zero"):
+    with pytest.raises(HclError, match="zero"):
         parsed(expression(case), {})

@@ -1,8 +1,8 @@
-"""The fields of requests: which ones are known, and that no other is dropped without a word.
+"""Known request fields: no other field is dropped without a warning.
 
-`known_fields.txt` lists the fields of every record that a request can hold, and those of every write
-of the secrets side, by its path; `known_kept.txt` lists those that are kept without effect. A field that leaves the
-list is dropped from then on, with a warning, so that its clients must be thought of.
+`known_fields.txt` lists the fields of every record in a request, and those of every Vault API write
+by path. `known_kept.txt` lists fields that are stored without effect. A field that is removed from
+the list is dropped from then on, with a warning. Check the effect on clients before removing one.
 """
 
 import importlib
@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 import daemon.api
-from daemon.api.endpoints import ENDPOINTS, KEPT, KNOWN
-from storage.records.codec import Shape, decode
+from daemon.api.vault_routes import ENDPOINTS, KEPT, KNOWN
+from storage.records.codec import RecordShape, decode
 
 LIST = Path(__file__).parent / "known_fields.txt"
 LIST_OF_KEPT = LIST.with_name("known_kept.txt")
@@ -57,7 +57,7 @@ def inside(hint: Any) -> Iterator[type[msgspec.Struct]]:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         yield hint
     for mark in getattr(hint, "__metadata__", ()):
-        if isinstance(mark, Shape):
+        if isinstance(mark, RecordShape):
             yield mark.record
     for argument in getattr(hint, "__args__", ()):
         yield from inside(argument)

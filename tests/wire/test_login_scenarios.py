@@ -1,6 +1,7 @@
-"""Our answers against the other peer's captured ones, with a cloud that is not ours beside us.
+"""Steward's responses compared with Vault's captured ones, with an external fake cloud.
 
-The lists `pending.txt` and `decided.txt` name scenarios and steps here with `auth/` before them.
+The lists `pending.txt` and `decided.txt` name scenarios and steps of this module with the prefix
+`auth/`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What the parse endpoint makes of odd requests, against a daemon, as the peer was captured."""
+"""Responses of the parse endpoint to unusual requests, compared with captured Nomad responses."""
 
 import http.client
 import json

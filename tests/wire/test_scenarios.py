@@ -1,7 +1,7 @@
-"""Our answers against the peer's captured ones, scenario by scenario.
+"""Steward's responses compared with captured Nomad responses, scenario by scenario.
 
-`pending.txt` names what waits for a later issue: it only shrinks, and what passes must be struck
-from it. `decided.txt` names the steps that differ on purpose; docs/compatibility.md says why.
+`pending.txt` lists steps for a later issue. It only shrinks, and passing steps must be removed from
+it. `decided.txt` lists intended differences; docs/compatibility.md gives the reasons.
 """
 
 from collections.abc import Iterator, Mapping

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.api.contract import CONTRACTS, Contract, Registration
-from daemon.api.endpoints import ENDPOINTS
+from daemon.api.contract import CONTRACTS, EndpointSchema, JobRegistrationBody
 from daemon.api.openapi import describe
 from daemon.api.routes import ROUTES
+from daemon.api.vault_routes import ENDPOINTS
 from daemon.jobs.dispatch import MAX_PAYLOAD
-from daemon.web.late import original
-from daemon.web.request import Read, Route
+from daemon.web.lazy import unwrap_handler
+from daemon.web.request import ReadRoute, Route
 from daemon.web.router import Router
 from storage.queries import submissions
 from storage.records import allocation, deployment, evaluation, job
@@ -42,10 +42,10 @@ def route_of(call: Call) -> Route | None:
     return found[0] if found else None
 
 
-def contract_of(call: Call) -> Contract:
+def contract_of(call: Call) -> EndpointSchema:
     route = route_of(call)
     assert route is not None
-    return CONTRACTS[original(route.handler)]
+    return CONTRACTS[unwrap_handler(route.handler)]
 
 
 @cache
@@ -108,7 +108,7 @@ def test_every_call_has_been_captured(name: str) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_blocks_where_it_should(name: str) -> None:
     route = route_of(CALLS[name])
-    assert (isinstance(route, Read) and bool(route.watch)) is CALLS[name].blocking
+    assert (isinstance(route, ReadRoute) and bool(route.watch)) is CALLS[name].blocking
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].needs])
@@ -138,7 +138,7 @@ def test_every_field_of_a_body_is_decoded(name: str, field: str) -> None:
     assert field in decoded
     default = CALLS[name].body[field]
     if default != REQUIRED:
-        # That nothing was said may be told apart from what counts then.
+        # An unset value may differ from the effective default.
         assert (plain(decoded[field]) or None) == (default or None)
 
 
@@ -178,7 +178,7 @@ def plain(default: object) -> object:
     return msgspec.to_builtins(default)
 
 
-def properties(contract: Contract) -> set[str]:
+def properties(contract: EndpointSchema) -> set[str]:
     """Return the fields of what a call gives, or of each element of it."""
     schema = msgspec.json.schema_components(
         [contract.gives], schema_hook=lambda _: {"title": "any"}, ref_template="{name}"
@@ -202,7 +202,7 @@ def test_every_field_of_a_record_is_there(record: str, field: str) -> None:
 
 
 def test_a_registration_of_a_service_has_the_fields_of_the_specification() -> None:
-    assert set(CALLS["Job Services"].answer.split()) == fields_of(Registration).keys()
+    assert set(CALLS["Job Services"].answer.split()) == fields_of(JobRegistrationBody).keys()
 
 
 KNOWN: Mapping[tuple[str, str], type[StrEnum]] = {

@@ -1,1 +1,1 @@
-"""What real clients ask besides the jobs endpoints, one module per noun."""
+"""Nomad's cluster endpoints: everything beyond jobs, one module per type."""

@@ -1,34 +1,35 @@
-"""The daemon about itself: configuration, health, and the answers of a cluster of one."""
+"""The agent endpoints: configuration, health, and the answers of a cluster with one server."""
 
 import base64
+import os
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractContextManager
 
 import trio
 
-from daemon.api.cluster.logs import HEARTBEAT, Frame, flag
-from daemon.config import GUARDED
-from daemon.runner.pace import BEAT
+from daemon.api.cluster.logs import HEARTBEAT, LogStreamFrame, parse_flag
+from daemon.config.settings import GUARDED
+from daemon.evals.scheduler_config import ALL, WorkerSettings, set_workers, workers
+from daemon.runner.core.poll_interval import BEAT
 from daemon.version import VERSION
 from daemon.web.parameters import duration
-from daemon.web.readers import while_known
-from daemon.web.reply import JSON, TEXT, Reply
+from daemon.web.reply import JSON, TEXT, HandlerReply
 from daemon.web.request import Request
+from daemon.web.stream_auth import while_authorized
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import installation, nodes
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import SECOND, Record
 from storage.records.codec import encode
-from storage.records.operation import Member, Members
+from storage.records.operator_api import Member, Members
 from storage.records.times import rfc3339
 
-SCHEDULERS = ("service", "batch", "system", "sysbatch", "_core")
 LEVELS = ("debug", "info", "warning", "error")
 
 
-class Health(Record, frozen=True, kw_only=True, rename="lower"):
-    """Whether a half of the daemon works."""
+class AgentHealth(Record, frozen=True, kw_only=True, rename="lower"):
+    """Whether the client or the server part of the daemon works."""
 
     ok: bool
     message: str
@@ -44,7 +45,7 @@ def _name(request: Request) -> str:
     return f"{config.node_name}.{config.region}"
 
 
-def _member(request: Request, db: Snapshot) -> Member:
+def _member(request: Request, db: ReadSnapshot) -> Member:
     config = request.parts.config
     return Member(
         name=_name(request),
@@ -67,8 +68,8 @@ def _member(request: Request, db: Snapshot) -> Member:
     )
 
 
-def self_(request: Request, db: Snapshot) -> Reply:
-    """Show the daemon's configuration and its member record, as tools of the peer read them."""
+def agent_self(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the daemon's configuration and member record, in the form of Nomad."""
     config, node_id = request.parts.config, request.parts.tasks.node_id
     shown = {
         "ACL": {"Enabled": config.asks_for_tokens},
@@ -99,11 +100,11 @@ def self_(request: Request, db: Snapshot) -> Reply:
         "serf": {"members": "1", "failed": "0", "left": "0"},
         "runtime": {"version": VERSION, "kernel.name": "linux"},
     }
-    return Reply(body={"config": shown, "member": _member(request, db), "stats": stats})
+    return HandlerReply(body={"config": shown, "member": _member(request, db), "stats": stats})
 
 
-def members(request: Request, db: Snapshot) -> Reply:
-    """List the agents of the cluster: this one."""
+def members(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the agents of the cluster: only this one."""
     config = request.parts.config
     body = Members(
         server_name=config.node_name,
@@ -111,60 +112,61 @@ def members(request: Request, db: Snapshot) -> Reply:
         server_dc=config.datacenter,
         members=[_member(request, db)],
     )
-    return Reply(body=body)
+    return HandlerReply(body=body)
 
 
-def servers(request: Request, db: Snapshot) -> Reply:
-    """List the servers that the node knows: this one."""
-    return Reply(body=[_address(request)])
+def servers(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the servers that the node knows: only this one."""
+    return HandlerReply(body=[_address(request)])
 
 
-async def set_servers(request: Request) -> Reply:
-    """Take the list of servers that a node knows, if it is this one."""
+async def set_servers(request: Request) -> HandlerReply:
+    """Set the server list of the node; only this server is accepted."""
     given = [value for name, value in request.query.pairs if name == "address"]
     if not given:
         raise Malformed("missing server address")
     return _alone(given, _address(request))
 
 
-def _alone(given: list[str], own: str) -> Reply:
+def _alone(given: list[str], own: str) -> HandlerReply:
     others = [one for one in given if one != own]
     if others:
         raise Refused(f"{others[0]!r} is another server: this one works alone")
-    return Reply()
+    return HandlerReply()
 
 
-async def join(request: Request) -> Reply:
-    """Join no other server."""
+async def join(request: Request) -> HandlerReply:
+    """Return that no other server was joined."""
     if not request.query.text("address"):
         raise Malformed("missing address to join")
-    return Reply(body={"num_joined": 0, "error": "this server works alone"})
+    return HandlerReply(body={"num_joined": 0, "error": "this server works alone"})
 
 
-async def force_leave(request: Request) -> Reply:
-    """Have a member leave that is not there: nothing to do."""
+async def force_leave(request: Request) -> HandlerReply:
+    """Remove an unknown member: nothing to do."""
     if not request.query.text("node"):
         raise Malformed("missing node to force leave")
-    return Reply()
+    return HandlerReply()
 
 
-def schedulers(request: Request, db: Snapshot) -> Reply:
-    """Show the one worker of the scheduler."""
-    node_id = request.parts.tasks.node_id
+def schedulers(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the worker of the scheduler, unless an operator has set their number to 0."""
+    node_id, offered = request.parts.tasks.node_id, workers(db)
     node = nodes.find(db, node_id)  # registered at every start of the daemon
     worker = {
         "id": node_id,
-        "enabled_schedulers": SCHEDULERS,
+        "enabled_schedulers": offered.kinds,
         "started": rfc3339(node.status_updated_at * SECOND if node else 0),
         "status": "Started",
         "workload_status": "WaitingToDequeue",
     }
-    return Reply(body={"server_id": _name(request), "schedulers": [worker]})
+    shown = [worker] * offered.number
+    return HandlerReply(body={"server_id": _name(request), "schedulers": shown})
 
 
-def scheduler_workers(request: Request, db: Snapshot) -> Reply:
+def scheduler_workers(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show how many workers the scheduler has, and for which types of jobs."""
-    return Reply(body=_workers(request))
+    return HandlerReply(body=_workers(request, workers(db)))
 
 
 class SchedulerWorkerPoolArgs(Record, frozen=True, kw_only=True, rename="lower"):
@@ -174,42 +176,46 @@ class SchedulerWorkerPoolArgs(Record, frozen=True, kw_only=True, rename="lower")
     enabled_schedulers: list[str] | None = None
 
 
-async def set_scheduler_workers(request: Request) -> Reply:
-    """Take what is so already: one worker for all types of jobs. Raises `Malformed` for the rest."""
+async def set_scheduler_workers(request: Request) -> HandlerReply:
+    """Have one worker or none, for some types of jobs or all. Raises `Malformed`."""
     asked = await request.decoded(SchedulerWorkerPoolArgs)
-    if asked.num_schedulers != 1:
-        raise Malformed(f"num_schedulers = {asked.num_schedulers}: this server has one, always")
-    if asked.enabled_schedulers is not None and set(asked.enabled_schedulers) != set(SCHEDULERS):
-        wanted = ", ".join(SCHEDULERS)
-        raise Malformed(f"enabled_schedulers: the one scheduler works for all of {wanted}, always")
-    return Reply(body=_workers(request))
+    kinds = ALL if asked.enabled_schedulers is None else asked.enabled_schedulers
+    done = await set_workers(request.parts.store, asked.num_schedulers, kinds)
+    return HandlerReply(body=_workers(request, done))
 
 
-def _workers(request: Request) -> dict[str, object]:
-    return {"server_id": _name(request), "num_schedulers": 1, "enabled_schedulers": SCHEDULERS}
+def _workers(request: Request, offered: WorkerSettings) -> dict[str, object]:
+    return {
+        "server_id": _name(request),
+        "num_schedulers": offered.number,
+        "enabled_schedulers": offered.kinds,
+    }
 
 
-async def monitor(request: Request) -> Reply:
-    """Show the daemon's log from now on, as it is written."""
+async def monitor(request: Request) -> HandlerReply:
+    """Stream the daemon's log from now on."""
     query = request.query
     level = query.text("log_level").lower() or "info"
     level = {"warn": "warning", "trace": "debug"}.get(level, level)
     if level not in LEVELS:
         raise Malformed(f"Unknown log level: {query.text('log_level')}")
-    as_json, plain = flag(query, "log_json"), flag(query, "plain")
+    as_json, plain = parse_flag(query, "log_json"), parse_flag(query, "plain")
     for name in ("node_id", "server_id"):
         _check_here(request, name)
     log = request.parts.monitor.reading(level, as_json=as_json)
     ends = trio.current_time() + _duration(query.text("duration"))
     sent = _sent(log, ends, plain=plain)
-    await anext(sent)  # it listens before the answer begins: nothing after that is missed
-    return Reply(
-        stream=while_known(request, sent), is_endless=True, content_type=TEXT if plain else JSON
+    # the reader is registered before the response begins, so no later line is missed
+    await anext(sent)
+    return HandlerReply(
+        stream=while_authorized(request, sent),
+        is_endless=True,
+        content_type=TEXT if plain else JSON,
     )
 
 
 def _duration(text: str) -> float:
-    """Return for how many seconds the log is shown; without a limit unless one is asked for."""
+    """Return the length of the log stream in seconds; infinite if it is not given."""
     if not text:
         return float("inf")
     asked = duration(text)
@@ -219,7 +225,7 @@ def _duration(text: str) -> float:
 
 
 def _check_here(request: Request, name: str) -> None:
-    """Raise `Refused` for a node or a server that is not this one."""
+    """Raise `Refused` if the query names another node or server."""
     asked, parts = request.query.text(name), request.parts
     ours = {parts.tasks.node_id, parts.store.read(installation.cluster_id), _name(request)}
     if asked and asked not in ours | {"leader", parts.config.node_name}:
@@ -243,39 +249,40 @@ async def _sent(
                 yield b"" if plain else HEARTBEAT
                 continue
             data = f"{line}\n".encode()
-            yield data if plain else encode(Frame(data=base64.b64encode(data).decode()))
+            yield data if plain else encode(LogStreamFrame(data=base64.b64encode(data).decode()))
 
 
-def health(request: Request, db: Snapshot) -> Reply:
-    """Tell whether the daemon works; `type` asks for one half only."""
+def health(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Return the health of the daemon; `type` selects the client or the server part."""
     asked = request.query.text("type")
     damage = request.parts.store.damage
-    server = Health(ok=not damage, message=damage or "ok")
+    config = request.parts.config
+    rights = "ok, but the daemon runs as root" if config.user and os.geteuid() == 0 else "ok"
+    server = AgentHealth(ok=not damage, message=damage or (rights if not config.dev else "ok"))
     holds, reason = request.parts.tasks.egress()
     is_amiss = request.parts.config.task_egress == GUARDED and not holds
     message = f'task_egress = "{GUARDED}" does not hold: {reason}' if is_amiss else "ok"
-    halves = {"client": Health(ok=True, message=message), "server": server}
+    halves = {"client": AgentHealth(ok=True, message=message), "server": server}
     if asked:
         halves = {name: half for name, half in halves.items() if name == asked}
-    # Numbers only: no token is asked for, and keys name jobs.
+    # Numbers only: the route needs no token, and keys contain job names.
     faults = Counter(fault.kind for fault in request.parts.fences.faults())
     is_well = all(half.ok for half in halves.values())
-    config = request.parts.config
     cloud = {"address": f"http://127.0.0.1:{config.dev_cloud_port}"} if config.dev_cloud else {}
     more = {name: one for name, one in (("faults", faults), ("dev_cloud", cloud)) if one}
-    return Reply(body={**halves, **more}, status=200 if is_well else 500)
+    return HandlerReply(body={**halves, **more}, status=200 if is_well else 500)
 
 
-def leader(request: Request, db: Snapshot) -> Reply:
-    """Show the address of the leader: this one."""
-    return Reply(body=_address(request))
+def leader(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the address of the leader, which is this server."""
+    return HandlerReply(body=_address(request))
 
 
-def peers(request: Request, db: Snapshot) -> Reply:
-    """Show the addresses of all servers: this one."""
-    return Reply(body=[_address(request)])
+def peers(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the addresses of all servers: only this one."""
+    return HandlerReply(body=[_address(request)])
 
 
-def regions(request: Request, db: Snapshot) -> Reply:
-    """List the regions: this one."""
-    return Reply(body=[request.parts.config.region])
+def regions(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the regions: only this one."""
+    return HandlerReply(body=[request.parts.config.region])

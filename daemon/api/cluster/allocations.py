@@ -6,108 +6,126 @@ import msgspec
 
 from daemon.api.identifiers import check_id, check_prefix
 from daemon.api.paging import Listing, show, wish_of
-from daemon.evals import explain
+from daemon.evals import explain, failures
 from daemon.jobs.stop import stop_allocation
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
-from daemon.web.parameters import Query
-from daemon.web.reply import Reply
+from daemon.web.parameters import QueryParameters
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import NotFound, Refused
 from storage.queries import allocations, jobs
 from storage.queries import services as services_of
-from storage.readers import Snapshot
-from storage.records import views
+from storage.read_pool import ReadSnapshot
+from storage.records import allocation_views
 from storage.records.allocation import Allocation
 from storage.records.base import Record
 from storage.records.codec import encode
+from storage.records.failure import LastError
 
 
 class AllocStopResponse(Record, frozen=True, kw_only=True):
-    """What the peer's clients read after a stop."""
+    """The response of Nomad after a stop."""
 
     eval_id: str
     index: int
 
 
-def lines(db: Snapshot, found: Iterable[Allocation], query: Query) -> bytes:
-    """Return allocations as a listing shows them, as a JSON list."""
-    return b"[" + b",".join(_line(db, one, query) for one in found) + b"]"
+def list_items(db: ReadSnapshot, found: Iterable[Allocation], query: QueryParameters) -> bytes:
+    """Return list entries of allocations as a JSON list."""
+    return b"[" + b",".join(line(db, one, query) for one in found) + b"]"
 
 
-def _line(db: Snapshot, allocation: Allocation, query: Query) -> bytes:
+def line(db: ReadSnapshot, allocation: Allocation, query: QueryParameters) -> bytes:
+    """Return the list entry of an allocation as JSON."""
     states = None
     if query.text("task_states", "true") != "false":
         states = allocations.task_states(db, allocation)
-    return encode(views.stub(allocation, states, resources=query.flag("resources")))
+    return encode(
+        allocation_views.allocation_list_item(allocation, states, resources=query.flag("resources"))
+    )
 
 
-def index(request: Request, db: Snapshot) -> Reply:
-    """List allocations in the order of their making."""
+def list_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List allocations in the order of their creation."""
     query = request.query
     check_prefix("alloc", query.text("prefix"))
     expression = query.text("filter")
-    matches = compile_filter(expression, views.AllocationStub) if expression else None
+    matches = compile_filter(expression, allocation_views.AllocationStub) if expression else None
     wish = wish_of(request, matches, allocations.COLUMNS)
 
-    def wanted(_: Snapshot, one: Allocation) -> bool:
+    def wanted(_: ReadSnapshot, one: Allocation) -> bool:
         if not request.sees(one.namespace):
             return False
-        return matches is None or matches(msgspec.to_builtins(views.stub(one, None)))
+        return matches is None or matches(
+            msgspec.to_builtins(allocation_views.allocation_list_item(one, None))
+        )
 
     listing = Listing[Allocation](
         rows=lambda db, start, reverse: allocations.page(db, wish(start, reverse)),
         key=lambda one: (one.create_index, one.id),
-        line=lambda db, one: _line(db, one, query),
+        line=lambda db, one: line(db, one, query),
         wanted=wanted,
     )
     return show(listing, query, db, db.table_index("allocations"))
 
 
-def read(request: Request, db: Snapshot) -> Reply:
-    """Show an allocation with everything known about it."""
+def read_allocation(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show an allocation with all its fields."""
     check_id("alloc", request["alloc_id"])
     found = allocations.find(db, request["alloc_id"])
     if found is None:
         raise NotFound("alloc not found", index=db.table_index("allocations"))
     if not request.sees(found.namespace):
         raise Refused(f'Unknown allocation "{found.id}"')
-    shown = whole(db, found)
-    if request.query.flag("retry"):  # a field of ours: the peer's clients do not ask for it
-        shown = msgspec.structs.replace(shown, retry=explain.retry(db, found))
-    return reply.read(shown, found.modify_index)
+    shown = allocation_detail(db, found)
+    if request.query.flag("retry"):  # Steward's own field, which Nomad's clients do not request
+        shown = msgspec.structs.replace(shown, retry=explain.next_retry(db, found))
+    return reply.read_reply(shown, found.modify_index)
 
 
-def whole(db: Snapshot, allocation: Allocation) -> views.WholeAllocation:
+def allocation_detail(db: ReadSnapshot, allocation: Allocation) -> allocation_views.AllocationView:
     """Return an allocation with its job as it was placed."""
     key = (allocation.namespace, allocation.job_id, allocation.job_version)
     job = jobs.version(db, *key)
     wire = jobs.registered_wire(db, *key) or b"null"
-    return views.whole(allocation, allocations.task_states(db, allocation), job, wire)
+    return allocation_views.allocation_view(
+        allocation, allocations.task_states(db, allocation), job, wire
+    )
 
 
-def services(request: Request, db: Snapshot) -> Reply:
+def services(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the registered services of an allocation."""
     check_id("alloc", request["alloc_id"])
     found = allocations.find(db, request["alloc_id"])
     if found is not None:
         request.require(found.namespace)
     registered = services_of.of_allocation(db, request["alloc_id"])
-    return reply.read(registered, max(db.table_index("services"), 1))
+    return reply.read_reply(registered, max(db.table_index("services"), 1))
 
 
-def checks(request: Request, db: Snapshot) -> Reply:
-    """Show what the checks of an allocation's services found last."""
+def checks(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the latest results of an allocation's service checks."""
     check_id("alloc", request["alloc_id"])
     found = allocations.find(db, request["alloc_id"])
     if found is None:
         raise NotFound("alloc not found", index=db.table_index("allocations"))
     request.require(found.namespace)
     results = {one.id: one for one in request.parts.tasks.checks(found.id)}
-    return Reply(body=results or b"null")
+    return HandlerReply(body=results or b"null")
 
 
-async def stop(request: Request) -> Reply:
+def error(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the latest error of an allocation: exit code, signal, and its last error lines."""
+    check_id("alloc", request["alloc_id"])
+    found = allocations.find(db, request["alloc_id"])
+    if found is None:
+        raise NotFound("alloc not found", index=db.table_index("allocations"))
+    request.require(found.namespace)
+    return reply.read_reply(LastError(error=failures.of_allocation(db, found)), found.modify_index)
+
+
+async def stop_alloc(request: Request) -> HandlerReply:
     """Stop an allocation; the scheduler replaces it."""
     parts = request.parts
     no_shutdown_delay = request.query.flag("no_shutdown_delay")
@@ -124,4 +142,6 @@ async def stop(request: Request) -> Reply:
         now=parts.clock.now(),
         eval_id=next(parts.ids),
     )
-    return Reply(body=AllocStopResponse(eval_id=done.eval_id, index=done.index), index=done.index)
+    return HandlerReply(
+        body=AllocStopResponse(eval_id=done.eval_id, index=done.index), index=done.index
+    )

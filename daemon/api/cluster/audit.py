@@ -1,4 +1,4 @@
-"""The audit: who changed what, or was refused it."""
+"""The audit log: requests that changed something or were rejected."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -6,13 +6,13 @@ from contextlib import suppress
 import msgspec
 
 from daemon.web import reply
-from daemon.web.parameters import Query
-from daemon.web.reply import Reply
+from daemon.web.parameters import QueryParameters
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Malformed
 from storage.queries import audit
-from storage.readers import Snapshot
-from storage.records.numbers import whole
+from storage.read_pool import ReadSnapshot
+from storage.records.numbers import parse_integer
 from storage.records.times import nanoseconds
 
 _TEXTS = ("accessor", "address", "method", "path")
@@ -21,7 +21,7 @@ _PAGE = 100
 _NEWEST = 2**63 - 1
 
 
-def index(request: Request, db: Snapshot) -> Reply:
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List entries, newest first; the token of the next page is the number of its first entry."""
     query = request.query
     before = _whole(query, "next_token", _NEWEST - 1) + 1
@@ -29,11 +29,11 @@ def index(request: Request, db: Snapshot) -> Reply:
     found = audit.page(db, _filters(query), before, most + 1)
     more = str(found[most].number) if len(found) > most else ""
     shown = [msgspec.to_builtins(entry) for entry in found[:most]]
-    return reply.read(shown, db.table_index("audit"), next_token=more)
+    return reply.read_reply(shown, db.table_index("audit"), next_token=more)
 
 
-def _filters(query: Query) -> Mapping[str, object]:
-    """Return what the query asks for, in the form of the table. Raises `Malformed`."""
+def _filters(query: QueryParameters) -> Mapping[str, object]:
+    """Return the query's filters as columns of the table. Raises `Malformed`."""
     filters: dict[str, object] = {}
     for name in _TEXTS:
         if value := query.text(name):
@@ -55,10 +55,10 @@ def _time(name: str, text: str) -> int:
     raise Malformed(f"{name}={text} is not a time such as 2026-11-21T01:40:00Z")
 
 
-def _whole(query: Query, name: str, default: int) -> int:
+def _whole(query: QueryParameters, name: str, default: int) -> int:
     text = query.text(name)
     if not text:
         return default
-    if not text.isdecimal() or whole(text) >= _NEWEST:
+    if not text.isdecimal() or parse_integer(text) >= _NEWEST:
         raise Malformed(f"{name}={text} is not a number of entries")
-    return whole(text) or default
+    return parse_integer(text) or default

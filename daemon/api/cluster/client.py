@@ -1,107 +1,123 @@
-"""What can be asked of the machine about an allocation that it runs, and done to it."""
+"""Requests about a running allocation: usage, files, and actions on its tasks."""
 
 from functools import partial
 
-from daemon.api.cluster.find import find_group
-from daemon.web.reply import Reply, text
+from daemon.api.cluster.lookup import resolve_allocation
+from daemon.web.reply import HandlerReply, text
 from daemon.web.request import Request
-from storage.errors import Refused
+from storage.errors import Malformed, Refused
 from storage.queries import nodes
 from storage.records.base import Record
 
 _DONE = {"Index": 0}
+_MOST_ASKED = 200  # allocations in one request for usage
+_TABLES = ("jobs", "allocations", "deployments", "evaluations")
 
 
-class Restart(Record, frozen=True, kw_only=True):
-    """Which tasks begin anew: one, or those that run, or all."""
+class RestartRequest(Record, frozen=True, kw_only=True):
+    """The tasks to restart: one, all running ones, or all."""
 
     task_name: str = ""
     all_tasks: bool = False
 
 
-class Signal(Record, frozen=True, kw_only=True):
-    """A signal by name, and for which task; for all that run if none is named."""
+class SignalRequest(Record, frozen=True, kw_only=True):
+    """A signal by name, for one task or for all running ones."""
 
     signal: str = ""
     task: str = ""
     task_name: str = ""
 
 
-class Pause(Record, frozen=True, kw_only=True):
-    """Whether a task is to stand still."""
+class PauseRequest(Record, frozen=True, kw_only=True):
+    """Whether to pause a task."""
 
     task: str = ""
     schedule_state: str = ""
 
 
 def _known(request: Request) -> str:
-    """Return the id in the path if the caller may do this to it. Raises `NotFound`, `Denied`."""
-    allocation, _ = request.parts.store.read(lambda db: find_group(db, request["alloc_id"]))
+    """Return the allocation ID in the path, if the caller may do this. Raises `NotFound`, `Denied`."""
+    allocation, _ = request.parts.store.read(lambda db: resolve_allocation(db, request["alloc_id"]))
     request.require(allocation.namespace)
     return allocation.id
 
 
-async def restart(request: Request) -> Reply:
-    """Begin another attempt at tasks of an allocation."""
-    asked = await request.decoded(Restart) if request.body else Restart()
+async def restart(request: Request) -> HandlerReply:
+    """Restart tasks of an allocation."""
+    asked = await request.decoded(RestartRequest) if request.body else RestartRequest()
     if asked.all_tasks and asked.task_name:
         raise Refused("task name cannot be set when restarting all tasks")
     await request.parts.tasks.restart(
         _known(request), asked.task_name or None, all_tasks=asked.all_tasks
     )
-    return Reply(body=_DONE)
+    return HandlerReply(body=_DONE)
 
 
-async def signal(request: Request) -> Reply:
+async def signal(request: Request) -> HandlerReply:
     """Send a signal to tasks of an allocation."""
-    asked = await request.decoded(Signal)
+    asked = await request.decoded(SignalRequest)
     task = asked.task or asked.task_name
     await request.parts.tasks.signal(_known(request), task or None, asked.signal)
-    return Reply(body=_DONE)
+    return HandlerReply(body=_DONE)
 
 
-async def pause(request: Request) -> Reply:
-    """Refuse: only tasks with a schedule can be paused, and there are none."""
-    await request.decoded(Pause)
+async def pause(request: Request) -> HandlerReply:
+    """Reject: only tasks with a schedule can be paused, and schedules are not supported."""
+    await request.decoded(PauseRequest)
     _known(request)
     raise Refused("only a task with a schedule can be paused, and schedules are not supported")
 
 
-async def usage(request: Request) -> Reply:
-    """Show what an allocation uses."""
-    return Reply(body=await request.parts.tasks.usage(_known(request)))
+async def allocation_stats(request: Request) -> HandlerReply:
+    """Show the resource usage of an allocation."""
+    return HandlerReply(body=await request.parts.tasks.usage(_known(request)))
 
 
-async def checks(request: Request) -> Reply:
-    """Show what the checks of an allocation's services found last."""
+async def usages(request: Request) -> HandlerReply:
+    """Show a short usage of the allocations in the query, and the state index.
+
+    Allocations that do not run, or that the caller may not see, are left out. Raises `Malformed`
+    for too many.
+    """
+    asked = [one for one in request.query.text("allocations").split(",") if one]
+    if len(asked) > _MOST_ASKED:
+        raise Malformed(f"allocations names {len(asked)}: ask for {_MOST_ASKED} at most at once")
+    found = await request.parts.tasks.brief_usages(asked, request.sees)
+    index = request.parts.store.read(lambda db: max(map(db.table_index, _TABLES)))
+    return HandlerReply(body=found, index=index)
+
+
+async def checks(request: Request) -> HandlerReply:
+    """Show the latest results of an allocation's service checks."""
     found = {one.id: one for one in request.parts.tasks.checks(_known(request))}
-    return Reply(body=found or b"null")
+    return HandlerReply(body=found or b"null")
 
 
-async def collect(request: Request) -> Reply:
-    """Remove the directory of an allocation that has ended."""
+async def gc_allocation(request: Request) -> HandlerReply:
+    """Delete the directory of a terminal allocation."""
     await request.parts.tasks.collect(_known(request))
-    return Reply()
+    return HandlerReply()
 
 
-async def collect_all(request: Request) -> Reply:
-    """Have the directories of all allocations that have ended removed."""
+async def gc_all(request: Request) -> HandlerReply:
+    """Schedule the deletion of the directories of all terminal allocations."""
     request.parts.tasks.collect_all()
-    return Reply()
+    return HandlerReply()
 
 
-async def machine_usage(request: Request) -> Reply:
-    """Show what the machine uses. Raises `Refused` for a cluster: its hosts are other machines."""
+async def host_stats(request: Request) -> HandlerReply:
+    """Show the host's resource usage. Raises `Refused` for a cluster pool, which has other hosts."""
     asked = request.query.text("node_id")
     node = request.parts.store.read(partial(nodes.find, node_id=asked)) if asked else None
     if node is not None and node.engine:
         raise Refused(
             f'node "{asked}" is a pool of a cluster: nobody here knows what its hosts use'
         )
-    return Reply(body=request.parts.tasks.machine_usage())
+    return HandlerReply(body=request.parts.tasks.machine_usage())
 
 
-async def unknown(request: Request) -> Reply:
-    """Answer for a question about an allocation that there is not."""
+async def allocation_not_found(request: Request) -> HandlerReply:
+    """Return that the request about an allocation is unknown."""
     del request
     return text("resource not found", 404)

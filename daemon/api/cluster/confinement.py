@@ -1,4 +1,4 @@
-"""Which limits hold for the daemon, its launcher and its tasks, asked of the kernel."""
+"""Limits of the daemon, its launcher and its tasks, as reported by the kernel."""
 
 import os
 from collections.abc import Iterator
@@ -6,32 +6,34 @@ from contextlib import suppress
 
 import trio
 
-from daemon.config import Config
+from daemon.config.settings import Settings
 from daemon.confinement import report
 from daemon.confinement.report import Finding
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import NotFound, Refused
 from storage.queries import allocations, jobs
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.driver import is_listed
-from storage.records.operation import ConfinedProcess, ConfinementRule, ConfinementShown
+from storage.records.operator_api import ConfinedProcess, ConfinementRule, ConfinementShown
 
-_DRIVERS = ("exec", "raw_exec")  # whose tasks are processes of this machine
-_MOST = 50  # allocations that are looked through for a task of each
+_DRIVERS = ("exec", "raw_exec")  # drivers whose tasks are processes of this host
+_MOST = 50  # allocations searched for one example task per driver
 
 
-async def show(request: Request) -> Reply:
-    """Show which limits hold for the daemon, its launcher, and one task of each local driver."""
+async def show(request: Request) -> HandlerReply:
+    """Show the limits of the daemon, its launcher, and one task of each local driver."""
     parts = request.parts
     examples = await parts.store.read_long(lambda db: _examples(db, parts.tasks.node_id))
     processes = [_process("daemon", os.getpid(), report.of_daemon())]
+    others = os.geteuid() == 0  # whether tasks can have other users
     if (pid := report.launcher()) is not None:
+        others = others or report.user_of(pid) == 0
         processes.append(_process("launcher", pid, report.of_launcher(pid)))
     for driver, alloc_id, task in examples:
         if any(one.name == driver for one in processes):
             continue
-        with suppress(NotFound, Refused, OSError):  # it ends meanwhile
+        with suppress(NotFound, Refused, OSError):  # the task may end in the meantime
             usage = (await parts.tasks.usage(alloc_id)).tasks.get(task)
             pids = [int(pid) for pid in usage.pids] if usage else []
             found = await trio.to_thread.run_sync(_look, pids, driver)
@@ -39,12 +41,12 @@ async def show(request: Request) -> Reply:
                 pid, findings = found
                 processes.append(_process(driver, pid, findings, alloc_id, task))
     guard = Finding("task_egress", *parts.tasks.egress())
-    node = [_rule(one) for one in (*_of_node(parts.config), guard)]
-    return Reply(body=ConfinementShown(processes=processes, node=node))
+    node = [_rule(one) for one in (*_of_node(parts.config, others=others), guard)]
+    return HandlerReply(body=ConfinementShown(processes=processes, node=node))
 
 
-def _examples(db: Snapshot, node_id: str) -> list[tuple[str, str, str]]:
-    """Return driver, allocation and task of what runs here, newest first."""
+def _examples(db: ReadSnapshot, node_id: str) -> list[tuple[str, str, str]]:
+    """Return driver, allocation and task of the running tasks here, newest first."""
     found = []
     for one in allocations.newest_running(db, node_id, _MOST):
         job = jobs.version(db, one.namespace, one.job_id, one.job_version)
@@ -63,14 +65,14 @@ def _look(pids: list[int], driver: str) -> tuple[int, list[Finding]] | None:
     return None if pid is None else (pid, report.of_task(pid))
 
 
-def _of_node(config: Config) -> Iterator[Finding]:
-    """Yield what the settings say of all tasks, and what the kernel says of their directories."""
+def _of_node(config: Settings, *, others: bool) -> Iterator[Finding]:
+    """Yield the findings about all tasks: settings, and mount options of their directories."""
     yield report.of_place(str(config.alloc_dir), report.mounts())
     users = ", ".join(config.permitted_users)
     yield Finding("task_users", "*" not in config.permitted_users, f"tasks may run as {users}")
     if not config.runs_raw_exec:
         yield Finding("raw_exec", True, "off")
-    elif os.geteuid() != 0:
+    elif not others:
         yield Finding("raw_exec", False, "on: tasks run as the daemon's user, without walls")
     else:
         whom = "root as well" if config.permits_root else "permitted users"

@@ -1,17 +1,17 @@
-"""Deployments: list, read, promote, fail, pause, and tell the health of their allocations."""
+"""Deployments: list, read, promote, fail, pause, and set the health of allocations."""
 
-from daemon.api.cluster.allocations import lines
+from daemon.api.cluster.allocations import list_items
 from daemon.api.identifiers import check_id, check_prefix
 from daemon.api.paging import Listing, show, wish_of
-from daemon.evals import steering
-from daemon.evals.steering import Steered
+from daemon.evals import deployment_actions
+from daemon.evals.deployment_actions import DeploymentChange
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound
 from storage.queries import allocations, deployments
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
 from storage.records.codec import parse
 from storage.records.deployment import Deployment
@@ -26,20 +26,20 @@ class DeploymentPromoteRequest(Record, frozen=True, kw_only=True):
 
 
 class DeploymentPauseRequest(Record, frozen=True, kw_only=True):
-    """The body of a pause, or of its end."""
+    """The body that pauses or resumes a deployment."""
 
     deployment_id: str = ""
     pause: bool = False
 
 
 class DeploymentUnblockRequest(Record, frozen=True, kw_only=True):
-    """The body of an unblocking."""
+    """The body that unblocks a deployment."""
 
     deployment_id: str = ""
 
 
 class DeploymentAllocHealthRequest(Record, frozen=True, kw_only=True):
-    """The body that tells which allocations are well and which are not."""
+    """The body that sets allocations healthy or unhealthy."""
 
     deployment_id: str = ""
     healthy_allocation_ids: list[str] | None = None
@@ -47,7 +47,7 @@ class DeploymentAllocHealthRequest(Record, frozen=True, kw_only=True):
 
 
 class DeploymentUpdateResponse(Record, frozen=True, kw_only=True):
-    """What the peer's clients read after each of these."""
+    """The response of Nomad after a deployment action."""
 
     deployment_modify_index: int
     eval_id: str
@@ -56,20 +56,20 @@ class DeploymentUpdateResponse(Record, frozen=True, kw_only=True):
     reverted_job_version: int | None
 
 
-def index(request: Request, db: Snapshot) -> Reply:
-    """List deployments in the order of their making."""
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List deployments in the order of their creation."""
     query = request.query
     check_prefix("deployment", query.text("prefix"))
     expression = query.text("filter")
     matches = compile_filter(expression, Deployment) if expression else None
     wish = wish_of(request, matches, deployments.COLUMNS)
 
-    def wanted(_: Snapshot, one: deployments.Line) -> bool:
+    def wanted(_: ReadSnapshot, one: deployments.DeploymentLine) -> bool:
         if not request.sees(one.namespace):
             return False
         return matches is None or matches(parse(one.document))
 
-    listing = Listing[deployments.Line](
+    listing = Listing[deployments.DeploymentLine](
         rows=lambda db, start, reverse: deployments.page(db, wish(start, reverse)),
         key=lambda one: (one.create_index, one.id),
         line=lambda _, one: one.document,
@@ -78,49 +78,53 @@ def index(request: Request, db: Snapshot) -> Reply:
     return show(listing, query, db, db.table_index("deployments"))
 
 
-def read(request: Request, db: Snapshot) -> Reply:
+def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a deployment."""
     check_id("deployment", request["deployment_id"])
     found = deployments.find(db, request["deployment_id"])
     if found is None:
         raise NotFound("deployment not found", index=db.table_index("deployments"))
     request.require(found.namespace)
-    return reply.read(found, found.modify_index)
+    return reply.read_reply(found, found.modify_index)
 
 
-def placed(request: Request, db: Snapshot) -> Reply:
+def placed(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations of a deployment, newest first."""
     check_id("deployment", request["deployment_id"])
     every = allocations.of_deployment(db, request["deployment_id"])
     found = [one for one in every if request.sees(one.namespace)]
     highest = max((one.modify_index for one in found), default=db.table_index("allocations"))
-    return reply.read(lines(db, found, request.query), highest)
+    return reply.read_reply(list_items(db, found, request.query), highest)
 
 
-async def promote(request: Request) -> Reply:
-    """Let the canaries of groups replace the rest; nothing happens to groups that are not named."""
+async def promote(request: Request) -> HandlerReply:
+    """Promote the canaries of the named groups; other groups stay unchanged."""
     body = await request.decoded(DeploymentPromoteRequest)
     deployment_id, parts = _named(request, body.deployment_id), request.parts
     groups = None if body.all else body.groups or ()
     now, eval_id = parts.clock.now(), next(parts.ids)
     return _reply(
-        await steering.promote(parts.store, deployment_id, groups, now=now, eval_id=eval_id)
+        await deployment_actions.promote(
+            parts.store, deployment_id, groups, now=now, eval_id=eval_id
+        )
     )
 
 
-async def fail(request: Request) -> Reply:
-    """End a deployment; it needs no body."""
+async def fail(request: Request) -> HandlerReply:
+    """Fail a deployment; no body is needed."""
     deployment_id, parts = request["deployment_id"], request.parts
     _check(request, deployment_id)
     now, eval_id = parts.clock.now(), next(parts.ids)
-    return _reply(await steering.fail(parts.store, deployment_id, now=now, eval_id=eval_id))
+    return _reply(
+        await deployment_actions.fail(parts.store, deployment_id, now=now, eval_id=eval_id)
+    )
 
 
-async def pause(request: Request) -> Reply:
-    """Halt a deployment, or let it go on."""
+async def pause(request: Request) -> HandlerReply:
+    """Pause or resume a deployment."""
     body = await request.decoded(DeploymentPauseRequest)
     deployment_id, parts = _named(request, body.deployment_id), request.parts
-    done = await steering.pause(
+    done = await deployment_actions.pause(
         parts.store,
         deployment_id,
         paused=body.pause,
@@ -130,14 +134,16 @@ async def pause(request: Request) -> Reply:
     return _reply(done)
 
 
-async def unblock(request: Request) -> Reply:
-    """Refuse: what needs several regions is never blocked here."""
+async def unblock(request: Request) -> HandlerReply:
+    """Reject: only multi-region deployments can be blocked, and there are none."""
     body = await request.decoded(DeploymentUnblockRequest)
-    return _reply(await steering.unblock(request.parts.store, _named(request, body.deployment_id)))
+    return _reply(
+        await deployment_actions.unblock(request.parts.store, _named(request, body.deployment_id))
+    )
 
 
-async def allocation_health(request: Request) -> Reply:
-    """Take a person's word for the health of allocations; named twice, they are unhealthy."""
+async def allocation_health(request: Request) -> HandlerReply:
+    """Set the health of allocations; an allocation in both lists becomes unhealthy."""
     body = await request.decoded(DeploymentAllocHealthRequest)
     deployment_id, parts = _named(request, body.deployment_id), request.parts
     health = {
@@ -146,12 +152,14 @@ async def allocation_health(request: Request) -> Reply:
     }
     now, eval_id = parts.clock.now(), next(parts.ids)
     return _reply(
-        await steering.set_health(parts.store, deployment_id, health, now=now, eval_id=eval_id)
+        await deployment_actions.set_health(
+            parts.store, deployment_id, health, now=now, eval_id=eval_id
+        )
     )
 
 
 def _named(request: Request, body_id: str) -> str:
-    """Return the deployment of the path. Raises `Malformed` unless the body names it as well."""
+    """Return the deployment in the path. Raises `Malformed` unless the body names the same."""
     if not body_id:
         raise Malformed("DeploymentID must be specified")
     if body_id != request["deployment_id"]:
@@ -161,14 +169,14 @@ def _named(request: Request, body_id: str) -> str:
 
 
 def _check(request: Request, deployment_id: str) -> None:
-    """Raise `Denied` unless the caller may do this where the deployment is, if there is one."""
+    """Raise `Denied` unless the caller may do this in the deployment's namespace."""
     check_id("deployment", deployment_id)
     found = request.parts.store.read(lambda db: deployments.find(db, deployment_id))
     if found is not None:
         request.require(found.namespace)
 
 
-def _reply(done: Steered) -> Reply:
+def _reply(done: DeploymentChange) -> HandlerReply:
     body = DeploymentUpdateResponse(
         deployment_modify_index=done.index,
         eval_id=done.eval_id,
@@ -176,4 +184,4 @@ def _reply(done: Steered) -> Reply:
         index=done.index,
         reverted_job_version=done.reverted_version,
     )
-    return Reply(body=body, index=done.index)
+    return HandlerReply(body=body, index=done.index)

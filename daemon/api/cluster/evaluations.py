@@ -1,27 +1,28 @@
-"""Evaluations: list, read, count, and what they placed."""
+"""Evaluations: list, read, count, delete, and their allocations."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import msgspec
 
-from daemon.api.cluster.allocations import lines
+from daemon.api.cluster.allocations import list_items
 from daemon.api.identifiers import check_id, check_prefix
 from daemon.api.paging import Key, Listing, show, wish_of
 from daemon.evals.removal import remove_evaluations
-from daemon.jobspec.filter import compile_filter
+from daemon.jobspec.filter import Filter, compile_filter
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import allocations, evaluations
-from storage.readers import Snapshot
+from storage.queries.pages import PageRequest
+from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
 from storage.records.codec import parse
 from storage.records.evaluation import Evaluation
 
 
 class CountResponse(Record, frozen=True, kw_only=True):
-    """How many there are."""
+    """The number of evaluations."""
 
     count: int
     index: int
@@ -31,46 +32,54 @@ class CountResponse(Record, frozen=True, kw_only=True):
 
 
 class EvalDeleteRequest(Record, frozen=True, kw_only=True):
-    """The body that names evaluations to be forgotten."""
+    """The body that names evaluations to delete."""
 
     eval_ids: list[str] | None = None
     filter: str = ""
 
 
 class EvalDeleteResponse(Record, frozen=True, kw_only=True):
-    """How many evaluations were removed."""
+    """The number of deleted evaluations."""
 
     count: int
 
 
-def _listing(request: Request) -> Listing[evaluations.Line]:
+def _wish(request: Request, matches: Filter | None) -> Callable[[Key | None, bool], PageRequest]:
+    """Return a factory for queries of evaluations, from the parameters. Raises `Malformed`."""
     query = request.query
-    expression = query.text("filter")
-    if expression and (query.text("job") or query.text("status")):
-        raise Malformed("Filter expression cannot be used with other filter parameters")
-    check_prefix("eval", query.text("prefix"))
-    matches = compile_filter(expression, Evaluation) if expression else None
-    wish = wish_of(request, matches, evaluations.COLUMNS)
     asked = {"job_id": query.text("job"), "status": query.text("status")}
     given = {name: value for name, value in asked.items() if value}
+    if matches is not None and given:
+        raise Malformed("Filter expression cannot be used with other filter parameters")
+    check_prefix("eval", query.text("prefix"))
+    wish = wish_of(request, matches, evaluations.COLUMNS)
     conditions = tuple(f"{name} = :{name}" for name in given)
 
-    def rows(db: Snapshot, start: Key | None, reverse: bool) -> Iterator[evaluations.Line]:
+    def made(start: Key | None, reverse: bool) -> PageRequest:
         more = wish(start, reverse)
-        return evaluations.page(
-            db,
-            msgspec.structs.replace(
-                more, conditions=(*conditions, *more.conditions), values={**more.values, **given}
-            ),
+        return msgspec.structs.replace(
+            more, conditions=(*conditions, *more.conditions), values={**more.values, **given}
         )
 
-    def wanted(_: Snapshot, one: evaluations.Line) -> bool:
+    return made
+
+
+def _matches(request: Request) -> Filter | None:
+    expression = request.query.text("filter")
+    return compile_filter(expression, Evaluation) if expression else None
+
+
+def _listing(request: Request) -> Listing[evaluations.EvaluationLine]:
+    matches = _matches(request)
+    wish = _wish(request, matches)
+
+    def wanted(_: ReadSnapshot, one: evaluations.EvaluationLine) -> bool:
         if not request.sees(one.namespace):
             return False
         return matches is None or matches(parse(one.document))
 
-    return Listing[evaluations.Line](
-        rows=rows,
+    return Listing[evaluations.EvaluationLine](
+        rows=lambda db, start, reverse: evaluations.page(db, wish(start, reverse)),
         key=lambda one: (one.create_index, one.id),
         line=lambda _, one: one.document,
         wanted=wanted,
@@ -78,7 +87,7 @@ def _listing(request: Request) -> Listing[evaluations.Line]:
 
 
 class _Placed(Record, frozen=True, kw_only=True):
-    """The part of an evaluation that says where it belongs."""
+    """The part of an evaluation that names its job and namespace."""
 
     namespace: str
 
@@ -87,50 +96,89 @@ def _namespace(document: bytes) -> str:
     return msgspec.json.decode(document, type=_Placed).namespace
 
 
-def index(request: Request, db: Snapshot) -> Reply:
-    """List evaluations in the order of their making."""
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List evaluations in the order of their creation."""
     return show(_listing(request), request.query, db, db.table_index("evaluations"))
 
 
-def count(request: Request, db: Snapshot) -> Reply:
+def count(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Count evaluations."""
     highest = db.table_index("evaluations")
     try:
-        listing = _listing(request)
+        matches = _matches(request)
+        wish = _wish(request, matches)(None, False)
     except Malformed as error:
-        if isinstance(error.__cause__, Malformed):  # the filter's own text, as the peer has it here
+        if isinstance(error.__cause__, Malformed):  # the filter's own error text, as in Nomad
             raise Refused(str(error.__cause__)) from None
         raise
-    number = sum(
-        listing.wanted is None or listing.wanted(db, one) for one in listing.rows(db, None, False)
-    )
-    return reply.read(CountResponse(count=number, index=highest), highest)
+    if matches is None:
+        of_namespace = evaluations.numbers(db, wish)
+        number = sum(of_namespace[name] for name in of_namespace if request.sees(name))
+    else:
+        number = sum(
+            request.sees(one.namespace) and matches(parse(one.document))
+            for one in evaluations.page(db, wish)
+        )
+    return reply.read_reply(CountResponse(count=number, index=highest), highest)
 
 
-def read(request: Request, db: Snapshot) -> Reply:
+def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show an evaluation."""
     try:
         check_id("eval", request["eval_id"])
     except Refused as error:
         raise Refused(f"failed to lookup eval: {error}") from None
-    found = evaluations.wire(db, request["eval_id"])
+    found = evaluations.wire_document(db, request["eval_id"])
     if found is None:
         raise NotFound("eval not found", index=db.table_index("evaluations"))
     if not request.sees(_namespace(found[0])):
         raise Refused(f'Unknown evaluation "{request["eval_id"]}"')
-    return reply.read(*found)
+    if request.query.flag("related"):
+        return reply.read_reply(_with_related(db, found[0]), found[1])
+    return reply.read_reply(*found)
 
 
-def placed(request: Request, db: Snapshot) -> Reply:
+# Fields of the stub of a related evaluation, and the fields that link evaluations.
+_OF_STUB = frozenset(
+    {
+        *("ID", "Priority", "Type", "TriggeredBy", "Namespace", "JobID", "NodeID", "DeploymentID"),
+        *("Status", "StatusDescription", "WaitUntil", "NextEval", "PreviousEval", "BlockedEval"),
+        *("CreateIndex", "ModifyIndex", "CreateTime", "ModifyTime"),
+    }
+)
+_LINKS = ("NextEval", "PreviousEval", "BlockedEval")
+_MOST_RELATED = 100
+
+
+def _with_related(db: ReadSnapshot, document: bytes) -> dict[str, object]:
+    """Return an evaluation with stubs of the evaluations that it links to, nearest first."""
+    shown: dict[str, object] = msgspec.json.decode(document)
+    known, related = {shown["ID"]}, list[dict[str, object]]()
+    waiting = [shown]
+    while waiting and len(related) < _MOST_RELATED:
+        one = waiting.pop(0)
+        for name in _LINKS:
+            other = one.get(name)
+            if not other or other in known:
+                continue
+            known.add(other)
+            if found := evaluations.wire_document(db, str(other)):
+                waiting.append(msgspec.json.decode(found[0]))
+                last = waiting[-1]
+                related.append({key: last[key] for key in last.keys() & _OF_STUB})
+    return {**shown, "RelatedEvals": related} if related else shown
+
+
+def placed(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations that an evaluation placed."""
     every = allocations.of_evaluation(db, request["eval_id"])
     found = [one for one in every if request.sees(one.namespace)]
     highest = max((one.modify_index for one in found), default=db.table_index("allocations"))
-    return reply.read(lines(db, found, request.query), highest)
+    return reply.read_reply(list_items(db, found, request.query), highest)
 
 
-async def remove(request: Request) -> Reply:
-    """Remove evaluations by id or filter, while the scheduler is paused."""
+async def remove(request: Request) -> HandlerReply:
+    """Delete evaluations by ID or filter, while the scheduler is paused."""
     parts, body = request.parts, await request.decoded(EvalDeleteRequest)
     if body.eval_ids and body.filter:
         raise Malformed("evals cannot be deleted by both ID and filter")
@@ -138,4 +186,4 @@ async def remove(request: Request) -> Reply:
         raise Malformed("evals must be deleted by either ID or filter")
     matches = compile_filter(body.filter, Evaluation) if body.filter else None
     count, index = await remove_evaluations(parts.store, body.eval_ids or (), matches)
-    return Reply(body=EvalDeleteResponse(count=count), index=index)
+    return HandlerReply(body=EvalDeleteResponse(count=count), index=index)

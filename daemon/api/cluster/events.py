@@ -1,32 +1,33 @@
-"""The event stream: what changes, from any index on, as far as the caller may see it.
+"""The event stream: changes from any index on that the caller may see.
 
-Events are rows of the store, so a reader takes them at his own pace and loses none: neither to
-his slowness nor to a restart. What was collected before he came is told in an event of its own.
+Events are rows of the store. So neither a slow reader nor a restart loses events. If the requested
+events were already deleted, the stream begins with an event that reports the loss.
 """
 
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator
 from itertools import groupby
 
 import msgspec
 import trio
 
 from daemon.acl.check import EVERYWHERE
-from daemon.acl.grant import Grant
-from daemon.api.cluster.closed import check_events
-from daemon.feed import Made
-from daemon.web.parameters import Query
-from daemon.web.readers import Reader
-from daemon.web.reply import Reply
+from daemon.acl.grant import CapabilitySet
+from daemon.api.cluster.token_required import check_events
+from daemon.app.event_feed import EncodedEvent
+from daemon.web.parameters import QueryParameters
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
+from daemon.web.stream_auth import StreamSubscriber
 from storage.errors import Malformed
 from storage.queries import events
-from storage.queries.events import Event
-from storage.readers import Snapshot
+from storage.queries.events import StoredEvent
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 
-HEARTBEAT = 10.0  # seconds of silence
-BACK = 100  # events that a reader gets who names no index: as many as the peer remembers
+HEARTBEAT = 10.0  # seconds without an event
+BACK = 100  # events for a reader without an index: the number that Nomad buffers
+_TURN = 256  # events of one write handled before other tasks run
 _BEAT = b"{}\n"
 _ALL = "*"
 _IN_NAMESPACE = frozenset({"Job", "Allocation", "Deployment", "Evaluation", "Service"})
@@ -35,30 +36,30 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """What a reader wants to see."""
+    """The selection of events by a reader."""
 
     topics: dict[str, set[str]]  # topic -> keys
     namespace: str
 
-    def has(self, event: Event) -> bool:
-        """Tell whether an event is among it."""
+    def has(self, event: StoredEvent) -> bool:
+        """Return whether an event is selected."""
         if event.namespace and self.namespace not in (EVERYWHERE, event.namespace):
             return False
         keys = self.topics.get(event.topic, set()) | self.topics.get(_ALL, set())
         return _ALL in keys or event.key in keys or not keys.isdisjoint(event.filter_keys)
 
 
-async def stream(request: Request) -> Reply:
-    """Show what changes, from an index on."""
+async def stream(request: Request) -> HandlerReply:
+    """Stream events from an index on."""
     check_events(request)
     index = _index(request.query)
     wanted = _Wanted(_topics(request.query), request.namespace)
     frames = _frames(request, wanted, index)
-    return Reply(stream=frames, is_endless=True, headers={"Cache-Control": "no-cache"})
+    return HandlerReply(stream=frames, is_endless=True, headers={"Cache-Control": "no-cache"})
 
 
-def _index(query: Query) -> int:
-    """Return the index to begin at, 0 when none is named. Raises `Malformed`."""
+def _index(query: QueryParameters) -> int:
+    """Return the first index, 0 if none is given. Raises `Malformed`."""
     text = query.text("index") or "0"
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         reason = "invalid syntax"
@@ -69,8 +70,8 @@ def _index(query: Query) -> int:
     raise Malformed(f'Unable to parse index: strconv.Atoi: parsing "{text}": {reason}')
 
 
-def _topics(query: Query) -> dict[str, set[str]]:
-    """Return the topics that are asked for, with the keys of each. Raises `Malformed`."""
+def _topics(query: QueryParameters) -> dict[str, set[str]]:
+    """Return the selected topics, with the keys of each. Raises `Malformed`."""
     topics: dict[str, set[str]] = {}
     for name, text in query.pairs:
         if name != "topic":
@@ -85,31 +86,29 @@ def _topics(query: Query) -> dict[str, set[str]]:
     return topics or {_ALL: {_ALL}}
 
 
-# ---- the stream --------------------------------------------------------------------------------------
+# --- the stream
+# --------------------------------------------------------------------------------------
 
 
 async def _frames(request: Request, wanted: _Wanted, index: int) -> AsyncIterator[bytes]:
-    """Yield a line for each write of which something is wanted, and one in times of silence."""
+    """Yield a line for each write with selected events, and heartbeats in between."""
     store, feed = request.parts.store, request.parts.feed
-    reader = Reader(request)
-    yield _BEAT  # the answer begins at once
+    reader = StreamSubscriber(request)
+    yield _BEAT  # the response starts immediately
     number = store.read(lambda db: _begin(db, index))
     collected = store.read(events.collected)
     if index and index <= collected:
         yield _gap(index, collected)
     while reader.is_known():
         with store.watch(events.TOPIC) as change:
-            await trio.lowlevel.checkpoint()  # a client that is behind shares the loop
-            found = feed.after(store, number)
+            # a reader that lags behind must not block the event loop
+            await trio.lowlevel.checkpoint()
+            found = await feed.after(store, number)
             if found:
                 if found[0].event.number != number + 1:
                     yield _gap(index, store.read(events.collected))
                 number, index = found[-1].event.number, found[-1].event.index + 1
-                for line in _lines(
-                    one
-                    for one in found
-                    if wanted.has(one.event) and _may_see(reader.grant, one.event)
-                ):
+                for line in await _lines(found, wanted, reader):
                     yield line
                 continue
             with trio.move_on_after(HEARTBEAT) as silence:
@@ -118,13 +117,15 @@ async def _frames(request: Request, wanted: _Wanted, index: int) -> AsyncIterato
             yield _BEAT
 
 
-def _begin(db: Snapshot, index: int) -> int:
+def _begin(db: ReadSnapshot, index: int) -> int:
     return events.before_index(db, index) if index else events.before_last(db, BACK)
 
 
-def _may_see(grant: Grant, event: Event) -> bool:
+def _may_see(grant: CapabilitySet, event: StoredEvent) -> bool:
     if event.topic in _IN_NAMESPACE:
         return grant.may(event.namespace, "read-job")
+    if event.topic == "HostVolume":
+        return grant.may(event.namespace, "host-volume-read")
     if event.topic in _OF_NODES:
         return grant.may_in("node", "read")
     if event.topic == "Namespace":
@@ -132,15 +133,25 @@ def _may_see(grant: Grant, event: Event) -> bool:
     return grant.everything
 
 
-def _lines(chosen: Iterable[Made]) -> Iterator[bytes]:
-    """Yield a line for the events of each write."""
-    for index, together in groupby(chosen, key=lambda one: one.event.index):
-        joined = b",".join(one.wire for one in together)
-        yield b'{"Index":%d,"Events":[%b]}\n' % (index, joined)
+async def _lines(
+    found: list[EncodedEvent], wanted: _Wanted, reader: StreamSubscriber
+) -> list[bytes]:
+    """Return a line per write with the events that the reader has selected and may see."""
+    lines = []
+    for index, together in groupby(found, key=lambda one: one.event.index):
+        chosen = []
+        for number, one in enumerate(together, 1):
+            if wanted.has(one.event) and _may_see(reader.grant, one.event):
+                chosen.append(one.wire)
+            if number % _TURN == 0:
+                await trio.lowlevel.checkpoint()
+        if chosen:
+            lines.append(b'{"Index":%d,"Events":[%b]}\n' % (index, b",".join(chosen)))
+    return lines
 
 
 def _gap(first: int, last: int) -> bytes:
-    """Return the line that tells that events of these indexes are no longer kept."""
+    """Return the line that reports deleted events in this range of indexes."""
     told = {
         "Topic": "Gap",
         "Type": "EventsCollected",

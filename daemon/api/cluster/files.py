@@ -1,38 +1,49 @@
-"""The files of an allocation: listed, described, read, and followed while they grow.
+"""The files of an allocation: list, stat, read, and stream.
 
-Of these routes the peer answers two, `cat` and `readat`, with status 200 and the text of an error
-as if it was the file's (golden: client-files-logs); its clients know that.
+Nomad returns errors of `read_file` and `readat` with status 200, as if they were file content. Its
+clients rely on that (recorded from Nomad: client-files-logs).
 """
 
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
+from contextlib import contextmanager
 
 import trio
 
 from daemon.api.cluster.log_sources import find_source
-from daemon.api.cluster.logs import HEARTBEAT, NO_ALLOCATION, Frame, flag, number, origin
-from daemon.runner.files import Files, Info, Prohibited, mode_text
-from daemon.runner.pace import following
-from daemon.web.readers import while_known
-from daemon.web.reply import TEXT, Reply, text
+from daemon.api.cluster.logs import (
+    HEARTBEAT,
+    NO_ALLOCATION,
+    LogStreamFrame,
+    parse_flag,
+    parse_number,
+    parse_origin,
+)
+from daemon.runner.core.poll_interval import register_follower
+from daemon.runner.logs.alloc_files import (
+    AllocFiles,
+    File,
+    FileAccessDenied,
+    FileMetadata,
+    mode_text,
+)
+from daemon.web.reply import TEXT, HandlerReply, text
 from daemon.web.request import Request
+from daemon.web.stream_auth import while_authorized
 from storage.errors import Denied, Malformed, NotFound, Refused, StewardError
 from storage.records.base import Record
 from storage.records.codec import encode
 from storage.records.times import rfc3339
 
-T = TypeVar("T")
-
 _SEES_SECRETS = "read-secrets"  # the capability to list the secret files of tasks
 
-_CHUNK = 64 * 1024  # bytes that a client gets at once, as from the peer
-# What a task has written is not a page of ours, whatever a browser takes it for.
+_CHUNK = 64 * 1024  # bytes per read, as in Nomad
+# Files of tasks are untrusted: a browser must not run them with the UI's origin.
 _UNTRUSTED = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
 
-class Entry(Record, frozen=True, kw_only=True):
-    """A file in a listing."""
+class FileListEntry(Record, frozen=True, kw_only=True):
+    """A file in a list."""
 
     name: str
     is_dir: bool
@@ -41,25 +52,25 @@ class Entry(Record, frozen=True, kw_only=True):
     mod_time: str
 
 
-class Described(Entry, frozen=True, kw_only=True):
-    """A file by itself."""
+class FileStat(FileListEntry, frozen=True, kw_only=True):
+    """A file with its content type."""
 
     content_type: str
 
 
-def _files(request: Request) -> Files:
-    """Return the files of the allocation that a path names. Raises `Malformed`, `NotFound`."""
+async def _files(request: Request) -> AllocFiles:
+    """Return the files of the allocation in the path. Raises `Malformed`, `NotFound`."""
     alloc_id = request["alloc_id"]
     if not alloc_id:
         raise Malformed(NO_ALLOCATION)
-    source = find_source(request, alloc_id)
+    source = await find_source(request, alloc_id)
     logs = {
         f"{task}.{kind}": source.log(task, kind)
         for task in source.tasks
         for kind in ("stdout", "stderr")
     }
     sees_secrets = request.caller.grant.may(source.namespace, _SEES_SECRETS)
-    return Files(str(source.directory), logs, sees_secrets=sees_secrets)
+    return AllocFiles(source.logs.launcher, alloc_id, source.root, logs, sees_secrets=sees_secrets)
 
 
 def _path(request: Request) -> str:
@@ -69,15 +80,16 @@ def _path(request: Request) -> str:
     return path
 
 
-async def entries(request: Request) -> Reply:
+async def list_dir(request: Request) -> HandlerReply:
     """List a directory of an allocation."""
-    files, path = _files(request), request.query.text("path")
-    found = _shown(files, "open", path, lambda: files.entries(path))
-    return Reply(body=[_entry(info) for info in found])
+    files, path = await _files(request), request.query.text("path")
+    with _shown(files, "open", path):
+        found = await files.entries(path)
+    return HandlerReply(body=[_entry(info) for info in found])
 
 
-def _entry(info: Info) -> Entry:
-    return Entry(
+def _entry(info: FileMetadata) -> FileListEntry:
+    return FileListEntry(
         name=info.name,
         is_dir=info.is_directory,
         size=info.size,
@@ -86,12 +98,13 @@ def _entry(info: Info) -> Entry:
     )
 
 
-async def describe(request: Request) -> Reply:
-    """Describe one file of an allocation."""
-    files, path = _files(request), _path(request)
-    info = _shown(files, "stat", path, lambda: files.info(path))
-    return Reply(
-        body=Described(
+async def stat_file(request: Request) -> HandlerReply:
+    """Show the properties of a file of an allocation."""
+    files, path = await _files(request), _path(request)
+    with _shown(files, "stat", path):
+        info = (await files.open(path)).info
+    return HandlerReply(
+        body=FileStat(
             name=info.name,
             is_dir=info.is_directory,
             size=info.size,
@@ -102,55 +115,64 @@ async def describe(request: Request) -> Reply:
     )
 
 
-async def cat(request: Request) -> Reply:
-    """Show a file of an allocation."""
-    return _told(lambda: _content(request, 0, None))
+async def read_file(request: Request) -> HandlerReply:
+    """Return a file of an allocation."""
+    return await _told(_content(request, 0, None))
 
 
-async def read_at(request: Request) -> Reply:
-    """Show a part of a file of an allocation."""
-
-    def part() -> Reply:
-        _path(request)
-        query = request.query
-        # Without a default: an offset that is missing is none.
-        offset = number(query, "offset", default="")
-        return _content(request, offset, number(query, "limit") if "limit" in query else None)
-
-    return _told(part)
+async def read_file_at(request: Request) -> HandlerReply:
+    """Return a part of a file of an allocation."""
+    return await _told(_part(request))
 
 
-def _told(work: Callable[[], Reply]) -> Reply:
-    """Return an answer, or the text of the error in its place."""
+async def _part(request: Request) -> HandlerReply:
+    _path(request)
+    query = request.query
+    # There is no default, so a missing offset is an error.
+    offset = parse_number(query, "offset", default="")
+    return await _content(
+        request, offset, parse_number(query, "limit") if "limit" in query else None
+    )
+
+
+async def _told(work: Awaitable[HandlerReply]) -> HandlerReply:
+    """Return a reply, or the text of its error as a reply."""
     try:
-        return work()
+        return await work
     except Denied:
         raise
     except StewardError as error:
         return text(str(error))
 
 
-def _content(request: Request, offset: int, limit: int | None) -> Reply:
-    files, path = _files(request), _path(request)
-    info = _readable(files, path)
+async def _content(request: Request, offset: int, limit: int | None) -> HandlerReply:
+    files, path = await _files(request), _path(request)
+    file, info = await _readable(files, path)
     end = info.size if limit is None else min(info.size, offset + limit)
-    # Looked at once before the answer begins: a file that may not be read is told of in its place.
-    _asked(files, "open", path, lambda: files.read(path, offset, 0))
-    return Reply(stream=_pieces(files, path, offset, end), content_type=TEXT, headers=_UNTRUSTED)
+    # The file is opened before the response begins, so that an error can replace the content.
+    with _asked(files, "open", path):
+        file.read(offset, 0)
+    pieces = _pieces(files, path, file, offset, end)
+    return HandlerReply(stream=pieces, content_type=TEXT, headers=_UNTRUSTED)
 
 
-def _readable(files: Files, path: str) -> Info:
-    info = _asked(files, "stat", path, lambda: files.info(path))
+async def _readable(files: AllocFiles, path: str) -> tuple[File, FileMetadata]:
+    with _asked(files, "stat", path):
+        file = await files.open(path)
+        info = file.info
     if info.is_directory:
         raise Malformed(f'file "{path}" is a directory')
     if not info.is_regular:
         raise Malformed(f'file "{path}" is not a regular file')
-    return info
+    return file, info
 
 
-async def _pieces(files: Files, path: str, offset: int, end: int) -> AsyncIterator[bytes]:
+async def _pieces(
+    files: AllocFiles, path: str, file: File, offset: int, end: int
+) -> AsyncIterator[bytes]:
     while offset < end:
-        piece = _asked(files, "open", path, lambda: files.read(path, offset, _most(offset, end)))  # noqa: B023  # called at once
+        with _asked(files, "open", path):
+            piece = file.read(offset, _most(offset, end))
         if not piece:
             return
         offset += len(piece)
@@ -162,45 +184,53 @@ def _most(offset: int, end: int) -> int:
     return min(_CHUNK, end - offset)
 
 
-async def stream(request: Request) -> Reply:
-    """Show a file of an allocation in frames, and what is written to it when `follow` says so."""
+async def stream_file(request: Request) -> HandlerReply:
+    """Stream a file of an allocation in frames; with `follow`, also what is appended."""
     query = request.query
     path = _path(request) if request["alloc_id"] else ""
-    follow = flag(query, "follow") if query.text("follow") else True
-    offset, begin = number(query, "offset"), origin(query)
-    files = _files(request)
+    follow = parse_flag(query, "follow") if query.text("follow") else True
+    offset, begin = parse_number(query, "offset"), parse_origin(query)
+    files = await _files(request)
     try:
-        size = _readable(files, path).size
-        _asked(files, "open", path, lambda: files.read(path, 0, 0))
+        file, info = await _readable(files, path)
+        with _asked(files, "open", path):
+            file.read(0, 0)
     except (NotFound, Refused) as error:
         raise Malformed(str(error)) from error
-    start = max(0, size - offset) if begin == "end" else offset
+    start = max(0, info.size - offset) if begin == "end" else offset
     if follow:
-        frames = while_known(request, _followed(files, path, start))
+        frames = while_authorized(request, _followed(files, path, file, start))
     else:
-        frames = _framed(files, path, start, size)
-    return Reply(stream=frames, is_endless=follow, content_type=TEXT, headers=_UNTRUSTED)
+        frames = _framed(files, path, file, start, info.size)
+    return HandlerReply(stream=frames, is_endless=follow, content_type=TEXT, headers=_UNTRUSTED)
 
 
-async def _framed(files: Files, path: str, offset: int, end: int) -> AsyncGenerator[bytes, None]:
-    async for piece in _pieces(files, path, offset, end):
+async def _framed(
+    files: AllocFiles, path: str, file: File, offset: int, end: int
+) -> AsyncGenerator[bytes, None]:
+    async for piece in _pieces(files, path, file, offset, end):
         offset += len(piece)
         yield _frame(piece, path, offset)
 
 
-async def _followed(files: Files, path: str, offset: int) -> AsyncGenerator[bytes, None]:
-    """Yield what a file holds from an offset on, until it is gone; one that shrinks begins anew."""
-    with following() as pace:
+async def _followed(
+    files: AllocFiles, path: str, file: File, offset: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield a file from an offset until it is deleted; restart at the beginning if it shrinks."""
+    with register_follower() as pace:
         while True:
             try:
-                size = files.info(path).size
-                piece = files.read(path, offset, _CHUNK)
+                piece = file.read(offset, _CHUNK)
+                if not piece:  # another file may have this name now
+                    file = await files.open(path)
+                    piece = file.read(offset, _CHUNK)
+                size = file.info.size
             except (StewardError, OSError):
-                yield encode(Frame(file=path, file_event="file deleted"))
+                yield encode(LogStreamFrame(file=path, file_event="file deleted"))
                 return
             if size < offset:
                 offset = 0
-                yield encode(Frame(file=path, file_event="file truncated"))
+                yield encode(LogStreamFrame(file=path, file_event="file truncated"))
             elif piece:
                 offset += len(piece)
                 pace.hurry()
@@ -213,24 +243,27 @@ async def _followed(files: Files, path: str, offset: int) -> AsyncGenerator[byte
 
 
 def _frame(piece: bytes, path: str, offset: int) -> bytes:
-    return encode(Frame(data=base64.b64encode(piece).decode(), file=path, offset=offset))
+    return encode(LogStreamFrame(data=base64.b64encode(piece).decode(), file=path, offset=offset))
 
 
-def _shown(files: Files, verb: str, path: str, work: Callable[[], T]) -> T:
-    """Return names and sizes. Raises `Denied` for those of secret files, else as `_asked`."""
+@contextmanager
+def _shown(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
+    """Convert errors of name and size lookups. Raises `Denied` for secret files."""
     try:
-        return _asked(files, verb, path, work)
-    except Prohibited as error:
+        with _asked(files, verb, path):
+            yield
+    except FileAccessDenied as error:
         raise Denied from error
 
 
-def _asked(files: Files, verb: str, path: str, work: Callable[[], T]) -> T:
-    """Return what was asked of the files; what the system says against it, in the peer's form.
+@contextmanager
+def _asked(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
+    """Convert errors of the operating system to Nomad's form.
 
     Raises `NotFound` or `Refused`.
     """
     try:
-        return work()
+        yield
     except OSError as error:
         reason = error.strerror or str(error)
         message = f"{verb} {files.full(path)}: {reason[:1].lower()}{reason[1:]}"
@@ -239,7 +272,7 @@ def _asked(files: Files, verb: str, path: str, work: Callable[[], T]) -> T:
         raise Refused(message) from error
 
 
-async def unknown(request: Request) -> Reply:
-    """Answer for a question about files that there is not."""
+async def file_not_found(request: Request) -> HandlerReply:
+    """Return that the request about files is unknown."""
     del request
     return text("Invalid method", 404)

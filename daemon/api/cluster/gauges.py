@@ -1,29 +1,43 @@
-"""What the metrics say, under the peer's names: of jobs, evaluations, allocations, the machine.
+"""Metric values under Nomad's names: jobs, evaluations, allocations, host.
 
-Everything is counted when somebody asks; between two questions metrics cost nothing.
+Values are counted at each request, so metrics cost nothing between requests.
 """
 
 import gc
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import msgspec
 import trio
 
-from daemon.parts import Parts
+from daemon.app.context import AppContext
+from daemon.evals import job_states
+from daemon.text.job_state import State, job_state
 from storage.errors import NotFound, Refused
-from storage.queries import allocations, collection, holdings, jobs, metrics, nodes
-from storage.queries.holdings import Held
-from storage.readers import Snapshot
+from storage.queries import (
+    allocated_resources,
+    allocations,
+    garbage_collection,
+    job_status,
+    jobs,
+    metrics,
+    nodes,
+    notifications,
+)
+from storage.queries.allocated_resources import AllocatedTotals
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus, TaskPhase
 from storage.records.base import SECOND
 from storage.records.job import JobCounts
 from storage.records.node import Node, NodeStatus
 from storage.records.usage import AllocationUsage, MachineUsage, TaskUsage
+from storage.store import Store
 
 _TYPES = ("service", "batch", "system", "sysbatch")
 _MEGABYTE = 1024 * 1024
@@ -32,18 +46,19 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 Labels = Mapping[str, str]
 
 
-class Gauge(msgspec.Struct, frozen=True):
-    """A value at this moment; the name has dots."""
+class GaugeValue(msgspec.Struct, frozen=True):
+    """A current value; the name contains dots."""
 
     name: str
     value: float
     labels: Labels = {}
 
 
-async def gauges(parts: Parts) -> list[Gauge]:
+async def gauges(parts: AppContext) -> list[GaugeValue]:
     """Return all metrics."""
     now = parts.clock.now()
     found = await parts.store.read_long(lambda db: _stored(db, now, parts.config.node_name))
+    found += await _job_states(parts, now)
     host = parts.config.node_name
     wanted, members = parts.store.read(lambda db: (_wanted(db), nodes.every(db)))
     found += _tasks(members, wanted, host)
@@ -58,23 +73,27 @@ async def gauges(parts: Parts) -> list[Gauge]:
         lambda db: _histories(db, at_work, parts.config.node_name, now)
     )
     found += _of_machine(parts.tasks.machine_usage(), parts.tasks.node_id)
-    found.append(Gauge("steward.store.damaged", float(bool(parts.store.damage))))
+    found.append(GaugeValue("steward.store.damaged", float(bool(parts.store.damage))))
     found += _of_daemon()
     faults = Counter(fault.kind for fault in parts.fences.faults())
-    found += [Gauge("steward.faults", number, {"kind": kind}) for kind, number in faults.items()]
     found += [
-        Gauge("steward.cloud_token.age_seconds", age, {"mount": mount})
+        GaugeValue("steward.faults", number, {"kind": kind}) for kind, number in faults.items()
+    ]
+    found += [
+        GaugeValue("steward.cloud_token.age_seconds", age, {"mount": mount})
         for mount, age in parts.door.token_ages().items()
     ]
     return found
 
 
-def _wanted(db: Snapshot) -> list[Allocation]:
+def _wanted(db: ReadSnapshot) -> list[Allocation]:
     return [one for node in nodes.every(db) for one in allocations.to_run(db, node.id)]
 
 
-def _tasks(members: Iterable[Node], wanted: Iterable[Allocation], host: str) -> Iterator[Gauge]:
-    """Yield how many tasks of what is to run are in each state, by node."""
+def _tasks(
+    members: Iterable[Node], wanted: Iterable[Allocation], host: str
+) -> Iterator[GaugeValue]:
+    """Yield the number of tasks in each state, for the allocations that should run."""
     counted = Counter(
         (one.node_id, state.state)
         for one in wanted
@@ -83,18 +102,18 @@ def _tasks(members: Iterable[Node], wanted: Iterable[Allocation], host: str) -> 
     for node in members:
         for state in TaskPhase:
             number = counted[node.id, state]
-            yield Gauge(f"nomad.client.tasks.{state}", number, _labels_of(node, host))
+            yield GaugeValue(f"nomad.client.tasks.{state}", number, _labels_of(node, host))
 
 
-async def _usage(parts: Parts, one: Allocation) -> AllocationUsage | None:
+async def _usage(parts: AppContext, one: Allocation) -> AllocationUsage | None:
     try:
         return await parts.tasks.usage(one.id)
-    except (NotFound, Refused):  # it has ended in this moment
+    except (NotFound, Refused):  # it ended in the meantime
         return None
 
 
-def _of_daemon() -> Iterator[Gauge]:
-    """Yield what the daemon itself uses, as far as Python has what the peer's names mean."""
+def _of_daemon() -> Iterator[GaugeValue]:
+    """Yield the daemon's own usage, where Python has an equivalent of Nomad's metric."""
     size, resident = map(int, Path("/proc/self/statm").read_text().split()[:2])
     runtime = {
         "alloc_bytes": resident * _PAGE,
@@ -104,13 +123,14 @@ def _of_daemon() -> Iterator[Gauge]:
         "total_gc_runs": sum(one["collections"] for one in gc.get_stats()),
     }
     for name, number in runtime.items():
-        yield Gauge(f"nomad.runtime.{name}", number)
+        yield GaugeValue(f"nomad.runtime.{name}", number)
 
 
-# ---- what is in the store ----------------------------------------------------------------------------
+# --- values from the store
+# ----------------------------------------------------------------------------
 
 
-def _stored(db: Snapshot, now: int, host: str) -> list[Gauge]:
+def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
     members = nodes.every(db)
     counted = _counted(db, members)
     return [
@@ -119,24 +139,31 @@ def _stored(db: Snapshot, now: int, host: str) -> list[Gauge]:
         *(
             gauge
             for node in members
-            for gauge in _node(node, holdings.held(db, node.id), counted[node.id], host)
+            for gauge in _node(node, allocated_resources.held(db, node.id), counted[node.id], host)
         ),
         *(
-            Gauge("steward.collected", number, {"kind": kind})
-            for kind, number in collection.counts(db).items()
+            GaugeValue("steward.collected", number, {"kind": kind})
+            for kind, number in garbage_collection.counts(db).items()
         ),
-        *(Gauge(f"steward.store.{name}", number) for name, number in metrics.file(db).items()),
-        Gauge("nomad.nomad.plan.queue_depth", 0),  # a plan is stored when it is made
-        Gauge(
+        *(
+            GaugeValue("steward.notifications", number, {"receiver": receiver, "outcome": outcome})
+            for (receiver, outcome), number in notifications.totals(db).items()
+        ),
+        *(
+            GaugeValue(f"steward.store.{name}", number)
+            for name, number in metrics.file_sizes(db).items()
+        ),
+        GaugeValue("nomad.nomad.plan.queue_depth", 0),  # plans are applied when they are made
+        GaugeValue(
             "nomad.nomad.heartbeat.active", sum(one.status == NodeStatus.READY for one in members)
         ),
-        Gauge("nomad.raft.appliedIndex", db.last_index()),
-        Gauge("nomad.raft.lastIndex", db.last_index()),
+        GaugeValue("nomad.raft.appliedIndex", db.last_index()),
+        GaugeValue("nomad.raft.lastIndex", db.last_index()),
     ]
 
 
-def _counted(db: Snapshot, members: list[Node]) -> dict[str, Counter[str]]:
-    """Return how many allocations each node has in each status: this machine what no cluster has."""
+def _counted(db: ReadSnapshot, members: list[Node]) -> dict[str, Counter[str]]:
+    """Return the number of allocations by node and status; unknown nodes count as this host."""
     found = {one.id: Counter(metrics.allocations_on(db, one.id)) for one in members if one.engine}
     here = Counter(metrics.allocations_by_status(db))
     for there in found.values():
@@ -144,15 +171,54 @@ def _counted(db: Snapshot, members: list[Node]) -> dict[str, Counter[str]]:
     return {one.id: found.get(one.id, here) for one in members}
 
 
-def _jobs(db: Snapshot) -> Iterator[Gauge]:
+def _jobs(db: ReadSnapshot) -> Iterator[GaugeValue]:
     counted = metrics.jobs_by_status(db)
     for status in ("pending", "running", "dead"):
-        yield Gauge(f"nomad.nomad.job_status.{status}", counted.get(status, 0))
+        yield GaugeValue(f"nomad.nomad.job_status.{status}", counted.get(status, 0))
     for parent, counts in metrics.summaries(db):
         yield from _summary(parent, counts)
 
 
-def _summary(parent: str, counts: JobCounts) -> Iterator[Gauge]:
+class _Counted(msgspec.Struct, frozen=True):
+    """Cached counts of jobs by state, and the times of their creation and expiry (nanoseconds)."""
+
+    at: int
+    until: int
+    gauges: list[GaugeValue]
+
+
+_COUNTED: WeakKeyDictionary[Store, _Counted] = WeakKeyDictionary()
+_SHARE = 20  # validity as a multiple of the CPU time of the count: at most 5 % of a core
+
+
+async def _job_states(parts: AppContext, now: int) -> list[GaugeValue]:
+    """Return the number of jobs in each state, cached because each job's state is expensive."""
+    kept = _COUNTED.get(parts.store)
+    if kept is None or not kept.at <= now < kept.until:
+        kept = await parts.store.read_long(lambda db: _judged(db, now))
+        _COUNTED[parts.store] = kept
+    return kept.gauges
+
+
+def _judged(db: ReadSnapshot, now: int) -> _Counted:
+    began = time.thread_time_ns()
+    found = [*_states(db, now)]
+    return _Counted(now, now + _SHARE * (time.thread_time_ns() - began), found)
+
+
+def _states(db: ReadSnapshot, now: int) -> Iterator[GaugeValue]:
+    """Yield the number of jobs by namespace and state; children count for their parent."""
+    counted: dict[str, Counter[str]] = {}
+    for row in job_status.parentless(db):
+        word = job_state(job_states.of_row(db, row, now)).word
+        counted.setdefault(row["namespace"], Counter())[word] += 1
+    for namespace, words in sorted(counted.items()):
+        for state in State:
+            labels = {"namespace": namespace, "state": str(state)}
+            yield GaugeValue("steward.job_state", words[state], labels)
+
+
+def _summary(parent: str, counts: JobCounts) -> Iterator[GaugeValue]:
     labels = {"job": parent or counts.job_id, "namespace": counts.namespace}
     if parent:
         kind = "periodic_id" if "/periodic-" in counts.job_id else "dispatch_id"
@@ -160,28 +226,30 @@ def _summary(parent: str, counts: JobCounts) -> Iterator[Gauge]:
     for group, numbers in counts.summary.items():
         for status, number in msgspec.structs.asdict(numbers).items():
             name = f"nomad.nomad.job_summary.{status}"
-            yield Gauge(name, number, {**labels, "task_group": group})
+            yield GaugeValue(name, number, {**labels, "task_group": group})
 
 
-def _evaluations(unfinished: list[metrics.Unfinished]) -> Iterator[Gauge]:
+def _evaluations(unfinished: list[metrics.UnfinishedEvaluations]) -> Iterator[GaugeValue]:
     blocked = [one for one in unfinished if one.status == "blocked"]
     pending = [one for one in unfinished if one.status == "pending"]
     ready = [one for one in pending if not one.waits]
     escaped = [one for one in blocked if one.escaped]
-    yield Gauge("nomad.nomad.blocked_evals.total_blocked", _sum(blocked))
-    yield Gauge("nomad.nomad.blocked_evals.total_escaped", _sum(escaped))
-    yield Gauge("nomad.nomad.blocked_evals.total_quota_limit", 0)
-    yield Gauge("nomad.nomad.broker.total_ready", _sum(ready))
-    yield Gauge("nomad.nomad.broker.total_waiting", _sum(pending) - _sum(ready))
+    yield GaugeValue("nomad.nomad.blocked_evals.total_blocked", _sum(blocked))
+    yield GaugeValue("nomad.nomad.blocked_evals.total_escaped", _sum(escaped))
+    yield GaugeValue("nomad.nomad.blocked_evals.total_quota_limit", 0)
+    yield GaugeValue("nomad.nomad.broker.total_ready", _sum(ready))
+    yield GaugeValue("nomad.nomad.broker.total_waiting", _sum(pending) - _sum(ready))
     for name in ("total_unacked", "total_pending", "total_cancelable"):
-        yield Gauge(f"nomad.nomad.broker.{name}", 0)  # the one worker leaves nothing in between
+        yield GaugeValue(
+            f"nomad.nomad.broker.{name}", 0
+        )  # evaluations go directly to the single worker
     for kind in _TYPES:
         of_kind = [one for one in ready if one.type == kind]
-        yield Gauge(f"nomad.nomad.broker.{kind}_ready", _sum(of_kind))
-        yield Gauge(f"nomad.nomad.broker.{kind}_unacked", 0)
+        yield GaugeValue(f"nomad.nomad.broker.{kind}_ready", _sum(of_kind))
+        yield GaugeValue(f"nomad.nomad.broker.{kind}_unacked", 0)
 
 
-def _sum(found: list[metrics.Unfinished]) -> int:
+def _sum(found: list[metrics.UnfinishedEvaluations]) -> int:
     return sum(one.number for one in found)
 
 
@@ -197,29 +265,33 @@ def _labels_of(node: Node, host: str) -> dict[str, str]:
     }
 
 
-def _node(node: Node, held: Held, counted: Mapping[str, int], host: str) -> Iterator[Gauge]:
+def _node(
+    node: Node, held: AllocatedTotals, counted: Mapping[str, int], host: str
+) -> Iterator[GaugeValue]:
     labels, has = _labels_of(node, host), node.node_resources
     for name, used, total in (
         ("cpu", held.cpu, has.cpu.cpu_shares),
         ("memory", held.memory, has.memory.memory_mb),
         ("disk", held.disk, has.disk.disk_mb),
     ):
-        yield Gauge(f"nomad.client.allocated.{name}", used, labels)
-        free = max(0, total - used) if node.engine else total - used  # the rest waits there
-        yield Gauge(f"nomad.client.unallocated.{name}", free, labels)
-    yield Gauge("nomad.client.allocated.max_memory", held.memory, labels)
+        yield GaugeValue(f"nomad.client.allocated.{name}", used, labels)
+        # excess jobs wait in the cluster's queue
+        free = max(0, total - used) if node.engine else total - used
+        yield GaugeValue(f"nomad.client.unallocated.{name}", free, labels)
+    yield GaugeValue("nomad.client.allocated.max_memory", held.memory, labels)
     alive = {"pending": counted.get("pending", 0), "running": counted.get("running", 0)}
     ended = sum(counted.get(status, 0) for status in ("complete", "failed", "lost"))
     for status, number in {**alive, "blocked": 0, "migrating": 0, "terminal": ended}.items():
-        yield Gauge(f"nomad.client.allocations.{status}", number, labels)
+        yield GaugeValue(f"nomad.client.allocations.{status}", number, labels)
     for status in ("complete", "failed"):
-        yield Gauge(f"nomad.client.allocs.{status}", counted.get(status, 0), labels)
+        yield GaugeValue(f"nomad.client.allocs.{status}", counted.get(status, 0), labels)
 
 
-# ---- what runs -----------------------------------------------------------------------------------------
+# --- running tasks
+# --------------------------------------------------------------------------------------
 
 
-def _of_allocation(one: Allocation, usage: AllocationUsage, host: str) -> list[Gauge]:
+def _of_allocation(one: Allocation, usage: AllocationUsage, host: str) -> list[GaugeValue]:
     found = []
     for name, task in usage.tasks.items():
         labels = {**_labels(one, host), "task": name}
@@ -232,7 +304,8 @@ def _of_allocation(one: Allocation, usage: AllocationUsage, host: str) -> list[G
             "memory.allocated": one.placement.resources.tasks[name].memory.memory_mb * _MEGABYTE,
         }
         found += [
-            Gauge(f"nomad.client.allocs.{what}", value, labels) for what, value in values.items()
+            GaugeValue(f"nomad.client.allocs.{what}", value, labels)
+            for what, value in values.items()
         ]
     return found
 
@@ -247,21 +320,25 @@ def _labels(one: Allocation, host: str) -> dict[str, str]:
     }
 
 
-def _histories(db: Snapshot, found: Iterable[Allocation], host: str, now: int) -> list[Gauge]:
-    """Return what became of allocations so far, and how long they may go on; times in seconds."""
-    version = cache(partial(jobs.version, db))  # many may be of one
-    made: list[Gauge] = []
+def _histories(
+    db: ReadSnapshot, found: Iterable[Allocation], host: str, now: int
+) -> list[GaugeValue]:
+    """Return restarts and remaining run time of allocations; times are in seconds."""
+    version = cache(partial(jobs.version, db))  # many allocations may share one version
+    made: list[GaugeValue] = []
     for one in found:
         labels, kind = _labels(one, host), "nomad.client.allocs"
         for task in one.client.task_states or ():
             killed = metrics.killed_for_memory(db, one.id, task)
-            made.append(Gauge(f"{kind}.oom_killed", killed, {**labels, "task": task}))
+            made.append(GaugeValue(f"{kind}.oom_killed", killed, {**labels, "task": task}))
         job = version(one.namespace, one.job_id, one.job_version)
         group = job.group(one.task_group) if job else None
         if group is not None and (longest := group.max_run_duration) is not None:
             left = max(0, one.create_time + longest - now)
             for name, span in (("configured", longest), ("remaining", left)):
-                made.append(Gauge(f"{kind}.max_run_duration.{name}_seconds", span / SECOND, labels))
+                made.append(
+                    GaugeValue(f"{kind}.max_run_duration.{name}_seconds", span / SECOND, labels)
+                )
     return made
 
 
@@ -282,18 +359,18 @@ def _of_task(task: TaskUsage) -> dict[str, float]:
     }
 
 
-def _of_machine(machine: MachineUsage, node_id: str) -> Iterator[Gauge]:
+def _of_machine(machine: MachineUsage, node_id: str) -> Iterator[GaugeValue]:
     labels = {"node_id": node_id}
     host = "nomad.client.host"
     for name, number in msgspec.structs.asdict(machine.memory).items():
-        yield Gauge(f"{host}.memory.{name}", number, labels)
+        yield GaugeValue(f"{host}.memory.{name}", number, labels)
     for one in machine.cpu:
         of_one = {**labels, "cpu": one.cpu}
         for name in ("user", "system", "idle", "total_percent"):
-            yield Gauge(f"{host}.cpu.{name}", getattr(one, name), of_one)
+            yield GaugeValue(f"{host}.cpu.{name}", getattr(one, name), of_one)
     for disk in machine.disk_stats:
         of_disk = {**labels, "disk": disk.device}
         for name in ("size", "used", "available", "used_percent"):
-            yield Gauge(f"{host}.disk.{name}", getattr(disk, name), of_disk)
-        yield Gauge(f"{host}.disk.inodes_percent", disk.inodes_used_percent, of_disk)
-    yield Gauge("nomad.client.uptime", machine.uptime, labels)
+            yield GaugeValue(f"{host}.disk.{name}", getattr(disk, name), of_disk)
+        yield GaugeValue(f"{host}.disk.inodes_percent", disk.inodes_used_percent, of_disk)
+    yield GaugeValue("nomad.client.uptime", machine.uptime, labels)

@@ -1,15 +1,15 @@
-"""The keys that sign identity tokens: list them, make a new one, forget one."""
+"""Signing keys of workload identity tokens: list, rotate, delete."""
 
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
 from storage.records.signing import SigningKey
 
 
 class RootKeyMeta(Record, frozen=True, kw_only=True):
-    """What the peer's clients read of a key; times are nanoseconds."""
+    """The metadata of a key in Nomad's form; times are nanoseconds."""
 
     key_id: str
     algorithm: str
@@ -21,36 +21,36 @@ class RootKeyMeta(Record, frozen=True, kw_only=True):
 
 
 class RotateResponse(Record, frozen=True, kw_only=True):
-    """What the peer's clients read after a rotation."""
+    """The response of Nomad after a rotation."""
 
     key: RootKeyMeta
     index: int = 0
 
 
-def index(request: Request, db: Snapshot) -> Reply:
-    """List the keys by which signatures can be checked; the newest that is not to come signs."""
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the keys for verification; the newest one that is active signs."""
     issuer = request.parts.issuer
     active = issuer.active.id
     shown = [_meta(key, "active" if key.id == active else "inactive") for key in issuer.keys]
-    return reply.read(shown, db.table_index("signing_keys"))
+    return reply.read_reply(shown, db.table_index("signing_keys"))
 
 
-async def rotate(request: Request) -> Reply:
-    """Have a new key sign from now on; the old one stays until nothing that it has signed is in use."""
+async def rotate(request: Request) -> HandlerReply:
+    """Create and activate a new key; the old one stays until its last signature has expired."""
     key = await request.parts.issuer.rotate(at_once=True)
     at = request.parts.store.read(lambda db: db.table_index("signing_keys"))
-    return Reply(body=RotateResponse(key=_meta(key, "active"), index=at), index=at)
+    return HandlerReply(body=RotateResponse(key=_meta(key, "active"), index=at), index=at)
 
 
-async def remove(request: Request) -> Reply:
-    """Forget a key, with `force` also one whose signatures may be in use."""
+async def remove(request: Request) -> HandlerReply:
+    """Delete a key; `force` deletes it even if its signatures may still be valid."""
     await request.parts.issuer.remove(request["key_id"], force=request.query.flag("force"))
     at = request.parts.store.read(lambda db: db.table_index("signing_keys"))
-    return Reply(body={"Index": at}, index=at)
+    return HandlerReply(body={"Index": at}, index=at)
 
 
-def unknown(request: Request, db: Snapshot) -> Reply:
-    """Answer for a question about the keys that there is not."""
+def unknown(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Return that the request about keys is unknown."""
     del request, db
     return reply.text("Invalid method", 405)
 

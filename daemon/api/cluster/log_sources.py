@@ -1,13 +1,13 @@
-"""Where the logs of an allocation lie: beside its tasks, or put aside since its directory went."""
+"""Location of an allocation's logs: its allocation directory, or the retained logs."""
 
 import re
-from pathlib import Path
 
 import msgspec
 
-from daemon.api.cluster.find import find_group
-from daemon.runner import kept_logs
-from daemon.runner.logs import TaskLog
+from daemon.api.cluster.lookup import resolve_allocation
+from daemon.runner.core.task_log import Logs, TaskLog
+from daemon.runner.logs import retained_logs
+from daemon.runner.logs.alloc_files import is_there
 from daemon.web.request import Request
 from storage.errors import NotFound
 from storage.queries import allocations
@@ -19,60 +19,85 @@ from storage.store import Store
 _IDENTIFIER = re.compile(r"[0-9a-f-]{36}")
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The logs of one allocation."""
+class LogSource(msgspec.Struct, frozen=True, kw_only=True):
+    """The logs of one allocation; `root` is their directory, for display."""
 
     alloc_id: str
     namespace: str
-    directory: Path
+    root: str
     tasks: dict[str, LogConfig]
+    logs: Logs
 
     def log(self, task: str, kind: str) -> TaskLog:
-        """Return what one of its tasks prints; `kind` is stdout or stderr."""
-        return TaskLog(str(self.directory), task, kind, self.tasks[task])
+        """Return a log of a task; `kind` is stdout or stderr."""
+        return self.logs.log(self.alloc_id, task, kind, self.tasks[task])
 
 
-def find_source(request: Request, alloc_id: str) -> Source:
-    """Return the logs of an allocation, if who asks may see its namespace.
+async def find_source(request: Request, alloc_id: str) -> LogSource:
+    """Return the logs of an allocation, if the caller may see its namespace.
 
-    Raises `NotFound` for an allocation of which nothing is known, and `Denied`.
+    Raises `NotFound` for an unknown allocation, and `Denied`.
     """
-    config, store = request.parts.config, request.parts.store
-    directory = kept_logs.directory_of(config.alloc_dir, config.logs_dir, alloc_id)
+    parts = request.parts
     try:
-        allocation, group = store.read(lambda db: find_group(db, alloc_id))
+        allocation, group = parts.store.read(lambda db: resolve_allocation(db, alloc_id))
     except NotFound:
-        about = kept_logs.about(directory) if _IDENTIFIER.fullmatch(alloc_id) else None
+        is_one = _IDENTIFIER.fullmatch(alloc_id)
+        about = await retained_logs.read_manifest(parts.logs.launcher, alloc_id) if is_one else None
         if about is None:
             raise
         request.require(about.namespace)
-        return Source(
-            alloc_id=alloc_id, namespace=about.namespace, directory=directory, tasks=about.tasks
+        return LogSource(
+            alloc_id=alloc_id,
+            namespace=about.namespace,
+            root=str(parts.config.logs_dir / alloc_id),
+            tasks=about.tasks,
+            logs=parts.logs,
         )
     request.require(allocation.namespace)
-    return of_group(allocation, group, directory)
+    return await sources_of_group(request, allocation, group)
 
 
-def of_group(allocation: Allocation, group: TaskGroup | None, directory: Path) -> Source:
-    """Return the logs of an allocation. Raises `NotFound` when they are not kept any more."""
-    if allocation.client_terminal and not directory.exists():
+async def sources_of_group(
+    request: Request, allocation: Allocation, group: TaskGroup | None
+) -> LogSource:
+    """Return the logs of an allocation. Raises `NotFound` if they were deleted."""
+    return await source_of_tasks(request, allocation, log_configs(group))
+
+
+def log_configs(group: TaskGroup | None) -> dict[str, LogConfig]:
+    """Return the log configuration of each task of a group, by task name."""
+    return {task.name: task.log_config for task in (group.tasks if group else None) or ()}
+
+
+async def source_of_tasks(
+    request: Request, allocation: Allocation, tasks: dict[str, LogConfig]
+) -> LogSource:
+    """Return the logs of these tasks of an allocation. Raises `NotFound` if they were deleted."""
+    parts = request.parts
+    if allocation.client_terminal and not await is_there(parts.logs.launcher, allocation.id):
         raise NotFound(
             f'the logs of allocation "{allocation.id}" are gone: it printed nothing, or they were '
             "removed after log_retention_days or for log_retention_mb"
         )
-    tasks = (group.tasks if group else None) or ()
-    return Source(
+    return LogSource(
         alloc_id=allocation.id,
         namespace=allocation.namespace,
-        directory=directory,
-        tasks={task.name: task.log_config for task in tasks},
+        root=str(parts.config.alloc_dir / allocation.id),
+        tasks=tasks,
+        logs=parts.logs,
     )
 
 
 def has_ended(store: Store, alloc_id: str, task_name: str) -> bool:
-    """Tell whether a task will print no more."""
+    """Return whether a task can have no further output."""
     allocation = store.read(lambda db: allocations.find(db, alloc_id))
-    if allocation is None or allocation.client_terminal:
+    return allocation is None or task_has_ended(allocation, task_name)
+
+
+def task_has_ended(allocation: Allocation, task_name: str) -> bool:
+    """Return whether a task of an allocation can have no further output."""
+    if allocation.client_terminal:
         return True
     state = (allocation.client.task_states or {}).get(task_name)
     return state is not None and state.state == TaskPhase.DEAD

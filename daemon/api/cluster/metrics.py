@@ -1,18 +1,21 @@
-"""Metrics: for programs that speak the peer's JSON, and for Prometheus."""
+"""Metrics in Nomad's JSON format, and for Prometheus."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
-from daemon.api.cluster.closed import seen_metrics
-from daemon.api.cluster.gauges import Gauge, Labels, gauges
-from daemon.api.cluster.meanings import MEANINGS
-from daemon.web.reply import Reply
+from daemon.api.cluster.gauges import GaugeValue, Labels, gauges
+from daemon.api.cluster.metric_help import MEANINGS
+from daemon.api.cluster.token_required import seen_metrics
+from daemon.timers import INTERVAL, TIMERS, Series
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.records.base import SECOND, Record
 
+_QUANTILES = (0.5, 0.9, 0.99)
 _TEXT = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 
 
@@ -24,50 +27,114 @@ class GaugeShown(Record, frozen=True, kw_only=True):
     labels: Labels
 
 
+class SampleShown(Record, frozen=True, kw_only=True):
+    """A counter, or a timer in milliseconds, over the last 10 seconds; `rate` is per second."""
+
+    name: str
+    labels: Labels
+    count: int
+    rate: float
+    sum: float
+    min: float
+    max: float
+    mean: float
+    stddev: float
+
+
 class MetricsSummary(Record, frozen=True, kw_only=True):
-    """All metrics; of these kinds only gauges are kept here."""
+    """All metrics. `Points` is empty, because every value is a gauge, a counter or a sample."""
 
     timestamp: str
     gauges: list[GaugeShown]
+    counters: list[SampleShown]
+    samples: list[SampleShown]
     points: tuple[()] = ()
-    counters: tuple[()] = ()
-    samples: tuple[()] = ()
 
 
-async def show(request: Request) -> Reply:
-    """Show all metrics; `format=prometheus` as text for Prometheus."""
+async def show(request: Request) -> HandlerReply:
+    """Show all metrics; `format=prometheus` selects Prometheus' text format."""
     parts = request.parts
     found = seen_metrics(request, await gauges(parts))
     if request.query.text("format") == "prometheus":
-        return Reply(body=_exposed(found), content_type=_TEXT)
-    shown = [GaugeShown(name=one.name, value=one.value, labels=one.labels) for one in found]
-    return Reply(body=MetricsSummary(timestamp=_moment(parts.clock.now()), gauges=shown))
+        return HandlerReply(body=_exposed(found), content_type=_TEXT)
+    return HandlerReply(
+        body=MetricsSummary(
+            timestamp=_moment(parts.clock.now()),
+            gauges=[GaugeShown(name=one.name, value=one.value, labels=one.labels) for one in found],
+            counters=_samples(TIMERS.counters),
+            samples=_samples(TIMERS.timers),
+        )
+    )
+
+
+def _samples(kind: dict[str, Series]) -> list[SampleShown]:
+    return [
+        SampleShown(
+            name=name,
+            labels={},
+            count=one.count,
+            rate=one.sum / INTERVAL,
+            sum=one.sum,
+            min=one.min,
+            max=one.max,
+            mean=one.mean,
+            stddev=one.deviation,
+        )
+        for name, one in sorted(TIMERS.last_interval(kind).items())
+    ]
 
 
 class _Collected:
-    """Gauges as the library reads them: those of a name together, all with the same labels."""
+    """Gauges as a collector: those of one name together, all with the same labels."""
 
-    def __init__(self, found: Iterable[Gauge]) -> None:
-        self._by_name: dict[str, list[Gauge]] = {}
+    def __init__(self, found: Iterable[GaugeValue]) -> None:
+        self._by_name: dict[str, list[GaugeValue]] = {}
         for one in found:
             self._by_name.setdefault(one.name, []).append(one)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, same in self._by_name.items():
             labels = sorted({label for one in same for label in one.labels})
-            spelled = name.replace(".", "_").replace("-", "_")
-            family = GaugeMetricFamily(spelled, MEANINGS.get(name, name), labels=labels)
+            family = GaugeMetricFamily(_spelled(name), MEANINGS.get(name, name), labels=labels)
             for one in same:
                 family.add_metric([one.labels.get(label, "") for label in labels], one.value)
             yield family
 
 
-def _exposed(found: Iterable[Gauge]) -> bytes:
+class _Timed:
+    """Timers as summaries with Nomad's quantiles, and counters under their plain names.
+
+    The library would append `_total` to the name of a counter. Nomad does not, so these counters
+    are untyped.
+    """
+
+    def collect(self) -> Iterator[Metric]:
+        now = TIMERS.clock()
+        for name, series in sorted(TIMERS.timers.items()):
+            spelled = _spelled(name)
+            family = Metric(spelled, MEANINGS.get(name, f"{name}, in milliseconds."), "summary")
+            for quantile, value in zip(_QUANTILES, series.quantiles(now, _QUANTILES), strict=True):
+                family.add_sample(spelled, {"quantile": str(quantile)}, value)
+            family.add_sample(f"{spelled}_sum", {}, series.total.sum)
+            family.add_sample(f"{spelled}_count", {}, series.total.count)
+            yield family
+        for name, series in sorted(TIMERS.counters.items()):
+            family = Metric(_spelled(name), MEANINGS.get(name, name), "unknown")
+            family.add_sample(_spelled(name), {}, series.total.sum)
+            yield family
+
+
+def _spelled(name: str) -> str:
+    return name.replace(".", "_").replace("-", "_")
+
+
+def _exposed(found: Iterable[GaugeValue]) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected(found))
+    registry.register(_Timed())
     return generate_latest(registry)
 
 
 def _moment(now: int) -> str:
-    """Return a time as the peer's metrics have it: `2026-11-21 01:40:00 +0000 UTC`."""
+    """Format a time as Nomad's metrics do: `2026-11-21 01:40:00 +0000 UTC`."""
     return f"{datetime.fromtimestamp(now // SECOND, UTC):%Y-%m-%d %H:%M:%S} +0000 UTC"

@@ -1,53 +1,69 @@
-"""Namespaces: list, read, create or change, remove."""
+"""Namespaces: list, read, create, update, delete."""
 
+import msgspec
+
+from daemon.api.paging import Listing, show, wish_of
 from daemon.jobs import namespaces as rules
-from daemon.jobspec.filter import only_wanted
+from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Denied, Malformed, NotFound
 from storage.queries import namespaces
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
+from storage.records.codec import encode
 from storage.records.namespace import Namespace
 
 
-def index(request: Request, db: Snapshot) -> Reply:
-    """List the namespaces in which the caller may do anything at all."""
-    grant = request.caller.grant
-    every = namespaces.every(db, request.query.text("prefix"))
-    found = [one for one in every if grant.knows(one.name)]
-    found = only_wanted(found, request.query.text("filter"), Namespace)
-    return reply.read(found, db.table_index("namespaces"))
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the namespaces in which the caller has any capability."""
+    grant, expression = request.caller.grant, request.query.text("filter")
+    matches = compile_filter(expression, Namespace) if expression else None
+    wish = wish_of(request, None, {})
+
+    def wanted(_: ReadSnapshot, one: Namespace) -> bool:
+        if not grant.knows(one.name):
+            return False
+        return matches is None or matches(msgspec.to_builtins(one))
+
+    listing = Listing[Namespace](
+        rows=lambda db, start, reverse: namespaces.page(db, wish(start, reverse)),
+        key=lambda one: ("", one.name),
+        line=lambda _, one: encode(one),
+        wanted=wanted,
+        is_number=False,
+    )
+    return show(listing, request.query, db, db.table_index("namespaces"))
 
 
-def read(request: Request, db: Snapshot) -> Reply:
+def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a namespace."""
     if not request.caller.grant.knows(request["name"]):
         raise Denied
     found = namespaces.find(db, request["name"])
     if found is None:
         raise NotFound("Namespace not found", index=db.table_index("namespaces"))
-    return reply.read(found, found.modify_index)
+    return reply.read_reply(found, found.modify_index)
 
 
-async def create(request: Request) -> Reply:
-    """Create a namespace, or change it when it exists."""
+async def create(request: Request) -> HandlerReply:
+    """Create or update a namespace."""
     return await _apply(request, await request.decoded(Namespace))
 
 
-async def update(request: Request) -> Reply:
-    """Create the namespace of the path, or change it."""
+async def update(request: Request) -> HandlerReply:
+    """Create or update the namespace in the path."""
     namespace = await request.decoded(Namespace)
     if namespace.name != request["name"]:
         raise Malformed("Namespace name does not match request path")
     return await _apply(request, namespace)
 
 
-async def _apply(request: Request, namespace: Namespace) -> Reply:
-    return Reply(index=await rules.apply(request.parts.store, namespace))
+async def _apply(request: Request, namespace: Namespace) -> HandlerReply:
+    return HandlerReply(index=await rules.apply(request.parts.store, namespace))
 
 
-async def remove(request: Request) -> Reply:
-    """Remove a namespace."""
+async def remove(request: Request) -> HandlerReply:
+    """Delete a namespace."""
     parts = request.parts
-    return Reply(index=await rules.remove(parts.store, request["name"], parts.config.region))
+    return HandlerReply(index=await rules.remove(parts.store, request["name"], parts.config.region))

@@ -1,18 +1,18 @@
-"""Metadata of a node that lie over those of its configuration: read them, change them."""
+"""Dynamic metadata of a node, which override its configuration: read, change."""
 
 import re
 
-from daemon.evals.nodes import change_meta
-from daemon.web.reply import Reply
+from daemon.evals.node_actions import change_meta
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Malformed, Refused
 from storage.queries import nodes
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
 from storage.records.node import Node
 
 _KEY = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*")
-_MOST = 1000  # changes of one node
+_MOST = 1000  # changed keys of one node
 _LONGEST = 4096  # characters of a key or a value
 
 
@@ -24,21 +24,21 @@ class NodeMetaApplyRequest(Record, frozen=True, kw_only=True):
 
 
 class NodeMetaResponse(Record, frozen=True, kw_only=True):
-    """All metadata of a node, those that were changed, and those of the configuration."""
+    """The metadata of a node: all, the dynamic ones, and those of the configuration."""
 
     meta: dict[str, str]
     dynamic: dict[str, str | None]
     static: dict[str, str]
 
 
-def read(request: Request, db: Snapshot) -> Reply:
+def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the metadata of a node: the daemon's own, or `node_id`."""
     node = _find(request, db, request.query.text("node_id"))
-    return Reply(body=_shown(request, node, nodes.meta_changes(db, node.id)))
+    return HandlerReply(body=_shown(request, node, nodes.meta_changes(db, node.id)))
 
 
-async def apply(request: Request) -> Reply:
-    """Change the metadata of a node, until they are changed again."""
+async def apply(request: Request) -> HandlerReply:
+    """Change the metadata of a node persistently."""
     parts, asked = request.parts, await request.decoded(NodeMetaApplyRequest)
     if not asked.meta:
         raise Malformed("missing required Meta object")
@@ -51,7 +51,7 @@ async def apply(request: Request) -> Reply:
             raise Malformed(
                 f'"{key[:100]}" is too long: keys and values have {_LONGEST} characters'
             )
-    given = asked.node_id or request.query.text("node_id")
+    given = named_node(request, asked.node_id)
     node = parts.store.read(lambda db: _find(request, db, given))
     done, changes = await change_meta(
         parts.store,
@@ -62,10 +62,20 @@ async def apply(request: Request) -> Reply:
         most=_MOST,
         now=parts.clock.now(),
     )
-    return Reply(body=_shown(request, done.node, changes))
+    return HandlerReply(body=_shown(request, done.node, changes))
 
 
-def _find(request: Request, db: Snapshot, node_id: str) -> Node:
+def named_node(request: Request, in_body: str) -> str:
+    """Return the node that a body or the query names, or an empty text. Raises `Malformed`."""
+    in_query = request.query.text("node_id")
+    if in_body and in_query and in_body != in_query:
+        raise Malformed(
+            f'NodeID = "{in_body}" in the body and node_id = "{in_query}" name different nodes'
+        )
+    return in_body or in_query
+
+
+def _find(request: Request, db: ReadSnapshot, node_id: str) -> Node:
     node = nodes.find(db, node_id or request.parts.tasks.node_id)
     if node is None:
         raise Refused(f"Unknown node {node_id}")
@@ -73,7 +83,7 @@ def _find(request: Request, db: Snapshot, node_id: str) -> Node:
 
 
 def _static(request: Request, node: Node) -> dict[str, str]:
-    """Return the metadata of the configuration; a pool of a cluster has none."""
+    """Return the metadata of the configuration; a cluster pool has none."""
     return {} if node.engine else dict(request.parts.config.node_meta)
 
 

@@ -1,41 +1,55 @@
-"""Nodes: list, read, open and close for new work, empty."""
+"""Nodes: list, read, drain, and change the eligibility."""
 
 from functools import partial
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from daemon.api.cluster.allocations import whole
+from daemon.api.cluster.allocations import allocation_detail
 from daemon.api.identifiers import check_id, check_prefix
 from daemon.api.paging import Listing, paginate, show, wish_of
-from daemon.evals.nodes import Changed, drain_node, evaluate_node, set_eligibility
+from daemon.evals.node_actions import (
+    NodeChangeResult,
+    drain_node,
+    evaluate_node,
+    purge_node,
+    set_eligibility,
+)
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import NotFound, Refused
-from storage.queries import allocations, holdings, nodes
-from storage.readers import Snapshot
+from storage.queries import allocated_resources, allocations, nodes
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus
+from storage.records.allocation_views import AllocationStub, allocation_list_item
 from storage.records.base import Record
 from storage.records.codec import encode
 from storage.records.node import (
+    ClusterEngine,
     DrainSpec,
     DriverInfo,
-    Engine,
     LastDrain,
     Node,
     NodeResources,
     ReservedResources,
 )
-from storage.records.views import AllocationStub
-from storage.records.views import stub as stub_of
 
-_SYSTEM = "os.name"  # the attribute that a listing shows
+_SYSTEM = "os.name"  # the attribute that lists show
+
+
+class NodeHeld(Record, frozen=True, kw_only=True):
+    """What a node has for allocations, and what they hold of it: MHz and MiB."""
+
+    cpu: int
+    memory_mb: int
+    cpu_total: int
+    memory_total_mb: int
 
 
 class NodeStub(Record, frozen=True, kw_only=True):
-    """A node in a listing."""
+    """A node in a list."""
 
     id: str
     address: str
@@ -51,24 +65,25 @@ class NodeStub(Record, frozen=True, kw_only=True):
     status_description: str
     drivers: dict[str, DriverInfo]
     host_volumes: dict[str, dict[str, object]]
-    engine: Engine | UnsetType = UNSET  # of a pool of a cluster
-    attributes: dict[str, str] | UnsetType = UNSET  # what was asked for of them
+    engine: ClusterEngine | UnsetType = UNSET  # of a pool of a cluster
+    attributes: dict[str, str] | UnsetType = UNSET  # the requested ones
+    held: NodeHeld | UnsetType = UNSET  # by allocations, if requested
     create_index: int
     modify_index: int
 
 
 class NodeStubWithResources(NodeStub, frozen=True, kw_only=True):
-    """A node in a listing that was asked for resources."""
+    """A node in a list with resources."""
 
     node_resources: NodeResources
     reserved_resources: ReservedResources
 
 
-def _engine(db: Snapshot, node: Node) -> Engine | UnsetType:
+def _engine(db: ReadSnapshot, node: Node) -> ClusterEngine | UnsetType:
     if not node.engine:
         return UNSET
-    said, here = node.attributes, holdings.by_status(db, node.id)
-    return Engine(
+    said, here = node.attributes, allocated_resources.by_status(db, node.id)
+    return ClusterEngine(
         name=node.engine,
         partition=said.get("engine.partition", ""),
         version=said.get("engine.version", ""),
@@ -79,7 +94,20 @@ def _engine(db: Snapshot, node: Node) -> Engine | UnsetType:
     )
 
 
-def stub(db: Snapshot, node: Node, *, resources: bool, system: bool) -> NodeStub:
+def _held(db: ReadSnapshot, node: Node) -> NodeHeld:
+    sums = allocated_resources.sums(db, node.id)
+    total, reserved = node.node_resources, node.reserved_resources
+    return NodeHeld(
+        cpu=sums.cpu,
+        memory_mb=sums.memory,
+        cpu_total=total.cpu.cpu_shares - reserved.cpu.cpu_shares,
+        memory_total_mb=total.memory.memory_mb - reserved.memory.memory_mb,
+    )
+
+
+def node_list_item(
+    db: ReadSnapshot, node: Node, *, resources: bool, system: bool, held: bool = False
+) -> NodeStub:
     """Return the line of a node in a listing; with `system` it names the operating system."""
     line = NodeStub(
         id=node.id,
@@ -98,6 +126,7 @@ def stub(db: Snapshot, node: Node, *, resources: bool, system: bool) -> NodeStub
         host_volumes=node.host_volumes,
         engine=_engine(db, node),
         attributes={_SYSTEM: node.attributes.get(_SYSTEM, "")} if system else UNSET,
+        held=_held(db, node) if held else UNSET,
         create_index=node.create_index,
         modify_index=node.modify_index,
     )
@@ -114,45 +143,49 @@ def _shown(node: Node) -> object:
     return msgspec.to_builtins(msgspec.structs.replace(node, secret_id=""))
 
 
-def index(request: Request, db: Snapshot) -> Reply:
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the nodes."""
     query = request.query
     prefix, resources, system = query.text("prefix"), query.flag("resources"), query.flag("os")
+    held = query.flag("held")
     check_prefix("node", prefix)
     found = [node for node in nodes.every(db) if node.id.startswith(prefix)]
-    if expression := query.text("filter"):  # it is about all that a node says of itself
+    if expression := query.text("filter"):  # the filter applies to all fields of a node
         matches = compile_filter(expression, Node)
         found = [node for node in found if matches(_shown(node))]
-    stubs = [stub(db, node, resources=resources, system=system) for node in found]
-    page = paginate(stubs, lambda line: ("", line.id), encode, query)
-    return reply.read(page.body, db.table_index("nodes"), next_token=page.next_token)
+    lines = [
+        node_list_item(db, node, resources=resources, system=system, held=held) for node in found
+    ]
+    page = paginate(lines, lambda line: ("", line.id), encode, query)
+    return reply.read_reply(page.body, db.table_index("nodes"), next_token=page.next_token)
 
 
-def read(request: Request, db: Snapshot) -> Reply:
+def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a node."""
     check_id("node", request["node_id"])
     found = nodes.find(db, request["node_id"])
     if found is None:
         raise NotFound("node not found", index=db.table_index("nodes"))
-    return reply.read(found, found.modify_index)
+    return reply.read_reply(found, found.modify_index)
 
 
-def node_allocations(request: Request, db: Snapshot) -> Reply:
-    """List the allocations of a node, newest first, with everything known about them."""
+def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the allocations of a node in full, newest first."""
     grant, node_id = request.caller.grant, request["node_id"]
-    expression = request.query.text("filter")  # ours: a page of what runs here asks with it
+    # Steward's own parameter, for the UI's list of running allocations
+    expression = request.query.text("filter")
     matches = compile_filter(expression, AllocationStub) if expression else None
     wish = wish_of(request, matches, allocations.COLUMNS)
 
-    def wanted(_: Snapshot, one: Allocation) -> bool:
+    def wanted(_: ReadSnapshot, one: Allocation) -> bool:
         if not grant.may(one.namespace, "read-job"):
             return False
-        return matches is None or matches(msgspec.to_builtins(stub_of(one, None)))
+        return matches is None or matches(msgspec.to_builtins(allocation_list_item(one, None)))
 
     listing = Listing[Allocation](
         rows=lambda db, start, reverse: allocations.on_node(db, node_id, wish(start, reverse)),
         key=lambda one: (one.create_index, one.id),
-        line=lambda db, one: encode(whole(db, one)),
+        line=lambda db, one: encode(allocation_detail(db, one)),
         wanted=wanted,
         newest_first=True,
     )
@@ -160,18 +193,19 @@ def node_allocations(request: Request, db: Snapshot) -> Reply:
     return show(listing, request.query, db, highest)
 
 
-# ---- what is done to one -------------------------------------------------------------------------------
+# --- actions
+# --------------------------------------------------------------------------------------------
 
 
 class EligibilityRequest(Record, frozen=True, kw_only=True):
-    """The body that opens or closes a node."""
+    """The body that sets the eligibility of a node."""
 
     eligibility: str = ""
     node_id: str = ""
 
 
 class DrainRequest(Record, frozen=True, kw_only=True):
-    """The body that empties a node, or stops that."""
+    """The body that starts or cancels the drain of a node."""
 
     node_id: str = ""
     drain_spec: DrainSpec | None = None
@@ -180,7 +214,7 @@ class DrainRequest(Record, frozen=True, kw_only=True):
 
 
 class NodeChangeResponse(Record, frozen=True, kw_only=True):
-    """What the peer's clients read after a change of a node."""
+    """The response of Nomad after a change of a node."""
 
     eval_ids: list[str] | None
     eval_create_index: int
@@ -189,7 +223,7 @@ class NodeChangeResponse(Record, frozen=True, kw_only=True):
 
 
 class ServerAddress(Record, frozen=True, kw_only=True):
-    """Where a node finds a server."""
+    """The address of a server, for a node."""
 
     rpc_advertise_addr: str = msgspec.field(name="RPCAdvertiseAddr")
     datacenter: str
@@ -198,7 +232,7 @@ class ServerAddress(Record, frozen=True, kw_only=True):
 
 
 class NodeEvaluateResponse(NodeChangeResponse, frozen=True, kw_only=True):
-    """What the peer's clients read after having a node looked at."""
+    """The response of Nomad after the evaluation of a node."""
 
     leader_rpc_addr: str = msgspec.field(name="LeaderRPCAddr")
     servers: list[ServerAddress]
@@ -212,8 +246,8 @@ class NodeEvaluateResponse(NodeChangeResponse, frozen=True, kw_only=True):
     next_token: str = ""
 
 
-async def evaluate(request: Request) -> Reply:
-    """Have the jobs looked at that have work on a node."""
+async def evaluate(request: Request) -> HandlerReply:
+    """Evaluate the jobs with allocations on a node."""
     parts = request.parts
     done = await evaluate_node(parts.store, _id(request), parts.ids, now=parts.clock.now())
     config = parts.config
@@ -225,11 +259,11 @@ async def evaluate(request: Request) -> Reply:
         num_nodes=len(parts.store.read(nodes.every)),
         scheduling_eligibility=done.node.scheduling_eligibility,
     )
-    return Reply(body=body, index=done.index)
+    return HandlerReply(body=body, index=done.index)
 
 
-async def eligibility(request: Request) -> Reply:
-    """Open a node for new work, or close it."""
+async def eligibility(request: Request) -> HandlerReply:
+    """Set the eligibility of a node."""
     parts, asked = request.parts, await request.decoded(EligibilityRequest)
     done = await set_eligibility(
         parts.store,
@@ -238,11 +272,11 @@ async def eligibility(request: Request) -> Reply:
         parts.ids,
         now=parts.clock.now(),
     )
-    return Reply(body=_changed(done), index=done.index)
+    return HandlerReply(body=_changed(done), index=done.index)
 
 
-async def drain(request: Request) -> Reply:
-    """Have everything on a node end and keep new work away, or stop that."""
+async def drain(request: Request) -> HandlerReply:
+    """Start the drain of a node and make it ineligible, or cancel the drain."""
     parts, asked = request.parts, await request.decoded(DrainRequest)
     done = await drain_node(
         parts.store,
@@ -254,20 +288,21 @@ async def drain(request: Request) -> Reply:
         accessor=request.caller.token.accessor,
         now=parts.clock.now(),
     )
-    return Reply(body=_changed(done), index=done.index)
+    return HandlerReply(body=_changed(done), index=done.index)
 
 
-async def purge(request: Request) -> Reply:
-    """Refuse: the node is this daemon, or a pool that it has or had."""
-    node_id = _id(request)
-    if request.parts.store.read(partial(nodes.find, node_id=node_id)) is None:
+async def purge(request: Request) -> HandlerReply:
+    """Delete the daemon's own node, which registers again. Raises `Refused` for a pool of a cluster."""
+    parts, node_id = request.parts, _id(request)
+    if parts.store.read(partial(nodes.find, node_id=node_id)) is None:
         raise Refused("node not found")
-    if node_id != request.parts.tasks.node_id:
+    if node_id != parts.tasks.node_id:
         raise Refused(
             f'node "{node_id}" is a pool of a cluster: take it out of the configuration instead; '
             "it stays in the history of its jobs"
         )
-    raise Refused(f'node "{node_id}" is this daemon: it is a node as long as it runs')
+    done = await purge_node(parts.store, node_id, parts.ids, now=parts.clock.now())
+    return HandlerReply(body=_changed(done), index=done.index)
 
 
 def _id(request: Request) -> str:
@@ -276,14 +311,14 @@ def _id(request: Request) -> str:
 
 
 def _named(request: Request, node_id: str) -> str:
-    """Return the node of the body if it names one, as the peer does, else that of the path."""
+    """Return the node in the body if there is one, as in Nomad, else the one in the path."""
     if not node_id:
         return _id(request)
     check_id("node", node_id)
     return node_id
 
 
-def _changed(done: Changed) -> NodeChangeResponse:
+def _changed(done: NodeChangeResult) -> NodeChangeResponse:
     return NodeChangeResponse(
         eval_ids=done.eval_ids or None,
         eval_create_index=done.index if done.eval_ids else 0,

@@ -1,17 +1,19 @@
-"""The operator's side of a cluster of one: its scheduler, and the answers about its servers."""
+"""The operator endpoints of a cluster with one server: scheduler settings and Raft status."""
 
-from daemon.evals.configuration import configuration, configure
+from daemon.evals.scheduler_config import configuration, configure
+from daemon.fences import Fault
 from daemon.version import VERSION
 from daemon.web import reply
-from daemon.web.parameters import BadParameter
-from daemon.web.reply import Reply
+from daemon.web.parameters import InvalidParameter
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Denied, Malformed, Refused
 from storage.queries import installation
-from storage.readers import Snapshot
-from storage.records.operation import (
+from storage.read_pool import ReadSnapshot
+from storage.records.operator_api import (
     AutopilotConfiguration,
     AutopilotHealth,
+    FaultRelease,
     FaultShown,
     RaftConfiguration,
     RaftServer,
@@ -25,30 +27,30 @@ from storage.records.times import rfc3339
 _ALONE = "there is one server, and nothing to take it out of"
 
 
-def scheduler(request: Request, db: Snapshot) -> Reply:
+def scheduler(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the scheduler's configuration."""
     config = configuration(db)
     body = SchedulerConfigResponse(scheduler_config=config, index=config.modify_index)
-    return reply.read(body, config.modify_index)
+    return reply.read_reply(body, config.modify_index)
 
 
-async def set_scheduler(request: Request) -> Reply:
-    """Set the scheduler's configuration; with `cas`, only if it is as the caller believes."""
+async def set_scheduler(request: Request) -> HandlerReply:
+    """Set the scheduler's configuration; with `cas`, only if its index matches."""
     try:
         wanted = await request.decoded(SchedulerConfig)
     except Malformed as error:
         raise Malformed(f"Error parsing scheduler config: {error}") from None
     try:
         expected = request.query.natural("cas")
-    except BadParameter as error:
+    except InvalidParameter as error:
         reason = str(error).partition(" as a uint64: ")[2]
         raise Malformed(f"Error parsing cas value: {reason}") from None
     updated, index = await configure(request.parts.store, wanted, expected=expected)
-    return Reply(body=SchedulerConfigUpdated(updated=updated, index=index), index=index)
+    return HandlerReply(body=SchedulerConfigUpdated(updated=updated, index=index), index=index)
 
 
 def check_accepts(request: Request) -> None:
-    """Raise `Denied` when the scheduler's configuration lets only managers bring new work."""
+    """Raise `Denied` if the scheduler configuration rejects job registrations for this caller."""
     config = request.parts.store.read(configuration)
     if config.reject_job_registration and not request.caller.grant.everything:
         raise Denied(
@@ -56,38 +58,51 @@ def check_accepts(request: Request) -> None:
         )
 
 
-def faults(request: Request, db: Snapshot) -> Reply:
-    """List the units of the daemon's work that failed at their last attempt, the oldest first."""
-    found = [
-        FaultShown(
-            kind=one.kind,
-            key=one.key,
-            failures=one.failures,
-            reason=one.reason,
-            since=rfc3339(one.since),
-            gives_up=one.is_closed,
-        )
-        for one in request.parts.fences.faults()
-    ]
-    return Reply(body=found)
+def faults(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the units of the daemon's work whose last attempt failed, oldest first."""
+    return HandlerReply(body=[_shown(one) for one in request.parts.fences.faults()])
 
 
-# ---- the servers: this one ---------------------------------------------------------------------------
+async def release_fault(request: Request) -> HandlerReply:
+    """Retry a failed unit of the daemon's work, even after the daemon has given up on it."""
+    asked = await request.decoded(FaultRelease)
+    for name, value in (("Kind", asked.kind), ("Key", asked.key)):
+        if not value:
+            raise Malformed(f"{name} is missing: name a fault as /v1/operator/faults shows it")
+    fences = request.parts.fences
+    released = fences.release(asked.kind, asked.key)
+    await fences.save(request.parts.store)
+    return HandlerReply(body=_shown(released))
 
 
-def raft_configuration(request: Request, db: Snapshot) -> Reply:
-    """Show the servers that keep the state."""
+def _shown(fault: Fault) -> FaultShown:
+    return FaultShown(
+        kind=fault.kind,
+        key=fault.key,
+        failures=fault.failures,
+        reason=fault.reason,
+        since=rfc3339(fault.since),
+        gives_up=fault.is_closed,
+    )
+
+
+# --- servers
+# ------------------------------------------------------------------------------------------
+
+
+def raft_configuration(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the servers of the cluster: only this one."""
     config = request.parts.config
     server = RaftServer(
         id=installation.cluster_id(db),
         node=f"{config.node_name}.{config.region}",
         address=f"{config.bind}:{config.port}",
     )
-    return Reply(body=RaftConfiguration(servers=[server]))
+    return HandlerReply(body=RaftConfiguration(servers=[server]))
 
 
-async def remove_peer(request: Request) -> Reply:
-    """Refuse: this server is the only one. The text for others is the peer's."""
+async def remove_peer(request: Request) -> HandlerReply:
+    """Reject: this is the only server. The error for other servers is Nomad's."""
     query, config = request.query, request.parts.config
     mine = {
         "id": request.parts.store.read(installation.cluster_id),
@@ -100,18 +115,18 @@ async def remove_peer(request: Request) -> Reply:
     raise Refused(_ALONE)
 
 
-async def refuse(request: Request) -> Reply:
-    """Refuse what needs several servers."""
+async def reject_raft_change(request: Request) -> HandlerReply:
+    """Reject a request that needs several servers."""
     raise Refused(_ALONE)
 
 
-def autopilot_configuration(request: Request, db: Snapshot) -> Reply:
-    """Show how dead servers would be replaced."""
-    return Reply(body=AutopilotConfiguration())
+def autopilot_configuration(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the configuration for the replacement of dead servers."""
+    return HandlerReply(body=AutopilotConfiguration())
 
 
-def autopilot_health(request: Request, db: Snapshot) -> Reply:
-    """Show that the one server is well."""
+def autopilot_health(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show that the single server is healthy."""
     config, server_id = request.parts.config, installation.cluster_id(db)
     server = ServerHealth(
         id=server_id,
@@ -121,14 +136,16 @@ def autopilot_health(request: Request, db: Snapshot) -> Reply:
         last_index=db.last_index(),
         stable_since=rfc3339(installation.created_at(db)),
     )
-    return Reply(body=AutopilotHealth(servers=[server], leader=server_id, voters=[server_id]))
+    return HandlerReply(
+        body=AutopilotHealth(servers=[server], leader=server_id, voters=[server_id])
+    )
 
 
-def license_(request: Request, db: Snapshot) -> Reply:
-    """Tell that none is needed."""
-    return Reply(status=204)
+def license_(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show that no license is needed."""
+    return HandlerReply(status=204)
 
 
-async def put_license(request: Request) -> Reply:
-    """Take none: there is nothing that a licence would open."""
-    return Reply(status=204)
+async def put_license(request: Request) -> HandlerReply:
+    """Reject a license: no feature needs one."""
+    return HandlerReply(status=204)

@@ -1,24 +1,27 @@
-"""Search: what begins like a text, or has a name that holds it, in one context or in all.
+"""Search by prefix or by part of a name, in one context or in all.
 
-A caller finds only what he may see otherwise. Asked for one context that is closed to him he is
-refused; asked for all, he gets those that are open.
+Callers find only objects that they may see. A search in a forbidden context is an error. A search
+in all contexts leaves the forbidden ones out.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
 from daemon.acl.check import EVERYWHERE
-from daemon.acl.grant import Grant
+from daemon.acl.grant import CapabilitySet
 from daemon.api.cluster.pools import visible_pools
 from daemon.api.identifiers import check_prefix
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import DEFAULT_NAMESPACE, Request
 from storage.errors import Denied, Refused
-from storage.queries import namespaces, nodes, scaling, search, variables
-from storage.readers import Snapshot
+from storage.queries import host_volumes, namespaces, nodes, scaling, search, variables
+from storage.queries.pages import PageRequest
+from storage.read_pool import ReadSnapshot
 from storage.records.driver import canonical
+from storage.records.host_volume import DynamicVolume
 from storage.records.search import (
     FuzzyMatch,
     FuzzySearchRequest,
@@ -28,12 +31,12 @@ from storage.records.search import (
     ServiceName,
 )
 
-MOST_PREFIX = 20  # matches of one context, as the peer answers
+MOST_PREFIX = 20  # matches per context, as in Nomad
 MOST_FUZZY = 100
-SHORTEST = 2  # characters of a text to be found within names
+SHORTEST = 2  # minimum length of a fuzzy search text
 
 _JOB_READERS = ("allocs", "deployment", "evals", "jobs", "vars")
-# By the driver's own name: what in a task's configuration has a name of its own.
+# By driver: the key of a task's configuration that names its program or image.
 _PROGRAMS = {
     "podman": ("image", "images"),
     "exec": ("command", "commands"),
@@ -43,20 +46,20 @@ _PROGRAMS = {
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where is searched, and by whom."""
+    """The caller and the namespaces of a search."""
 
     request: Request
-    db: Snapshot
-    grant: Grant
+    db: ReadSnapshot
+    grant: CapabilitySet
     namespaces: list[str]
 
     def where(self, *capabilities: str) -> list[str]:
-        """Return the namespaces in which the caller may do any of these."""
+        """Return the namespaces in which the caller has any of these capabilities."""
         return [name for name in self.namespaces if self.grant.may(name, *capabilities)]
 
 
 class _Context(msgspec.Struct, frozen=True):
-    """A kind of thing: its table of indexes, its identifiers, and by what it is found there."""
+    """A type of object: its table of indexes, its identifiers, and its search functions."""
 
     table: str
     beginning: Callable[[_Place, str], Iterable[str]]
@@ -64,11 +67,12 @@ class _Context(msgspec.Struct, frozen=True):
     named: Callable[[_Place, str], Iterator[tuple[str, FuzzyMatch]]] | None = None
 
 
-# ---- the two questions -----------------------------------------------------------------------------
+# --- endpoints
+# --------------------------------------------------------------------------------------
 
 
-def by_prefix(request: Request, db: Snapshot) -> Reply:
-    """Find what begins like `Prefix`."""
+def by_prefix(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Find objects whose identifier begins with `Prefix`."""
     asked = request.decode(SearchRequest)
     place = _place(request, db, asked.namespace)
     matches: dict[str, list[str] | None] = {}
@@ -78,14 +82,14 @@ def by_prefix(request: Request, db: Snapshot) -> Reply:
         context = _CONTEXTS[name]
         if context.is_uuid and not _may_begin_id(asked.prefix):
             continue
-        found = list(context.beginning(place, asked.prefix))
+        found = list(islice(context.beginning(place, asked.prefix), MOST_PREFIX + 1))
         matches[name] = found[:MOST_PREFIX] or None
         truncations[name] = len(found) > MOST_PREFIX
     return _answer(db, contexts, matches, truncations)
 
 
-def fuzzy(request: Request, db: Snapshot) -> Reply:
-    """Find names that hold `Text`, in any case."""
+def fuzzy(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Find names that contain `Text`, ignoring case."""
     asked = request.decode(FuzzySearchRequest)
     place = _place(request, db, asked.namespace)
     contexts = _open(place, asked.context)
@@ -99,30 +103,33 @@ def fuzzy(request: Request, db: Snapshot) -> Reply:
     for name in contexts:
         context = _CONTEXTS[name]
         if context.named is None:
-            begin = [FuzzyMatch(id=one) for one in context.beginning(place, text)]
+            ids = islice(context.beginning(place, text), MOST_PREFIX + 1)
+            begin = [FuzzyMatch(id=one) for one in ids]
             matches[name] = begin[:MOST_PREFIX]
             truncations[name] = len(begin) > MOST_PREFIX
             continue
+        if name in _ALWAYS_LISTED:
+            matches[name] = []
         for kind, found in _best(context.named(place, text), text).items():
             matches[kind] = found[:MOST_FUZZY]
             truncations[kind] = len(found) > MOST_FUZZY
-    # Of what stands inside jobs the peer only says so when there is more.
+    # For names inside jobs, Nomad lists the context only if there are more matches.
     shown = {kind: more for kind, more in truncations.items() if more or kind in _CONTEXTS}
     return _answer(db, contexts, matches, shown)
 
 
 def _answer(
-    db: Snapshot,
+    db: ReadSnapshot,
     contexts: Iterable[str],
     matches: dict[str, list[str] | None] | dict[str, list[FuzzyMatch]],
     truncations: dict[str, bool],
-) -> Reply:
+) -> HandlerReply:
     index = max((db.table_index(_CONTEXTS[name].table) for name in contexts), default=0)
     body = SearchResponse(matches=matches, truncations=truncations, index=index)
-    return reply.read(body, index)
+    return reply.read_reply(body, index)
 
 
-def _place(request: Request, db: Snapshot, namespace: str) -> _Place:
+def _place(request: Request, db: ReadSnapshot, namespace: str) -> _Place:
     asked = request.query.text("namespace") or namespace or DEFAULT_NAMESPACE
     names = [asked]
     if asked == EVERYWHERE:
@@ -130,11 +137,12 @@ def _place(request: Request, db: Snapshot, namespace: str) -> _Place:
     return _Place(request, db, request.caller.grant, names)
 
 
-# ---- who may search where ----------------------------------------------------------------------------
+# --- access
+# -------------------------------------------------------------------------------------------
 
 
 def _open(place: _Place, asked: str) -> list[str]:
-    """Return the contexts to search. Raises `Denied`, or `Refused` for one that does not exist."""
+    """Return the contexts to search. Raises `Denied`, or `Refused` for an unknown one."""
     is_open = [name for name in _CONTEXTS if _may(place, name)]
     if not is_open or (asked in _CONTEXTS and asked not in is_open):
         raise Denied
@@ -160,17 +168,20 @@ def _may(place: _Place, context: str) -> bool:
             return place.grant.may_in("plugin", "list")
         case "scaling_policy":
             return bool(place.where("list-scaling-policies"))
+        case "host_volumes":
+            return bool(place.where("host-volume-read"))
         case _ if context in _JOB_READERS:
             return bool(place.where("read-job"))
         case _:  # volumes
             return bool(place.where("csi-list-volume", "csi-read-volume", "read-job"))
 
 
-# ---- by identifier -----------------------------------------------------------------------------------
+# --- search by identifier
+# -----------------------------------------------------------------------------
 
 
 def _may_begin_id(prefix: str) -> bool:
-    """Tell whether an identifier can begin like this; the last of an odd number of digits is let go."""
+    """Return whether an identifier can begin with a prefix; an odd last digit is ignored."""
     is_odd = len(prefix.replace("-", "")) % 2
     try:
         check_prefix("", prefix[:-1] if is_odd else prefix)
@@ -182,7 +193,7 @@ def _may_begin_id(prefix: str) -> bool:
 def _rows(table: str) -> Callable[[_Place, str], Iterable[str]]:
     def beginning(place: _Place, prefix: str) -> Iterable[str]:
         names = place.where("read-job")
-        return search.beginning(place.db, table, names, prefix, MOST_PREFIX + 1)
+        return search.ids_with_prefix(place.db, table, names, prefix, MOST_PREFIX + 1)
 
     return beginning
 
@@ -207,27 +218,28 @@ def _policies(place: _Place, prefix: str) -> Iterable[str]:
 
 
 def _variables(place: _Place, prefix: str) -> Iterable[str]:
-    return [path for _, path in _paths(place, prefix)]
+    return (path for _, path in _paths(place, prefix))
 
 
 def _paths(place: _Place, prefix: str = "") -> Iterator[tuple[str, str]]:
     sees = place.grant.may_with_variable
     for name in place.namespaces:
-        for entry in variables.listed(place.db, name, prefix):
+        for entry in variables.page(place.db, PageRequest(namespace=name, prefix=prefix)):
             if sees(entry.namespace, entry.path, "list"):
                 yield entry.namespace, entry.path
 
 
 def _namespaces(place: _Place, prefix: str) -> Iterable[str]:
-    every = namespaces.every(place.db, prefix)
-    return [one.name for one in every if place.grant.knows(one.name)]
+    every = namespaces.page(place.db, PageRequest(namespace="*", prefix=prefix))
+    return (one.name for one in every if place.grant.knows(one.name))
 
 
-# ---- by name -----------------------------------------------------------------------------------------
+# --- search by name
+# -----------------------------------------------------------------------------------
 
 
 def _best(found: Iterable[tuple[str, FuzzyMatch]], text: str) -> dict[str, list[FuzzyMatch]]:
-    """Return matches by kind: first where the text stands early, then short names, then by name."""
+    """Return matches by kind, sorted by position of the text, length, and name."""
     by_kind: dict[str, list[FuzzyMatch]] = {}
     for kind, match in found:
         by_kind.setdefault(kind, []).append(match)
@@ -246,7 +258,7 @@ def _named_jobs(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
 
 
 def _names_inside(job: JobNames) -> Iterator[tuple[str, ...]]:
-    """Yield each name in a job: its kind, the name, and where it is."""
+    """Yield each name in a job: its kind, the name, and its path."""
     outside = (job.namespace, job.id)
     yield "jobs", job.name, *outside
     for group in job.task_groups or ():
@@ -288,7 +300,7 @@ def _named_variables(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch
 def _named(
     kind: str, names: Callable[[_Place, str], Iterable[str]]
 ) -> Callable[[_Place, str], Iterator[tuple[str, FuzzyMatch]]]:
-    """Return a search for things whose identifier is their name."""
+    """Return a search for objects whose identifier is their name."""
 
     def found(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
         for name in names(place, ""):
@@ -298,6 +310,22 @@ def _named(
     return found
 
 
+def _host_volumes(place: _Place, prefix: str) -> Iterator[str]:
+    return (one.id for one in _volumes_of(place) if one.id.startswith(prefix))
+
+
+def _named_host_volumes(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    for one in _volumes_of(place):
+        if text in one.name.lower():
+            yield "host_volumes", FuzzyMatch(id=one.name, scope=[one.namespace, one.id])
+
+
+def _volumes_of(place: _Place) -> list[DynamicVolume]:
+    seen = place.where("host-volume-read")
+    return [one for one in host_volumes.every(place.db) if one.namespace in seen]
+
+
+_ALWAYS_LISTED = frozenset({"host_volumes"})  # listed in a fuzzy search even without a match
 _CONTEXTS = {
     "allocs": _Context("allocations", _rows("allocations"), True, _named_allocations),
     "jobs": _Context("jobs", _rows("jobs"), False, _named_jobs),
@@ -310,5 +338,5 @@ _CONTEXTS = {
     "scaling_policy": _Context("scaling_policies", _policies),
     "vars": _Context("variables", _variables, False, _named_variables),
     "namespaces": _Context("namespaces", _namespaces, False, _named("namespaces", _namespaces)),
-    "host_volumes": _Context("host_volumes", _nothing),
+    "host_volumes": _Context("host_volumes", _host_volumes, False, _named_host_volumes),
 }

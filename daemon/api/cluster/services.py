@@ -1,55 +1,68 @@
-"""Services that are registered: listed by name, looked up, chosen from, taken off by hand."""
+"""Registered services: list, look up, choose by key, delete."""
 
 import hashlib
 import heapq
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from daemon.api.paging import paginate
+from daemon.api.paging import Key, Listing, paginate, show, wish_of
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Malformed, Refused
 from storage.queries import services
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
-from storage.records.numbers import whole
-from storage.records.service import NamespaceServices, Registration, ServiceLine
+from storage.records.numbers import parse_integer
+from storage.records.service import Registration, ServiceListItem
 from storage.writer import Transaction
 
-
-def index(request: Request, db: Snapshot) -> Reply:
-    """List the services by namespace and name."""
-    found = [one for one in services.every(db, request.namespace) if request.sees(one.namespace)]
-    if expression := request.query.text("filter"):
-        matches = compile_filter(expression, ServiceLine)
-        kept = {
-            (one.namespace, one.service_name)
-            for one in found
-            if matches(msgspec.to_builtins(_line(one.service_name, [one])))
-        }
-        found = [one for one in found if (one.namespace, one.service_name) in kept]
-    lists = [
-        _of_namespace(name, list(of)) for name, of in groupby(found, lambda one: one.namespace)
-    ]
-    page = paginate(lists, lambda one: ("", one.namespace), encode, request.query)
-    return reply.read(page.body, max(db.table_index("services"), 1), next_token=page.next_token)
+_Name = tuple[str, str]  # namespace and name of a service
 
 
-def _of_namespace(namespace: str, found: list[Registration]) -> NamespaceServices:
-    lines = [_line(name, list(of)) for name, of in groupby(found, lambda one: one.service_name)]
-    return NamespaceServices(namespace=namespace, services=lines)
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the services by namespace and name; `per_page` counts services, across namespaces."""
+    expression = request.query.text("filter")
+    matches = compile_filter(expression, ServiceListItem) if expression else None
+    wish = wish_of(request, None, {})
+
+    def rows(db: ReadSnapshot, start: Key | None, reverse: bool) -> Iterator[_Name]:
+        first = str(start[0]) if start else None
+        place = ("", first) if first is not None else None
+        for namespace in services.namespaces(db, wish(place, reverse)):
+            if not request.sees(namespace):
+                continue
+            at = str(start[1]) if start and namespace == first else None
+            for name in services.names(db, namespace, at, reverse=reverse):
+                yield namespace, name
+
+    def wanted(db: ReadSnapshot, one: _Name) -> bool:
+        return matches is None or any(
+            matches(msgspec.to_builtins(ServiceListItem(service_name=one[1], tags=tags)))
+            for tags in services.tags(db, *one)
+        )
+
+    listing = Listing[_Name](
+        rows=rows,
+        key=lambda one: one,
+        line=lambda db, one: encode(_line(one[1], services.tags(db, *one))),
+        wanted=wanted,
+        is_number=False,
+        group=lambda one: b'{"Namespace":%b,"Services":[' % encode(one[0]),
+    )
+    return show(listing, request.query, db, max(db.table_index("services"), 1))
 
 
-def _line(name: str, instances: list[Registration]) -> ServiceLine:
-    tags = dict.fromkeys(tag for one in instances for tag in one.tags)
-    return ServiceLine(service_name=name, tags=list(tags))
+def _line(name: str, found: Iterable[Sequence[str]]) -> ServiceListItem:
+    return ServiceListItem(
+        service_name=name, tags=[*dict.fromkeys(tag for tags in found for tag in tags)]
+    )
 
 
-def named(request: Request, db: Snapshot) -> Reply:
-    """List the instances of a service, or those that suit a key best."""
+def named(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the instances of a service, or the ones chosen for a key."""
     query = request.query
     found = services.named(db, request.namespace, request["name"])
     if expression := query.text("filter"):
@@ -58,11 +71,13 @@ def named(request: Request, db: Snapshot) -> Reply:
     if wish := query.text("choose"):
         found = _chosen(found, wish)
     page = paginate(found, lambda one: ("", one.id), encode, query)
-    return reply.read(page.body, max(db.table_index("services"), 1), next_token=page.next_token)
+    return reply.read_reply(
+        page.body, max(db.table_index("services"), 1), next_token=page.next_token
+    )
 
 
 def _chosen(found: list[Registration], wish: str) -> list[Registration]:
-    """Return as many instances as wished: the same for a key as long as they exist."""
+    """Return the requested number of instances: the same for a key while they exist."""
     number, bar, key = wish.partition("|")
     if not bar or "|" in key:
         raise Malformed(
@@ -72,14 +87,16 @@ def _chosen(found: list[Registration], wish: str) -> list[Registration]:
         raise Malformed(
             f'failed to choose services: strconv.Atoi: parsing "{number}": invalid syntax'
         )
-    # Each instance draws a number for the key; who comes or goes moves nobody else's.
+    # Each instance has a score for the key, so a change of one instance does not affect others.
     return heapq.nsmallest(
-        whole(number), found, key=lambda one: hashlib.sha256(f"{key}\0{one.id}".encode()).digest()
+        parse_integer(number),
+        found,
+        key=lambda one: hashlib.sha256(f"{key}\0{one.id}".encode()).digest(),
     )
 
 
-async def remove(request: Request) -> Reply:
-    """Take one instance of a service off by hand."""
+async def remove(request: Request) -> HandlerReply:
+    """Delete one instance of a service."""
     name, registration_id, namespace = request["name"], request["id"], request.namespace
 
     def write(tx: Transaction) -> int:
@@ -89,4 +106,4 @@ async def remove(request: Request) -> Reply:
         services.remove(tx, found)
         return tx.index
 
-    return Reply(index=await request.parts.store.write(write))
+    return HandlerReply(index=await request.parts.store.write(write))

@@ -1,52 +1,61 @@
-"""The settings with which the daemon runs, as people may see them who may look at it."""
+"""The daemon's settings, without secrets, for callers with access to the agent."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
-from daemon.config import FIELDS, Config
-from daemon.web.reply import Reply
+import msgspec
+
+from daemon.config.settings import FIELDS, Settings
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
 from storage.records.codec import encode
+from storage.records.notification import Receiver
 
-_HIDDEN = "…"  # in the place of what may be secret
+_HIDDEN = "…"  # replaces a possible secret
 
 
-class Setting(Record, frozen=True, kw_only=True):
-    """A setting, by its name in the configuration; what may be secret of its value is left out."""
+class ShownSetting(Record, frozen=True, kw_only=True):
+    """A setting, named as in the configuration; possible secrets in its value are hidden."""
 
     name: str
-    value: str  # empty: the daemon finds it out itself
+    value: str  # empty: the daemon determines it
     default: str
     is_changed: bool
 
 
-def index(request: Request, _db: Snapshot) -> Reply:
+def index(request: Request, _db: ReadSnapshot) -> HandlerReply:
     """List the settings of this daemon."""
     config = request.parts.config
-    return Reply(body=[_setting(config, name) for name in FIELDS])
+    return HandlerReply(body=[_setting(config, name) for name in FIELDS])
 
 
-def _setting(config: Config, name: str) -> Setting:
+def _setting(config: Settings, name: str) -> ShownSetting:
     value, usual = getattr(config, name), getattr(_USUAL, name)
-    return Setting(
-        name=name, value=told(name, value), default=told(name, usual), is_changed=value != usual
+    return ShownSetting(
+        name=name,
+        value=shown_value(name, value),
+        default=shown_value(name, usual),
+        is_changed=value != usual,
     )
 
 
-_USUAL = Config()
+_USUAL = Settings()
 
 
-def told(name: str, value: object) -> str:
-    """Return a value as the configuration has it, without what may be secret."""
-    if name == "notify_commands":  # what a program is told on its line may be anything
+def shown_value(name: str, value: object) -> str:
+    """Return a value as in the configuration, without possible secrets."""
+    if name == "notify_commands":  # the arguments of a program may contain secrets
         commands = cast("Mapping[str, list[str]]", value)
         value = {
             key: [words[0], *([_HIDDEN] if words[1:] else [])] for key, words in commands.items()
         }
+    if name == "notify_receivers":
+        receivers = cast("Mapping[str, Receiver]", value)
+        value = {key: _receiver(one) for key, one in receivers.items()}
     if isinstance(value, str) and "://" in value:
         return _without_secrets(value)
     if isinstance(value, bool):
@@ -58,11 +67,19 @@ def told(name: str, value: object) -> str:
     return encode(value).decode() if value else ""
 
 
+def _receiver(one: Receiver) -> Receiver:
+    """Return a receiver without the path of its URL: an ntfy topic is a secret."""
+    if not one.url:
+        return one
+    parts = urlsplit(one.url)
+    return msgspec.structs.replace(one, url=f"{parts.scheme}://{parts.netloc}/{_HIDDEN}")
+
+
 def _without_secrets(address: str) -> str:
-    """Return an address without its user, password and query."""
+    """Return a URL without its user, password and query."""
     try:
         parts = urlsplit(address)
-    except ValueError:  # it is none
+    except ValueError:  # not a valid URL
         return _HIDDEN
     user, _, host = parts.netloc.rpartition("@")
     netloc = f"{_HIDDEN}@{host}" if user else host

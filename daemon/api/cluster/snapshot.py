@@ -1,4 +1,4 @@
-"""A snapshot of the whole store, made while the daemon works and sent piece by piece."""
+"""Snapshot of the whole store, made while the daemon runs and sent as a stream."""
 
 import base64
 import hashlib
@@ -8,17 +8,17 @@ from typing import IO
 
 import trio
 
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
-from storage.archive import pack
 from storage.errors import Refused
+from storage.snapshot import partial_files
 from storage.snapshot import save as save_snapshot
-from storage.snapshot import unfinished
+from storage.snapshot_archive import pack
 
 _PIECE = 256 * 1024
 
 
-async def save(request: Request) -> Reply:
+async def download_snapshot(request: Request) -> HandlerReply:
     """Send a snapshot."""
     parts = request.parts
     directory = parts.config.store_dir
@@ -27,12 +27,12 @@ async def save(request: Request) -> Reply:
         _packed, directory, name, limiter=parts.snapshots
     )
     headers = {"Digest": f"sha-256={digest}"}
-    return Reply(stream=_pieces(packed), content_type="application/x-gzip", headers=headers)
+    return HandlerReply(stream=_pieces(packed), content_type="application/x-gzip", headers=headers)
 
 
 def _packed(directory: Path, name: str) -> tuple[IO[bytes], str]:
-    """Return an archive of the store, and its sum; no file of that has a name any more."""
-    plain = unfinished(directory) / name
+    """Return an archive of the store and its checksum, as an unlinked file."""
+    plain = partial_files(directory) / name
     archive = plain.with_suffix(".tgz")
     try:
         summary = save_snapshot(directory, plain)
@@ -53,8 +53,8 @@ async def _pieces(packed: IO[bytes]) -> AsyncIterator[bytes]:
             yield piece
 
 
-async def restore(request: Request) -> Reply:
-    """Refuse: a store is not exchanged under the daemon that works on it."""
+async def reject_restore(request: Request) -> HandlerReply:
+    """Reject: a running daemon cannot replace its store."""
     raise Refused(
         "a daemon that works cannot exchange its store: stop it, and run "
         "`steward operator snapshot restore FILE`"

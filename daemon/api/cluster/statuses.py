@@ -1,14 +1,24 @@
-"""Jobs as dashboards show them: newest change first, with what belongs to each (golden: job-statuses)."""
+"""Job lists for dashboards: last change first, with related data.
 
-from daemon.api.paging import cut, in_steps
+The format is recorded from Nomad: job-statuses.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from msgspec import UNSET
+
+from daemon.api.paging import Key, Listing, cut, in_steps, show, wish_of
+from daemon.evals import job_states
 from daemon.jobspec.filter import compile_filter
+from daemon.text.job_state import State
 from daemon.web import reply
-from daemon.web.parameters import BadParameter
-from daemon.web.reply import Reply
+from daemon.web.parameters import InvalidParameter
+from daemon.web.reply import HandlerReply
 from daemon.web.request import DEFAULT_NAMESPACE, Request
 from storage.errors import Malformed
 from storage.queries import allocations, deployments, job_listings, jobs
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation
 from storage.records.base import Record
 from storage.records.codec import encode, parse
@@ -25,55 +35,101 @@ _TABLES = ("jobs", "allocations", "deployments")
 
 
 class NamedJob(Record, frozen=True, kw_only=True):
-    """A job that is asked about by its name."""
+    """The ID and namespace of a requested job."""
 
     id: str = ""
     namespace: str = ""
 
 
 class JobStatusesRequest(Record, frozen=True, kw_only=True):
-    """The body that asks about certain jobs."""
+    """The body that requests certain jobs."""
 
     jobs: list[NamedJob] | None = None
     include_children: bool = False
 
 
-def index(request: Request, db: Snapshot) -> Reply:
-    """Show jobs in short: all of a namespace, or, with a body, certain ones."""
-    found = _named(request, db) if request.body else _all(request, db)
-    found = [row for row in found if request.sees(row.namespace)]
-    if expression := request.query.text("filter"):
-        matches = compile_filter(expression, Job)
-        found = [row for row in found if matches(_document(db, row))]
-    page, next_token = cut(
-        found,
-        lambda row: (row.modify_index, f"{row.namespace}.{row.id}"),
-        request.query,
-        newest_first=True,
-    )
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show jobs in short: all of a namespace, or, with a body, certain ones.
+
+    Raises `Malformed`.
+    """
+    query, now = request.query, request.parts.clock.now()
     highest = max(db.table_index(table) for table in _TABLES)
-    return in_steps(page, _line, db, reply.read(None, highest, next_token=next_token))
+    with_state, with_strip = query.flag("states"), query.flag("strip")
+    if with_strip and not with_state:
+        raise Malformed("strip = true needs states = true, because it is a part of the state")
+    line = partial(_line, now=now, with_state=with_state, with_strip=with_strip)
+    wanted = _wanted(request, now)
+    if request.body:
+        found = [row for row in _named(request, db) if wanted(db, row)]
+        page, next_token = cut(found, _key, request.query, newest_first=True)
+        return in_steps(page, line, db, reply.read_reply(None, highest, next_token=next_token))
+    listing = Listing[job_listings.JobChange](
+        rows=_rows(request), key=_key, line=line, wanted=wanted, newest_first=True
+    )
+    return show(listing, request.query, db, highest)
 
 
-def _all(request: Request, db: Snapshot) -> list[job_listings.Change]:
-    query = request.query
+def _key(row: job_listings.JobChange) -> Key:
+    return (row.modify_index, f"{row.namespace}.{row.id}")
+
+
+def _wanted(request: Request, now: int) -> Callable[[ReadSnapshot, job_listings.JobChange], bool]:
+    """Return a predicate for the jobs to show."""
+    query, states = request.query, _states(request)
+    matches = compile_filter(text, Job) if (text := query.text("filter")) else None
+    part = query.text("contains").casefold()
+
+    def wanted(db: ReadSnapshot, row: job_listings.JobChange) -> bool:
+        return (
+            request.sees(row.namespace)
+            and (not part or part in row.id.casefold())
+            and (matches is None or matches(_document(db, row)))
+            and (not states or _word(db, row, now) in states)
+        )
+
+    return wanted
+
+
+def _states(request: Request) -> frozenset[str]:
+    """Return the states in the query; none means all. Raises `Malformed`."""
+    asked = frozenset(filter(None, request.query.text("state").split(",")))
+    if unknown := sorted(asked - {*State}):
+        raise Malformed(f"state = {unknown[0]!r} is unknown; there are {', '.join(State)}")
+    return asked
+
+
+def _word(db: ReadSnapshot, row: job_listings.JobChange, now: int) -> str:
+    found = job_states.state_of(db, row.namespace, row.id, now)
+    return found.word if found else ""
+
+
+def _rows(
+    request: Request,
+) -> Callable[[ReadSnapshot, Key | None, bool], Iterator[job_listings.JobChange]]:
+    query, wish = request.query, wish_of(request, None, {})
     try:
         children = query.flag("include_children")
-    except BadParameter as error:
+    except InvalidParameter as error:
         raise Malformed(str(error)) from None
-    found = job_listings.by_change(
-        db,
-        request.namespace,
-        query.text("prefix"),
-        kind=query.text("type"),
-        status=query.text("status"),
-        children=children,
-    )
-    part = query.text("contains").casefold()
-    return [row for row in found if part in row.id.casefold()] if part else found
+    failed = _states(request) == {State.FAILED}
+
+    def rows(
+        db: ReadSnapshot, start: Key | None, reverse: bool
+    ) -> Iterator[job_listings.JobChange]:
+        return job_listings.by_change(
+            db,
+            wish(start, reverse),
+            kind=query.text("type"),
+            status=query.text("status"),
+            children=children,
+            failed=failed,
+        )
+
+    return rows
 
 
-def _named(request: Request, db: Snapshot) -> list[job_listings.Change]:
+def _named(request: Request, db: ReadSnapshot) -> list[job_listings.JobChange]:
     try:
         body = request.decode(JobStatusesRequest)
     except Malformed as error:
@@ -82,20 +138,25 @@ def _named(request: Request, db: Snapshot) -> list[job_listings.Change]:
         raise Malformed("no jobs in request")
     named = {(one.namespace or DEFAULT_NAMESPACE, one.id) for one in body.jobs}
     found = [jobs.current(db, *key) for key in sorted(named)]
-    rows = [job_listings.Change(one.modify_index, one.namespace, one.id) for one in found if one]
+    rows = [job_listings.JobChange(one.modify_index, one.namespace, one.id) for one in found if one]
     return sorted(rows)
 
 
-def _document(db: Snapshot, row: job_listings.Change) -> object:
+def _document(db: ReadSnapshot, row: job_listings.JobChange) -> object:
     found = jobs.current_wire(db, row.namespace, row.id)
     return parse(found[0]) if found else {}
 
 
-def _line(db: Snapshot, row: job_listings.Change) -> bytes:
+def _line(
+    db: ReadSnapshot, row: job_listings.JobChange, *, now: int, with_state: bool, with_strip: bool
+) -> bytes:
     job = jobs.current(db, row.namespace, row.id)
-    if job is None:  # it has gone between two steps
+    if job is None:  # it was purged between two steps
         return b""
     placed = allocations.of_job(db, row.namespace, row.id)
+    state = None
+    if with_state:
+        state = job_states.line(db, row.namespace, row.id, now, with_strip=with_strip)
     children = (
         job_listings.child_statuses(db, row.namespace, row.id) if job.launches_children else None
     )
@@ -118,6 +179,7 @@ def _line(db: Snapshot, row: job_listings.Change) -> bytes:
         child_statuses=children,
         allocs=[_allocation(one) for one in placed] or None,
         latest_deployment=_deployment(deployments.latest(db, row.namespace, row.id)),
+        steward_state=state or UNSET,
     )
     return encode(line)
 

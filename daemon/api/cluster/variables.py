@@ -1,25 +1,25 @@
-"""Variables: list, read, check and set, lock, remove."""
+"""Variables: list, read, check and set, lock, delete."""
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from daemon.api.paging import paginate
-from daemon.jobspec import gotext
+from daemon.api.paging import Listing, show, wish_of
 from daemon.jobspec.durations import read_duration
 from daemon.jobspec.filter import compile_filter
+from daemon.text import go_format
 from daemon.variables import change
-from daemon.variables.change import Name, Outcome, is_locked, items_of
-from daemon.variables.rules import fault_of_items, fault_of_path
+from daemon.variables.change import ChangeResult, VariableKey, decrypt_items, is_locked
+from daemon.variables.validation import items_error, path_error
 from daemon.web import reply
-from daemon.web.reply import TEXT, Reply
+from daemon.web.reply import TEXT, HandlerReply
 from daemon.web.request import Request
 from storage.errors import Denied, Invalid, Malformed, NotFound
 from storage.queries import variables
-from storage.queries.variables import Entry, Held
-from storage.readers import Snapshot
+from storage.queries.variables import VariableLock, VariableRow
+from storage.read_pool import ReadSnapshot
 from storage.records.base import HOUR, SECOND
 from storage.records.codec import encode
-from storage.records.numbers import whole
+from storage.records.numbers import parse_integer
 from storage.records.variable import (
     Lock,
     SubmittedLock,
@@ -28,46 +28,53 @@ from storage.records.variable import (
     VariableMetadata,
 )
 
-# What the peer's clients send behind the question mark, each by its presence alone.
+# Nomad's clients send one of these names as a parameter without a value.
 _LOCK_OPERATIONS = ("lock-acquire", "lock-renew", "lock-release")
 _ABSENT, _FREE = "variable doesn't exist", "variable doesn't hold a lock"
 _OTHERS = "attempting to modify locked variable"
-_LOCK_SPAN = 15 * SECOND  # unless said otherwise
+_LOCK_SPAN = 15 * SECOND  # default TTL and delay
 _MIN_TTL, _MAX_TTL = 10 * SECOND, 24 * HOUR
-_MAX_DELAY = 365 * 24 * HOUR  # the peer has no limit; its sum with a time has to be one
+_MAX_DELAY = 365 * 24 * HOUR  # Nomad has no limit, but the sum with a time must fit into 64 bits
 
 
-def index(request: Request, db: Snapshot) -> Reply:
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List variables by namespace and path, without their values."""
-    query = request.query
-    found = variables.listed(db, request.namespace, query.text("prefix"))
+    query, expression = request.query, request.query.text("filter")
     sees = request.caller.grant.may_with_variable
-    shown = [
-        _metadata(request, entry) for entry in found if sees(entry.namespace, entry.path, "list")
-    ]
-    if expression := query.text("filter"):
-        matches = compile_filter(expression, VariableMetadata)
-        shown = [one for one in shown if matches(msgspec.to_builtins(one))]
-    page = paginate(shown, lambda one: (one.namespace, one.path), encode, query)
-    return reply.read(page.body, db.table_index("variables"), next_token=page.next_token)
+    matches = compile_filter(expression, VariableMetadata) if expression else None
+    wish = wish_of(request, None, {})
+
+    def wanted(_: ReadSnapshot, entry: VariableRow) -> bool:
+        if not sees(entry.namespace, entry.path, "list"):
+            return False
+        return matches is None or matches(msgspec.to_builtins(_metadata(request, entry)))
+
+    listing = Listing[VariableRow](
+        rows=lambda db, start, reverse: variables.page(db, wish(start, reverse)),
+        key=lambda entry: (entry.namespace, entry.path),
+        line=lambda _, entry: encode(_metadata(request, entry)),
+        wanted=wanted,
+        is_number=False,
+    )
+    return show(listing, query, db, db.table_index("variables"))
 
 
-def read(request: Request, db: Snapshot) -> Reply:
+def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a variable with its values."""
-    _require(request, Name(request.namespace, request["path"]))
+    _require(request, VariableKey(request.namespace, request["path"]))
     found = variables.find(db, request.namespace, request["path"])
     if found is None:
         raise NotFound("variable not found", index=db.table_index("variables"))
-    return reply.read(_shown(request, found), found.modify_index)
+    return reply.read_reply(_shown(request, found), found.modify_index)
 
 
-async def write(request: Request) -> Reply:
-    """Change a variable, or take, renew or release its lock."""
+async def write(request: Request) -> HandlerReply:
+    """Change a variable, or acquire, renew or release its lock."""
     if not request["path"]:
         raise Malformed("missing variable path")
     body = await request.decoded(SubmittedVariable)
     namespace = request.query.text("namespace") or body.namespace or request.namespace
-    name = Name(namespace, request["path"])
+    name = VariableKey(namespace, request["path"])
     _require(request, name)
     operations = [one for one in _LOCK_OPERATIONS if one in request.query]
     if len(operations) > 1:
@@ -85,16 +92,16 @@ async def write(request: Request) -> Reply:
             return await _put(request, name, body)
 
 
-async def _put(request: Request, name: Name, body: SubmittedVariable) -> Reply:
+async def _put(request: Request, name: VariableKey, body: SubmittedVariable) -> HandlerReply:
     expected = _expected(request)
-    lock = Held()
+    lock = VariableLock()
     if body.lock is not None:
         if not body.lock.id:
             return _refusal("RPC Error:: 400,variable should not contain lock definition")
         lock = _held(body.lock, body.lock.id)
     if not body.items:
         raise Malformed("variable missing required Items object")
-    fault = fault_of_path(name.path) or fault_of_items(body.items) or _fault_of_lock(lock)
+    fault = path_error(name.path) or items_error(body.items) or _fault_of_lock(lock)
     if fault:
         return _refusal(fault)
     parts = request.parts
@@ -112,14 +119,14 @@ async def _put(request: Request, name: Name, body: SubmittedVariable) -> Reply:
     return _answer(request, done, as_holder=True)
 
 
-async def _acquire(request: Request, name: Name, body: SubmittedVariable) -> Reply:
+async def _acquire(request: Request, name: VariableKey, body: SubmittedVariable) -> HandlerReply:
     sent = body.lock or SubmittedLock()
     wanted = _held(sent, next(request.parts.ids))
-    fault = fault_of_path(name.path) or fault_of_items(body.items or {}) or _fault_of_lock(wanted)
+    fault = path_error(name.path) or items_error(body.items or {}) or _fault_of_lock(wanted)
     if fault:
         return _refusal(fault)
     parts = request.parts
-    done = await change.acquire(
+    done = await change.acquire_lock(
         parts.store,
         parts.seal,
         name,
@@ -131,40 +138,40 @@ async def _acquire(request: Request, name: Name, body: SubmittedVariable) -> Rep
     return _locked(name) if done.by_lock else _answer(request, done, as_holder=True)
 
 
-async def _renew(request: Request, name: Name, body: SubmittedVariable) -> Reply:
+async def _renew(request: Request, name: VariableKey, body: SubmittedVariable) -> HandlerReply:
     if body.lock is None or not body.lock.id:
         raise Invalid("1 error occurred:\n\t* missing lock ID\n\n")
     parts = request.parts
     now = parts.clock.now()
-    done = await change.renew(parts.store, name, body.lock.id, now)
+    done = await change.renew_lock(parts.store, name, body.lock.id, now)
     if not done.conflict:
         assert done.entry is not None  # noqa: S101  # a change that succeeds has one
-        return Reply(body=_metadata(request, done.entry, as_holder=True), index=done.index)
+        return HandlerReply(body=_metadata(request, done.entry, as_holder=True), index=done.index)
     if done.entry is None:
         raise NotFound(_ABSENT, index=done.index)
     return reply.text(_OTHERS if is_locked(done.entry, now) else _FREE, 409)
 
 
-async def _release(request: Request, name: Name, body: SubmittedVariable) -> Reply:
+async def _release(request: Request, name: VariableKey, body: SubmittedVariable) -> HandlerReply:
     if body.items:
         return _refusal("lock release operation doesn't take variable items")
     if body.lock is None or not body.lock.id:
         return _refusal("missing lock ID")
     parts = request.parts
     now = parts.clock.now()
-    done = await change.release(parts.store, name, body.lock.id, now)
+    done = await change.release_lock(parts.store, name, body.lock.id, now)
     if not done.conflict:
         assert done.entry is not None  # noqa: S101  # a change that succeeds has one
-        return Reply(body=_metadata(request, done.entry), index=done.index)
+        return HandlerReply(body=_metadata(request, done.entry), index=done.index)
     if done.entry is not None and is_locked(done.entry, now):
         return _locked(name)
     said = _FREE if done.entry else _ABSENT
-    return Reply(body=said.encode(), status=500, content_type=TEXT, index=0)
+    return HandlerReply(body=said.encode(), status=500, content_type=TEXT, index=0)
 
 
-async def remove(request: Request) -> Reply:
-    """Remove a variable."""
-    name = Name(request.namespace, request["path"])
+async def remove(request: Request) -> HandlerReply:
+    """Delete a variable."""
+    name = VariableKey(request.namespace, request["path"])
     _require(request, name)
     done = await change.remove(
         request.parts.store,
@@ -175,37 +182,39 @@ async def remove(request: Request) -> Reply:
     )
     if done.by_lock:
         return _locked(name)
-    return _answer(request, done) if done.conflict else Reply(status=204, index=done.index)
+    return _answer(request, done) if done.conflict else HandlerReply(status=204, index=done.index)
 
 
-def _require(request: Request, name: Name) -> None:
-    """Raise `Denied` unless the caller has with this variable what the route needs."""
+def _require(request: Request, name: VariableKey) -> None:
+    """Raise `Denied` unless the caller has the route's capability for this variable."""
     if not _may(request, name, request.needs.any_of[0]):
         raise Denied
 
 
-def _may(request: Request, name: Name, capability: str) -> bool:
+def _may(request: Request, name: VariableKey, capability: str) -> bool:
     return request.caller.grant.may_with_variable(name.namespace, name.path, capability)
 
 
-# ---- what is asked for ---------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def _expected(request: Request) -> int | None:
-    """Return the index that the caller believes the variable to have; None: any."""
+    """Return the expected index of the variable; None means any."""
     text = request.query.text("cas")
-    if text and (problem := gotext.uint_error(text, 10, 64)):
+    if text and (problem := go_format.uint_error(text, 10, 64)):
         raise Malformed(f"can not parse cas: {problem}")
-    return whole(text) if text else None
+    return parse_integer(text) if text else None
 
 
-def _held(lock: SubmittedLock, lock_id: str) -> Held:
-    """Return a lock as it was sent, with the usual spans where it names none. Raises `Malformed`."""
-    return Held(id=lock_id, ttl=_span("TTL", lock.ttl), delay=_span("LockDelay", lock.lock_delay))
+def _held(lock: SubmittedLock, lock_id: str) -> VariableLock:
+    """Return the lock of a request, with defaults for missing durations. Raises `Malformed`."""
+    return VariableLock(
+        id=lock_id, ttl=_span("TTL", lock.ttl), delay=_span("LockDelay", lock.lock_delay)
+    )
 
 
 def _span(name: str, value: object) -> int:
-    """Return the nanoseconds of a span of a lock. Raises `Malformed`."""
+    """Return a duration of a lock in nanoseconds. Raises `Malformed`."""
     if isinstance(value, str) and value:
         try:
             return read_duration(value)
@@ -217,7 +226,7 @@ def _span(name: str, value: object) -> int:
     return int(span)
 
 
-def _fault_of_lock(lock: Held) -> str:
+def _fault_of_lock(lock: VariableLock) -> str:
     if not lock.id:
         return ""
     faults = []
@@ -225,19 +234,21 @@ def _fault_of_lock(lock: Held) -> str:
         faults.append("TTL must be between 10 seconds and 24 hours")
     if not 0 <= lock.delay <= _MAX_DELAY:
         faults.append("LockDelay must be between 0 seconds and 1 year")
-    return gotext.multi_error(faults)
+    return go_format.multi_error(faults)
 
 
-# ---- what is answered ----------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
-def _refusal(fault: str) -> Reply:
-    """Return why there cannot be such a variable, in the form that the peer's clients know."""
-    return Reply(body=f"RPC Error:: 400,{fault}".encode(), status=400, content_type=TEXT, index=0)
+def _refusal(fault: str) -> HandlerReply:
+    """Return the error of an invalid variable in Nomad's form."""
+    return HandlerReply(
+        body=f"RPC Error:: 400,{fault}".encode(), status=400, content_type=TEXT, index=0
+    )
 
 
-def _locked(name: Name) -> Reply:
-    """Return what the peer says to whoever changes a variable that another holds."""
+def _locked(name: VariableKey) -> HandlerReply:
+    """Return Nomad's error for a change of a variable that another client has locked."""
     found = VariableMetadata(
         create_index=0,
         create_time=0,
@@ -246,31 +257,31 @@ def _locked(name: Name) -> Reply:
         namespace=name.namespace,
         path=name.path,
     )
-    return Reply(body=encode(found), status=409, content_type=TEXT, index=0)
+    return HandlerReply(body=encode(found), status=409, content_type=TEXT, index=0)
 
 
-def _answer(request: Request, done: Outcome, *, as_holder: bool = False) -> Reply:
-    """Return the variable as it is now; after a conflict 409, in the peer's form: as text."""
+def _answer(request: Request, done: ChangeResult, *, as_holder: bool = False) -> HandlerReply:
+    """Return the current variable; after a conflict, status 409 in Nomad's form, which is text."""
     if not done.conflict:
         assert done.entry is not None  # noqa: S101  # a change that succeeds has one
-        return Reply(body=_shown(request, done.entry, as_holder=as_holder), index=done.index)
+        return HandlerReply(body=_shown(request, done.entry, as_holder=as_holder), index=done.index)
     found = _found(request, done.entry) if done.entry else None
-    return Reply(body=encode(found), status=409, content_type=TEXT, index=done.index)
+    return HandlerReply(body=encode(found), status=409, content_type=TEXT, index=done.index)
 
 
-def _found(request: Request, entry: Entry) -> Variable | VariableMetadata:
-    """Return the variable that a change has found, as far as the caller may see it."""
-    if _may(request, Name(entry.namespace, entry.path), "read"):
+def _found(request: Request, entry: VariableRow) -> Variable | VariableMetadata:
+    """Return the variable in conflict, with values only if the caller may read them."""
+    if _may(request, VariableKey(entry.namespace, entry.path), "read"):
         return _shown(request, entry)
     return _metadata(request, entry)
 
 
-def _shown(request: Request, entry: Entry, *, as_holder: bool = False) -> Variable:
+def _shown(request: Request, entry: VariableRow, *, as_holder: bool = False) -> Variable:
     parts = request.parts
     return Variable(
         create_index=entry.create_index,
         create_time=entry.create_time,
-        items=items_of(parts.seal, entry),
+        items=decrypt_items(parts.seal, entry),
         lock=_lock(request, entry, as_holder=as_holder),
         modify_index=entry.modify_index,
         modify_time=entry.modify_time,
@@ -279,7 +290,7 @@ def _shown(request: Request, entry: Entry, *, as_holder: bool = False) -> Variab
     )
 
 
-def _metadata(request: Request, entry: Entry, *, as_holder: bool = False) -> VariableMetadata:
+def _metadata(request: Request, entry: VariableRow, *, as_holder: bool = False) -> VariableMetadata:
     return VariableMetadata(
         create_index=entry.create_index,
         create_time=entry.create_time,
@@ -291,12 +302,12 @@ def _metadata(request: Request, entry: Entry, *, as_holder: bool = False) -> Var
     )
 
 
-def _lock(request: Request, entry: Entry, *, as_holder: bool) -> Lock | UnsetType:
-    """Return the lock that is held; its id is for the holder, and for whoever may do everything."""
+def _lock(request: Request, entry: VariableRow, *, as_holder: bool) -> Lock | UnsetType:
+    """Return the lock; its ID is visible only to its holder and to management tokens."""
     if not is_locked(entry, request.parts.clock.now()):
         return UNSET
     return Lock(
         id=entry.lock.id if as_holder or request.caller.grant.everything else "",
-        ttl=gotext.duration(entry.lock.ttl),
-        lock_delay=gotext.duration(entry.lock.delay),
+        ttl=go_format.duration(entry.lock.ttl),
+        lock_delay=go_format.duration(entry.lock.delay),
     )

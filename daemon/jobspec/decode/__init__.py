@@ -1,1 +1,1 @@
-"""Bodies of job files to job documents, by tables of what each block may hold."""
+"""Decoding of job file bodies to job documents, driven by one schema per block."""

@@ -1,48 +1,60 @@
-"""Bodies to documents, by the tables of what each block may hold.
+"""Decoding of bodies to documents, driven by the block schemas.
 
-Everything that is wrong in a body is noted, and decoding goes on with the next argument or block.
+The decoder records each problem and continues with the next argument or block.
 """
 
 from collections.abc import Iterator, Mapping
 
-from daemon.jobspec.decode.bodies import Contents, contents
+from daemon.jobspec.decode.bodies import BodyContents, contents
 from daemon.jobspec.decode.dynamic import DYNAMIC, expanded
 from daemon.jobspec.decode.freeform import free_form
-from daemon.jobspec.decode.kinds import BadDuration, duration, text_map
-from daemon.jobspec.decode.shapes import Child, Field, Form, Found, FreeForm, Shape, TextMap
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
+    DecodedBlock,
+    FieldSpec,
+    FreeForm,
+    TextMap,
+)
+from daemon.jobspec.decode.types import BadDuration, duration, text_map
 from daemon.jobspec.hcl.evaluate import evaluate
-from daemon.jobspec.hcl.scope import Exhausted, Scope
-from daemon.jobspec.hcl.source import Diagnostic, Faulty
+from daemon.jobspec.hcl.scope import BudgetExceeded, Scope
+from daemon.jobspec.hcl.source import Diagnostic, HclError
 from daemon.jobspec.hcl.tree import (
     Argument,
     Block,
     Body,
     Expression,
-    Object,
-    Template,
+    ObjectExpr,
+    TemplateExpr,
     key_text,
     opening,
 )
-from daemon.jobspec.hcl.values import Unsuitable
+from daemon.jobspec.hcl.values import ConversionError
 from storage.records.codec import Document
 
-STEPS_PER_BLOCK = 10  # of the budget: a block takes memory even when it is empty
+STEPS_PER_BLOCK = 10  # budget units: a block uses memory even if it is empty
 
 
 class _Wrong(Exception):
-    """An argument is wrong; it has been noted."""
+    """An argument is invalid; the decoder has recorded the problem."""
 
 
 class Decoder:
-    """Decodes bodies; `problems` tells what is wrong with them."""
+    """Decoder of bodies. `problems` lists the problems found."""
 
     def __init__(self) -> None:
         self.problems: list[Diagnostic] = []
 
     def document(
-        self, shape: Shape, block: Block, scope: Scope, labels: Mapping[str, str] | None = None
+        self,
+        shape: BlockSchema,
+        block: Block,
+        scope: Scope,
+        labels: Mapping[str, str] | None = None,
     ) -> Document:
-        """Return the document of a block; `labels` are by the names of their fields."""
+        """Return the document of a block. `labels` maps field names to labels."""
         body = block.body
         document = shape.empty()
         known = {**shape.labels, DYNAMIC: 1}
@@ -53,7 +65,7 @@ class Decoder:
         self._set_blocks(document, shape, found, known, scope)
         if shape.finish is not None:
             shape.finish(
-                Found(
+                DecodedBlock(
                     document=document,
                     arguments=found.arguments,
                     source=scope.source,
@@ -68,13 +80,18 @@ class Decoder:
             Diagnostic(summary=summary, detail=detail, source=scope.source, start=start, end=end)
         )
 
-    # ---- arguments -----------------------------------------------------------------------------------
+    # --- arguments ---
 
     def _set_fields(
-        self, document: Document, shape: Shape, found: Contents, body: Body | Object, scope: Scope
+        self,
+        document: Document,
+        shape: BlockSchema,
+        found: BodyContents,
+        body: Body | ObjectExpr,
+        scope: Scope,
     ) -> None:
         for name, argument in found.arguments.items():
-            field = shape.fields.get(name) or Field(shape.blocks[name].wire, text_map)
+            field = shape.fields.get(name) or FieldSpec(shape.blocks[name].wire, text_map)
             try:
                 document[field.wire] = self._value(argument, field, scope)
             except _Wrong:
@@ -84,16 +101,16 @@ class Decoder:
                 detail = f'The argument "{name}" is required, but no definition was found.'
                 self._problem("Missing required argument", detail, body.start, body.start, scope)
 
-    def _value(self, argument: Argument, field: Field, scope: Scope) -> object:
-        """Return what becomes of an argument. Raises `_Wrong`."""
+    def _value(self, argument: Argument, field: FieldSpec, scope: Scope) -> object:
+        """Return the document value of an argument. Raises `_Wrong`."""
         node = argument.value
         try:
             value = evaluate(node, scope)
-        except Exhausted:
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             self.problems += error.diagnostics
-            if not isinstance(node, Template):
+            if not isinstance(node, TemplateExpr):
                 self._note(node, "Unsuitable value: value must be known", scope, is_echo=True)
             raise _Wrong from error
         try:
@@ -102,7 +119,7 @@ class Decoder:
         except BadDuration as error:
             self._note(node, f"Unsuitable duration value: {error}", scope)
             raise _Wrong from error
-        except Unsuitable as error:
+        except ConversionError as error:
             self._note(node, f"Unsuitable value: {error}", scope)
             raise _Wrong from error
         if field.kind is duration:
@@ -126,21 +143,21 @@ class Decoder:
             )
         )
 
-    # ---- blocks --------------------------------------------------------------------------------------
+    # --- blocks ---
 
     def _set_blocks(
         self,
         document: Document,
-        shape: Shape,
-        found: Contents,
+        shape: BlockSchema,
+        found: BodyContents,
         known: Mapping[str, int],
         scope: Scope,
     ) -> None:
-        seen: dict[str, Block] = {}  # blocks of which there may be only one
+        seen: dict[str, Block] = {}  # blocks that can appear only once
         for block, inner in self._expanded(found.blocks, known, scope):
             inner.spend(block, STEPS_PER_BLOCK)
             child = shape.blocks[block.kind]
-            if isinstance(child, Child):
+            if isinstance(child, ChildBlock):
                 self._put(document, child, block, seen, inner)
             elif self._is_first(block, block.kind, seen, scope) and self._is_alone(
                 block, found.arguments, scope
@@ -151,39 +168,39 @@ class Decoder:
     def _expanded(
         self, blocks: list[Block], known: Mapping[str, int], scope: Scope
     ) -> Iterator[tuple[Block, Scope]]:
-        """Yield blocks, and in the place of a dynamic one those that it stands for."""
+        """Yield blocks, with each dynamic block replaced by the blocks that it generates."""
         for block in blocks:
             if block.kind != DYNAMIC:
                 yield block, scope
                 continue
             try:
                 yield from expanded(block, known, scope)
-            except Exhausted:
+            except BudgetExceeded:
                 raise
-            except Faulty as error:
+            except HclError as error:
                 self.problems += error.diagnostics
 
     def _put(
         self,
         document: Document,
-        child: Child,
+        child: ChildBlock,
         block: Block,
         seen: dict[str, Block],
         scope: Scope,
     ) -> None:
         labels = [label.text for label in block.labels]
-        if child.form is Form.ONE and not self._is_first(block, block.kind, seen, scope):
+        if child.form is BlockForm.ONE and not self._is_first(block, block.kind, seen, scope):
             return
-        if child.form is Form.ONE_EACH and not self._is_first(
+        if child.form is BlockForm.ONE_EACH and not self._is_first(
             block, f'{block.kind} "{labels[0]}"', seen, scope
         ):
             return
         inner = self.document(
             child.shape, block, scope, dict(zip(child.labels, labels, strict=True))
         )
-        if child.form is Form.ONE:
+        if child.form is BlockForm.ONE:
             document[child.wire] = inner
-        elif child.form is Form.BY_LABEL:
+        elif child.form is BlockForm.BY_LABEL:
             document[child.wire] = document[child.wire] or {}
             document[child.wire][labels[0]] = inner
         else:
@@ -208,7 +225,7 @@ class Decoder:
         return False
 
     def _is_alone(self, block: Block, arguments: Mapping[str, Argument], scope: Scope) -> bool:
-        """Tell whether a block is not written as an argument as well."""
+        """Return whether no argument has the block's name; record a duplicate otherwise."""
         before = arguments.get(block.kind)
         if before is None:
             return True
@@ -228,7 +245,7 @@ class Decoder:
     def _text_map(self, child: TextMap | FreeForm, block: Block, scope: Scope) -> Document:
         found = _everything(block.body, scope)
         kind = child.kind if isinstance(child, TextMap) else text_map
-        field = Field("", kind, unset="")
+        field = FieldSpec("", kind, unset="")
         document: Document = {}
         for name, argument in found.arguments.items():
             try:
@@ -244,16 +261,16 @@ class Decoder:
     def _free_form(self, child: TextMap | FreeForm, block: Block, scope: Scope) -> Document:
         try:
             return free_form(block.body, scope)
-        except Exhausted:
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             self.problems += error.diagnostics
             return {}
 
 
-def _everything(body: Body | Object, scope: Scope) -> Contents:
-    """Return whatever a body holds: its names are free."""
+def _everything(body: Body | ObjectExpr, scope: Scope) -> BodyContents:
+    """Return all contents of a body with arbitrary names."""
     if isinstance(body, Body):
-        return Contents(body.arguments, list(body.blocks), [])
+        return BodyContents(body.arguments, list(body.blocks), [])
     names = [name for key, _ in body.items if (name := key_text(key)) is not None]
     return contents(body, scope.source, frozenset(names), {})

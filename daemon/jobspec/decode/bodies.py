@@ -1,14 +1,14 @@
-"""What stands in a body: its arguments and its blocks, in either syntax.
+"""Arguments and blocks of a body, in either syntax.
 
-In the JSON form of a job file only the table of a block can tell an argument from a block: there
-both are properties of an object.
+In JSON job files an argument and a block are both properties of an object. Only the block's schema
+distinguishes them.
 """
 
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from daemon.jobspec.hcl.source import Diagnostic, Source, did_you_mean
+from daemon.jobspec.hcl.source import Diagnostic, SourceText, did_you_mean
 from daemon.jobspec.hcl.tree import (
     Argument,
     Block,
@@ -16,14 +16,14 @@ from daemon.jobspec.hcl.tree import (
     Expression,
     Label,
     Literal,
-    Object,
-    Tuple,
+    ObjectExpr,
+    TupleExpr,
     key_text,
 )
 
 
-class Contents(msgspec.Struct, frozen=True):
-    """The arguments and blocks of a body that belong there; `problems` tells of the others."""
+class BodyContents(msgspec.Struct, frozen=True):
+    """Arguments and blocks that the schema allows. `problems` lists all other contents."""
 
     arguments: dict[str, Argument]
     blocks: list[Block]
@@ -31,10 +31,13 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def contents(
-    body: Body | Object, source: Source, arguments: frozenset[str], blocks: Mapping[str, int]
-) -> Contents:
-    """Return what a body holds; `blocks` tells how many labels each kind of block has."""
-    if isinstance(body, Object):
+    body: Body | ObjectExpr,
+    source: SourceText,
+    arguments: frozenset[str],
+    blocks: Mapping[str, int],
+) -> BodyContents:
+    """Return the contents of a body. `blocks` gives the number of labels for each block type."""
+    if isinstance(body, ObjectExpr):
         return _properties(body, source, arguments, blocks)
     known: dict[str, Argument] = {}
     problems: list[Diagnostic] = []
@@ -51,11 +54,11 @@ def contents(
             problems.append(problem)
         else:
             kept.append(block)
-    return Contents(known, kept, problems)
+    return BodyContents(known, kept, problems)
 
 
 def _unknown_argument(
-    argument: Argument, source: Source, arguments: frozenset[str], blocks: Mapping[str, int]
+    argument: Argument, source: SourceText, arguments: frozenset[str], blocks: Mapping[str, int]
 ) -> Diagnostic:
     hint = did_you_mean(argument.name, arguments)
     if argument.name in blocks:
@@ -70,7 +73,7 @@ def _unknown_argument(
 
 
 def _unknown_block(
-    block: Block, source: Source, arguments: frozenset[str], blocks: Mapping[str, int]
+    block: Block, source: SourceText, arguments: frozenset[str], blocks: Mapping[str, int]
 ) -> Diagnostic:
     hint = did_you_mean(block.kind, blocks)
     if block.kind in arguments:
@@ -87,7 +90,7 @@ def _unknown_block(
     )
 
 
-def _label_problem(block: Block, source: Source, wanted: int) -> Diagnostic | None:
+def _label_problem(block: Block, source: SourceText, wanted: int) -> Diagnostic | None:
     kind, labels = block.kind, block.labels
     if len(labels) < wanted:
         return Diagnostic(
@@ -109,20 +112,20 @@ def _label_problem(block: Block, source: Source, wanted: int) -> Diagnostic | No
     return None
 
 
-# ---- the JSON form -----------------------------------------------------------------------------------
+# --- JSON form ---
 
 
 def _properties(
-    body: Object, source: Source, arguments: frozenset[str], blocks: Mapping[str, int]
-) -> Contents:
-    found = Contents({}, [], [])
+    body: ObjectExpr, source: SourceText, arguments: frozenset[str], blocks: Mapping[str, int]
+) -> BodyContents:
+    found = BodyContents({}, [], [])
     for key, value in body.items:
         name = key_text(key) or ""
         if name in arguments:
             found.arguments[name] = Argument(name, key.start, key.end, value)
         elif name in blocks:
             for labels, inner in _unwrapped(value, blocks[name]):
-                if isinstance(inner, Object):
+                if isinstance(inner, ObjectExpr):
                     found.blocks.append(Block(name, key.start, key.end, labels, inner))
                 else:
                     found.problems.append(_no_object(inner, source))
@@ -143,11 +146,11 @@ def _properties(
 def _unwrapped(
     value: Expression, depth: int, labels: tuple[Label, ...] = ()
 ) -> Iterator[tuple[tuple[Label, ...], Expression]]:
-    """Yield labels and bodies: an object for each label, and lists wherever there are several."""
-    if isinstance(value, Tuple):
+    """Yield labels and bodies: objects are keyed by label, and lists hold several blocks."""
+    if isinstance(value, TupleExpr):
         for item in value.items:
             yield from _unwrapped(item, depth, labels)
-    elif depth and isinstance(value, Object):
+    elif depth and isinstance(value, ObjectExpr):
         for key, inner in value.items:
             label = Label(key_text(key) or "", key.start, key.end)
             yield from _unwrapped(inner, depth - 1, (*labels, label))
@@ -155,7 +158,7 @@ def _unwrapped(
         yield labels, value
 
 
-def _no_object(value: Expression, source: Source) -> Diagnostic:
+def _no_object(value: Expression, source: SourceText) -> Diagnostic:
     return Diagnostic(
         summary="Incorrect JSON value type",
         detail="A JSON object is required here, to define arguments and blocks.",

@@ -1,31 +1,24 @@
-"""`dynamic` blocks: one block for each element of a collection."""
+"""`dynamic` blocks, which generate one block per element of a collection."""
 
 from collections.abc import Iterator, Mapping
 
 from daemon.jobspec.decode.bodies import contents
 from daemon.jobspec.hcl.evaluate import evaluate, evaluate_all
 from daemon.jobspec.hcl.scope import Scope
-from daemon.jobspec.hcl.source import Faulty, did_you_mean
+from daemon.jobspec.hcl.source import HclError, did_you_mean
 from daemon.jobspec.hcl.tree import (
     Argument,
     Block,
     Body,
     Expression,
     Label,
-    Object,
-    Reference,
-    Template,
-    Tuple,
+    ObjectExpr,
+    TemplateExpr,
+    TupleExpr,
+    VariableRef,
     key_text,
 )
-from daemon.jobspec.hcl.values import (
-    Unsuitable,
-    Value,
-    elements,
-    pairs,
-    to_text,
-    type_of,
-)
+from daemon.jobspec.hcl.values import ConversionError, Value, elements, pairs, to_text, type_of
 
 DYNAMIC = "dynamic"
 
@@ -33,9 +26,9 @@ _ARGUMENTS = frozenset({"for_each", "iterator", "labels"})
 
 
 def expanded(block: Block, known: Mapping[str, int], scope: Scope) -> Iterator[tuple[Block, Scope]]:
-    """Yield the blocks that a dynamic block stands for, each with the scope of its content.
+    """Yield the generated blocks of a dynamic block, each with the scope of its content.
 
-    `known` tells which blocks may stand here, and how many labels each has. Raises `Faulty`.
+    `known` maps each allowed block type to its number of labels. Raises `HclError`.
     """
     kind = block.labels[0]
     if kind.text not in known or kind.text == DYNAMIC:
@@ -44,7 +37,7 @@ def expanded(block: Block, known: Mapping[str, int], scope: Scope) -> Iterator[t
         raise scope.fault_at(kind.start, kind.end, "Unsupported block type", detail + hint)
     found = contents(block.body, scope.source, _ARGUMENTS, {"content": 0})
     if found.problems:
-        raise Faulty(found.problems)
+        raise HclError(found.problems)
     content = _content(block, found.blocks, scope)
     for_each = found.arguments.get("for_each")
     if for_each is None:
@@ -62,7 +55,7 @@ def expanded(block: Block, known: Mapping[str, int], scope: Scope) -> Iterator[t
         yield Block(kind.text, kind.start, kind.end, texts, content), inner
 
 
-def _content(block: Block, blocks: list[Block], scope: Scope) -> Body | Object:
+def _content(block: Block, blocks: list[Block], scope: Scope) -> Body | ObjectExpr:
     if len(blocks) == 1:
         return blocks[0].body
     if not blocks:
@@ -84,9 +77,9 @@ def _iterator(argument: Argument | None, default: str, scope: Scope) -> str:
     if argument is None:
         return default
     match argument.value:
-        case Reference(root=name, steps=()):
+        case VariableRef(root=name, steps=()):
             return name
-        case Template(parts=(_,)) if scope.source.text.startswith("{"):
+        case TemplateExpr(parts=(_,)) if scope.source.text.startswith("{"):
             name = key_text(argument.value) or ""
             if name.isidentifier():
                 return name
@@ -135,8 +128,8 @@ def _labels(
 def _label_values(
     node: Expression, scope: Scope
 ) -> tuple[tuple[Expression, ...], tuple[Value, ...]]:
-    """Return the labels as values, each with the expression that it comes from."""
-    if isinstance(node, Tuple):
+    """Return the labels as values, each with its source expression."""
+    if isinstance(node, TupleExpr):
         return node.items, tuple(evaluate_all(node.items, scope))
     values = elements(evaluate(node, scope))
     if values is None:
@@ -147,7 +140,7 @@ def _label_values(
 def _label(node: Expression, value: Value, scope: Scope) -> Label:
     try:
         text = to_text(value)
-    except Unsuitable as error:
+    except ConversionError as error:
         detail = f"Cannot use this value as a dynamic block label: {error}."
         raise scope.fault(node, "Invalid dynamic block label", detail) from error
     return Label(text, node.start, node.end)

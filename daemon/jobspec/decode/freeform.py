@@ -1,24 +1,24 @@
-"""Blocks whose names are free: what a driver, a proxy or a scaling policy is told.
+"""Blocks with arbitrary names: configuration of drivers, proxies and scaling policies.
 
-A nested block becomes a list of maps, one for each block of its kind, because that is what
-drivers were told by the first version of the language; and so does an object that is written out
-as the value of an argument. The same object from anywhere else stays a map.
+A nested block becomes a list of maps, with one map for each block of its type. The first version of
+the language passed such lists to drivers. An object literal as the value of an argument also
+becomes such a list. The same object from another expression stays a map.
 """
 
 from daemon.jobspec.hcl.evaluate import evaluate
 from daemon.jobspec.hcl.number import Number, to_json
-from daemon.jobspec.hcl.scope import Exhausted, Scope
-from daemon.jobspec.hcl.source import Diagnostic, Faulty
-from daemon.jobspec.hcl.tree import Argument, Block, Body, Expression, Object, key_text
+from daemon.jobspec.hcl.scope import BudgetExceeded, Scope
+from daemon.jobspec.hcl.source import Diagnostic, HclError
+from daemon.jobspec.hcl.tree import Argument, Block, Body, Expression, ObjectExpr, key_text
 from daemon.jobspec.hcl.values import Value, attributes, elements
 from storage.records.codec import Document
 
 
-def free_form(body: Body | Object, scope: Scope) -> Document:
-    """Return what a free-form block holds. Raises `Faulty`."""
+def free_form(body: Body | ObjectExpr, scope: Scope) -> Document:
+    """Return the contents of a free-form block. Raises `HclError`."""
     problems: list[Diagnostic] = []
     document: Document = {}
-    if isinstance(body, Object):
+    if isinstance(body, ObjectExpr):
         for key, value in body.items:
             _set(document, key_text(key) or "", value, scope, problems)
     else:
@@ -27,7 +27,7 @@ def free_form(body: Body | Object, scope: Scope) -> Document:
         for block in body.blocks:
             _block(document, block, scope, problems)
     if problems:
-        raise Faulty(problems)
+        raise HclError(problems)
     return document
 
 
@@ -35,30 +35,30 @@ def _argument(
     document: Document, argument: Argument, scope: Scope, problems: list[Diagnostic]
 ) -> None:
     _set(document, argument.name, argument.value, scope, problems)
-    if isinstance(argument.value, Object) and argument.name in document:
+    if isinstance(argument.value, ObjectExpr) and argument.name in document:
         document[argument.name] = [document[argument.name]]
 
 
 def _set(
     document: Document, name: str, node: Expression, scope: Scope, problems: list[Diagnostic]
 ) -> None:
-    """Put a value under a name; null is left out."""
+    """Set a name to a value; omit null."""
     try:
         value = evaluate(node, scope)
         if value is not None:
             document[name] = plain(value, node, scope)
-    except Exhausted:
+    except BudgetExceeded:
         raise
-    except Faulty as error:
+    except HclError as error:
         problems += error.diagnostics
 
 
 def _block(document: Document, block: Block, scope: Scope, problems: list[Diagnostic]) -> None:
     try:
         inner: object = free_form(block.body, scope)
-    except Exhausted:
+    except BudgetExceeded:
         raise
-    except Faulty as error:
+    except HclError as error:
         problems += error.diagnostics
         return
     for label in reversed(block.labels):
@@ -68,7 +68,7 @@ def _block(document: Document, block: Block, scope: Scope, problems: list[Diagno
 
 
 def plain(value: Value, node: Expression, scope: Scope) -> object:
-    """Return a value as JSON has it."""
+    """Return a value in its JSON form."""
     if isinstance(value, bool) or not isinstance(value, Number):
         items = elements(value)
         if items is not None:

@@ -1,1 +1,1 @@
-"""The defaults of a job that depend on more than one field, noun by noun."""
+"""Defaults that depend on more than one field, one module per object."""

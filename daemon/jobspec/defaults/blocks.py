@@ -1,4 +1,4 @@
-"""What several levels of a job have in common: empty collections, weights, networks, scaling."""
+"""Defaults common to several levels: empty collections, weights, networks and scaling."""
 
 from collections.abc import Collection
 
@@ -6,7 +6,7 @@ from storage.records.codec import Document
 
 DEFAULT_WEIGHT = 50  # of affinities and spreads
 
-# Free maps. Every other object is a block, and a block without arguments is still there.
+# Free-form maps. Any other object is a block, and a block without arguments still exists.
 _MAPS = frozenset(
     {
         "CanaryMeta",
@@ -22,10 +22,10 @@ _MAPS = frozenset(
 )
 
 
-def filled(document: Document, *, without: Collection[str] = ()) -> Document:
+def without_empty_fields(document: Document, *, without: Collection[str] = ()) -> Document:
     """Return a copy of an object without some fields, and without its empty lists and maps.
 
-    Empty and absent mean the same there.
+    In these objects, empty and absent mean the same.
     """
     return {
         name: value
@@ -38,15 +38,15 @@ def _is_collection(name: str, value: object) -> bool:
     return isinstance(value, list) or (isinstance(value, dict) and name in _MAPS)
 
 
-def weigh(document: Document) -> None:
-    """Give weight to the affinities and spreads of a job, group, task or device, in place."""
+def set_default_weights(document: Document) -> None:
+    """Set default weights of affinities and spreads of a job, group, task or device, in place."""
     for name in ("Affinities", "Spreads"):
         if name in document:
             document[name] = [{"Weight": DEFAULT_WEIGHT, **item} for item in document[name]]
 
 
 def consul(given: Document, namespace: str = "") -> Document:
-    """Return a block of service discovery; `namespace` is for a block that names none."""
+    """Return a Consul block. `namespace` applies if the block names none."""
     return {
         **given,
         "Namespace": given.get("Namespace") or namespace,
@@ -55,8 +55,8 @@ def consul(given: Document, namespace: str = "") -> Document:
 
 
 def network(given: Document) -> Document:
-    """Return a network; which device it uses is not the client's choice."""
-    complete = filled(given, without=("Device",))
+    """Return a network. Clients cannot choose its device."""
+    complete = without_empty_fields(given, without=("Device",))
     for name in ("ReservedPorts", "DynamicPorts"):
         if name in complete:
             complete[name] = [
@@ -69,7 +69,7 @@ def network(given: Document) -> Document:
 def scaling(
     given: Document, job: Document, group: Document, task: Document | None = None
 ) -> Document:
-    """Return a scaling policy of a group, or of a task of it."""
+    """Return the scaling policy of a group or of one of its tasks."""
     target = {"Namespace": job["Namespace"], "Job": job["ID"], "Group": group["Name"]}
     if task is not None:
         target["Task"] = task.get("Name", "")
@@ -78,6 +78,6 @@ def scaling(
         "Target": target,
         "Policy": given.get("Policy"),
         "Min": given.get("Min", group["Count"] if task is None else 0),
-        "Max": given.get("Max", -1),  # absent: `validate` objects
+        "Max": given.get("Max", -1),  # absent: `validate` reports it
         "Enabled": given.get("Enabled", True),
     }

@@ -1,23 +1,24 @@
-"""The defaults of the service mesh: the task of a sidecar, and gateways.
+"""Defaults of the service mesh: sidecar tasks and gateways.
 
-A client may fill them in before it sends a job, and so does the server: both do it here.
+Clients may add these defaults before submission, and the server adds them again. Both use this
+module.
 """
 
-from daemon.jobspec.defaults.nulls import fill, fill_empty, weigh_null, with_defaults
+from daemon.jobspec.defaults.nulls import fill_empty, replace_nulls, weigh_null, with_defaults
 from storage.records.base import SECOND
 from storage.records.codec import Document
 
 _SIDECAR: Document = {"KillTimeout": 5 * SECOND, "ShutdownDelay": 0}
 _LOGS: Document = {"MaxFiles": 10, "MaxFileSizeMB": 10, "Disabled": False}
 _RESOURCES: Document = {"CPU": 100, "Cores": 0, "MemoryMB": 300}
-# What resources have besides, none of which is filled in.
+# Other fields of resources, which have no default.
 _NO_RESOURCES = dict.fromkeys(
     ("MemoryMaxMB", "DiskMB", "IOPS", "SecretsMB", "Networks", "Devices", "NUMA")
 )
 
 
 def complete_connect(given: Document) -> Document:
-    """Return what a service says of the mesh with every default in place."""
+    """Return a service's mesh block with every default set."""
     connect = dict(given)
     if (sidecar := connect.get("SidecarTask")) is not None:
         task = with_defaults(sidecar, _SIDECAR)
@@ -42,18 +43,18 @@ def _gateway(given: Document) -> Document:
 
 
 def complete_logs(given: Document | None) -> Document:
-    """Return how much output is kept."""
+    """Return the log limits with every default set."""
     return with_defaults(given if given is not None else {"Enabled": None}, _LOGS)
 
 
 def complete_resources(given: Document | None) -> Document:
-    """Return resources with every default in place; whole cores stand in the place of CPU."""
+    """Return resources with every default set; reserved cores replace CPU shares."""
     resources = dict(_NO_RESOURCES if given is None else given)
     if resources.get("Cores") and resources.get("CPU") is None:
         resources["CPU"] = 0
-    fill(resources, _RESOURCES)
+    replace_nulls(resources, _RESOURCES)
     for device in resources.get("Devices") or ():
-        fill(device, {"Count": 1})
+        replace_nulls(device, {"Count": 1})
         weigh_null(device)
     if resources.get("NUMA") is not None:
         fill_empty(resources["NUMA"], {"Affinity": "none"})

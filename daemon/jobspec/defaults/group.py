@@ -1,15 +1,21 @@
-"""The defaults of a group: its policies depend on the job's type and on what the job has for all."""
+"""Defaults of a group. Its policies depend on the job's type and on the job's own policies."""
 
 import msgspec
 
-from daemon.jobspec.defaults.blocks import consul, filled, network, scaling, weigh
+from daemon.jobspec.defaults.blocks import (
+    consul,
+    network,
+    scaling,
+    set_default_weights,
+    without_empty_fields,
+)
 from daemon.jobspec.defaults.service import complete_service
 from daemon.jobspec.defaults.task import complete_task
 from storage.records.codec import Document
 from storage.records.group import RESCHEDULE_POLICIES, RESTART_POLICIES, ROLLING_UPDATE, Migrate
 from storage.records.job import JobType
 
-# Deprecated fields of a group: accepted without effect (golden: register-warnings).
+# Deprecated fields of a group: accepted without effect (fixture: register-warnings).
 _WITHOUT_EFFECT = frozenset(
     {"MaxClientDisconnect", "StopAfterClientDisconnect", "PreventRescheduleOnLost"}
 )
@@ -22,23 +28,26 @@ _RESCHEDULE: dict[str, Document] = msgspec.to_builtins(RESCHEDULE_POLICIES)
 
 
 def update_for_all(document: Document, job_type: str) -> Document | None:
-    """Return the update block that a job has for all its groups; None when it has none."""
+    """Return the update block that applies to all groups of a job.
+
+    Without a block in the job, service and system jobs have the default. Other types have None.
+    """
     if "Update" in document:
         return {**_ROLLING_UPDATE, **document["Update"]}
     return _ROLLING_UPDATE if job_type in _UPDATED_BY_DEFAULT else None
 
 
 def complete_group(given: Document, job: Document) -> Document:
-    """Return a group with every default in place.
+    """Return a group with every default set.
 
-    `job` is the document around it; its policies are those for all groups.
+    `job` is the enclosing document. Its policies apply to all groups.
     """
-    group = filled(given, without=_WITHOUT_EFFECT)
+    group = without_empty_fields(given, without=_WITHOUT_EFFECT)
     group["Name"] = group.get("Name", "")
     if "Count" not in group:
         group["Count"] = group.get("Scaling", {}).get("Min", 1)
     _set_policies(group, given, job)
-    weigh(group)
+    set_default_weights(group)
     if "Scaling" in group:
         group["Scaling"] = scaling(group["Scaling"], job, group)
     if "Consul" in group:
@@ -58,7 +67,7 @@ def complete_group(given: Document, job: Document) -> Document:
 
 
 def _set_policies(group: Document, given: Document, job: Document) -> None:
-    """Merge the policies of job and group over the defaults of the job's type."""
+    """Merge the policies of the job and the group over the defaults of the job's type."""
     kind = job["Type"]
     group["RestartPolicy"] = {
         **_RESTART.get(kind, _RESTART[JobType.BATCH]),
@@ -85,7 +94,7 @@ def _set_policies(group: Document, given: Document, job: Document) -> None:
 def _group_update(of_job: Document | None, of_group: Document | None) -> Document | None:
     if of_group is not None:
         return {**_ROLLING_UPDATE, **(of_job or {}), **of_group}
-    # A job's block that is all zero is what a job without update shows when it is read.
+    # A job without an update block reads back with an all-zero block.
     return of_job if of_job and any(of_job.values()) else None
 
 
@@ -98,6 +107,6 @@ def _merged(
 
 
 def _volumes(given: Document) -> Document:
-    """Return the volumes of known types; others, and null, are passed over (golden: register-validation)."""
+    """Return the volumes of known types; ignore others and null (fixture: register-validation)."""
     known = ("host", "csi")
     return {name: one for name, one in given.items() if one and one.get("Type") in known}

@@ -1,31 +1,31 @@
-"""Defaults in the place of null: in documents that have all their fields, as a parsed job has."""
+"""Defaults for null fields, in documents that list every field, such as parsed jobs."""
 
 from daemon.jobspec.defaults.blocks import DEFAULT_WEIGHT
 from storage.records.codec import Document
 
 
-def fill(document: Document, defaults: Document) -> None:
-    """Put defaults where null stands, or nothing."""
+def replace_nulls(document: Document, defaults: Document) -> None:
+    """Replace null fields with their defaults."""
     for name, value in defaults.items():
         if document.get(name) is None:
             document[name] = list(value) if isinstance(value, list) else value
 
 
 def fill_empty(document: Document, defaults: Document) -> None:
-    """Put defaults where there is empty text, or nothing."""
+    """Replace empty text fields with their defaults."""
     for name, value in defaults.items():
         document[name] = document.get(name) or value
 
 
 def with_defaults(document: Document | None, defaults: Document) -> Document:
-    """Return a block, a new one where there is none, with defaults where null stands."""
+    """Return a block, or a new one, with its null fields replaced by defaults."""
     copy = dict(document or {})
-    fill(copy, defaults)
+    replace_nulls(copy, defaults)
     return copy
 
 
 def weigh_null(document: Document) -> None:
-    """Give weight to the affinities and spreads of something that have none, in place."""
+    """Set default weights of unweighted affinities and spreads, in place."""
     for name in ("Affinities", "Spreads"):
         for item in document.get(name) or ():
-            fill(item, {"Weight": DEFAULT_WEIGHT})
+            replace_nulls(item, {"Weight": DEFAULT_WEIGHT})

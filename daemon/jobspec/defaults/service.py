@@ -1,10 +1,10 @@
-"""The defaults of services and their checks, from the job, the group and the task around them."""
+"""Defaults of services and their checks, from the enclosing job, group and task."""
 
 import re
 
-from daemon.jobspec.defaults.blocks import filled
+from daemon.jobspec.defaults.blocks import without_empty_fields
 from daemon.jobspec.defaults.connect import complete_connect
-from daemon.jobspec.gotext import quote
+from daemon.text.go_format import quote
 from storage.records.base import SECOND
 from storage.records.codec import Document
 
@@ -16,8 +16,8 @@ _THRESHOLDS = ("SuccessBeforePassing", "FailuresBeforeCritical", "FailuresBefore
 def complete_service(
     given: Document, job: Document, group: Document, task: Document | None = None
 ) -> Document:
-    """Return a service of a group, or of a task of it, with every default in place."""
-    service = filled(given, without=("CheckRestart",))
+    """Return a service of a group or task with every default set."""
+    service = without_empty_fields(given, without=("CheckRestart",))
     service["Name"] = _name(given.get("Name", ""), job, group, task)
     service["AddressMode"] = service.get("AddressMode") or "auto"
     service["OnUpdate"] = service.get("OnUpdate") or "require_healthy"
@@ -40,7 +40,7 @@ def complete_service(
 
 
 def _name(given: str, job: Document, group: Document, task: Document | None) -> str:
-    """Return the name of a service: with the names around it filled in, or made of them."""
+    """Return the service's name: interpolated, or built from the enclosing names."""
     own = task.get("Name", "") if task is not None else "group"
     if not given:
         parts = [job["Name"], group["Name"]]
@@ -63,10 +63,10 @@ def _namespace(provider: str, job: Document) -> str:
 def _check(
     given: Document, service: Document, restart: Document | None, *, of_group: bool
 ) -> Document:
-    check = filled(given, without=("Advertise", "CheckRestart"))
+    check = without_empty_fields(given, without=("Advertise", "CheckRestart"))
     check["Name"] = check.get("Name") or f"service: {quote(service['Name'])} check"
     check["OnUpdate"] = check.get("OnUpdate") or service["OnUpdate"]
-    named = check.get("TaskName") if of_group else None  # a task's check is always its own
+    named = check.get("TaskName") if of_group else None  # a task's check belongs to the task
     check["TaskName"] = named or service.get("TaskName", "")
     for name in _THRESHOLDS:
         check[name] = max(0, check.get(name, 0))
@@ -77,7 +77,7 @@ def _check(
 
 
 def _merged_restart(of_service: Document | None, of_check: Document | None) -> Document | None:
-    """Return when a check restarts its task: the service's block, with what the check changes."""
+    """Return a check's restart rule: the service's block, overridden by the check's block."""
     if of_service is None and of_check is None:
         return None
     if of_service is None or of_check is None:

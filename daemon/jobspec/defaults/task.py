@@ -1,34 +1,40 @@
-"""The defaults of a task."""
+"""Defaults of a task."""
 
 import posixpath
 from collections.abc import Callable
 
-from daemon.jobspec.defaults.blocks import consul, filled, network, scaling, weigh
+from daemon.jobspec.defaults.blocks import (
+    consul,
+    network,
+    scaling,
+    set_default_weights,
+    without_empty_fields,
+)
 from daemon.jobspec.defaults.service import complete_service
 from storage.records.base import SECOND
 from storage.records.codec import Document
 
 DEFAULT_IDENTITY = "default"
-DEFAULT_AUDIENCE = "nomadproject.io"  # of the identity that every task has, as clients expect it
+DEFAULT_AUDIENCE = "nomadproject.io"  # of every task's default identity, as clients expect it
 
 PLUGIN: Document = {
     "MountDir": "/csi",
     "StagePublishBaseDir": "/local/csi",
     "HealthTimeout": 30 * SECOND,
 }
-LOCAL = "local"  # the task's own directory
+LOCAL = "local"  # the task directory
 
 
 def complete_task(given: Document, group: Document, job: Document) -> Document:
-    """Return a task with every default in place, from the group and the job around it."""
-    task = filled(given)
+    """Return a task with every default set, from its group and its job."""
+    task = without_empty_fields(given)
     mounts = [mount for mount in task.pop("VolumeMounts", ()) if "Volume" in mount]
     if mounts:
         task["VolumeMounts"] = mounts
     task["KillTimeout"] = task.get("KillTimeout") or 5 * SECOND
     task["RestartPolicy"] = {**group["RestartPolicy"], **given.get("RestartPolicy", {})}
     task["Resources"] = _resources(given.get("Resources", {}))
-    weigh(task)
+    set_default_weights(task)
     _set_identities(task)
     for name, complete in _TASK_BLOCKS.items():
         if name in task:
@@ -50,7 +56,7 @@ def complete_task(given: Document, group: Document, job: Document) -> Document:
 
 
 def _resources(given: Document) -> Document:
-    resources = filled(given, without=("DiskMB",))  # a task's disk is its group's
+    resources = without_empty_fields(given, without=("DiskMB",))  # the group owns the disk
     if "Cores" in resources and "CPU" not in resources:
         resources["CPU"] = 0
     if "Networks" in resources:
@@ -58,18 +64,18 @@ def _resources(given: Document) -> Document:
     if "Devices" in resources:
         resources["Devices"] = [dict(device) for device in resources["Devices"]]
         for device in resources["Devices"]:
-            weigh(device)
+            set_default_weights(device)
     if "NUMA" in resources:
-        numa = filled(resources["NUMA"])
+        numa = without_empty_fields(resources["NUMA"])
         resources["NUMA"] = {**numa, "Affinity": numa.get("Affinity") or "none"}
     return resources
 
 
 def _set_identities(task: Document) -> None:
-    """Give the task its default identity; further ones keep their names."""
+    """Set the task's default identity; named identities keep their names."""
     further = [_identity(identity) for identity in task.pop("Identities", ())]
     for at in reversed(range(len(further))):
-        if further[at]["Name"] == DEFAULT_IDENTITY:  # the last one counts, `validate` sees others
+        if further[at]["Name"] == DEFAULT_IDENTITY:  # the last one wins, `validate` reports others
             task["Identity"] = further.pop(at)
             break
     task["Identity"] = _identity(task.get("Identity", {}))
@@ -101,7 +107,7 @@ def _csi_plugin(given: Document) -> Document:
 
 
 def _artifact(given: Document) -> Document:
-    artifact = filled(given)
+    artifact = without_empty_fields(given)
     if "RelativeDest" not in artifact and artifact.get("GetterMode") == "file":
         name = posixpath.basename(artifact.get("GetterSource", "").rstrip("/"))
         artifact["RelativeDest"] = posixpath.join(LOCAL, name) if name else LOCAL
@@ -119,5 +125,5 @@ def _template(given: Document) -> Document:
 _TASK_BLOCKS: dict[str, Callable[[Document], Document]] = {
     "Artifacts": _artifact,
     "Templates": _template,
-    "Secrets": filled,
+    "Secrets": without_empty_fields,
 }

@@ -1,1 +1,1 @@
-"""The parts of a diff: values as text, blocks, and what a plan adds to them."""
+"""Parts of a diff: values as text, blocks, and the annotations of a plan."""

@@ -1,4 +1,4 @@
-"""What a plan adds to a diff: how many allocations a change touches, and what it forces."""
+"""Annotations that a plan adds to a diff: affected allocations and forced replacements."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,13 +12,13 @@ DESTROY = "forces destroy"
 IN_PLACE = "forces in-place update"
 REPLACE = "forces create/destroy update"
 
-# What running tasks need not be replaced for.
+# Changes that do not replace running tasks.
 _GENTLE_FIELDS = frozenset({"KillTimeout"})
 _GENTLE_OBJECTS = frozenset({"Service", "Constraint", "Affinity", "LogConfig"})
 
 
 def annotate(diff: JobDiff, updates: Mapping[str, DesiredUpdates]) -> JobDiff:
-    """Return a diff with what the scheduler would do about it, group by group."""
+    """Return a diff annotated with the scheduler's actions for each group."""
     if diff.task_groups is None:
         return diff
     groups = [_group(group, updates.get(group.name)) for group in diff.task_groups]

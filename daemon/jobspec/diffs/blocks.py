@@ -1,24 +1,24 @@
-"""Blocks that hold more than values of their own: those of jobs, groups and tasks."""
+"""Diffs of blocks with nested blocks: those of jobs, groups and tasks."""
 
 from functools import partial
 
 from daemon.jobspec.diffs.flat import Flat, all_values, free_values, own_values
-from daemon.jobspec.diffs.parts import (
-    Both,
+from daemon.jobspec.diffs.primitives import (
+    BeforeAfter,
     Objects,
     block,
     by_key,
-    by_place,
     changed_texts,
     changes,
-    each,
+    diff_each,
+    pair_by_position,
     texts,
     values,
 )
+from storage.records.constraints import Affinity, Constraint, Spread
 from storage.records.group import Disconnect, Volume
 from storage.records.job import JobUI, Parameterized, Periodic
 from storage.records.scaling import Scaling
-from storage.records.scope import Affinity, Constraint, Spread
 from storage.records.task import (
     Action,
     Artifact,
@@ -33,40 +33,40 @@ from storage.records.task import (
     VolumeMount,
 )
 
-# ---- everywhere -------------------------------------------------------------------------------------
+# --- common blocks ---
 
 
-def constraints(both: Both[list[Constraint]]) -> Objects:
-    """Compare constraints: each is there or not."""
-    return each(by_key(both), partial(values, "Constraint"))
+def constraints(both: BeforeAfter[list[Constraint]]) -> Objects:
+    """Compare constraints by their presence."""
+    return diff_each(by_key(both), partial(values, "Constraint"))
 
 
-def affinities(both: Both[list[Affinity]]) -> Objects:
-    """Compare affinities: each is there or not."""
-    return each(by_key(both), partial(values, "Affinity"))
+def affinities(both: BeforeAfter[list[Affinity]]) -> Objects:
+    """Compare affinities by their presence."""
+    return diff_each(by_key(both), partial(values, "Affinity"))
 
 
-def spreads(both: Both[list[Spread]]) -> Objects:
-    """Compare spreads, by the attribute that they spread over."""
-    return each(by_key(both, lambda one: one.attribute), _spread)
+def spreads(both: BeforeAfter[list[Spread]]) -> Objects:
+    """Compare spreads, matched by attribute."""
+    return diff_each(by_key(both, lambda one: one.attribute), _spread)
 
 
-def _spread(both: Both[Spread]) -> Objects:
+def _spread(both: BeforeAfter[Spread]) -> Objects:
     targets = by_key(both.of(lambda one: one.spread_target), lambda target: target.value)
-    return block("Spread", both, objects=each(targets, partial(block, "SpreadTarget")))
+    return block("Spread", both, objects=diff_each(targets, partial(block, "SpreadTarget")))
 
 
-# ---- of a job ---------------------------------------------------------------------------------------
+# --- job blocks ---
 
 
-def periodic(both: Both[Periodic]) -> Objects:
-    """Compare when a job is launched."""
+def periodic(both: BeforeAfter[Periodic]) -> Objects:
+    """Compare periodic schedules."""
     specs = changed_texts("Specs", both.of(lambda one: one.specs))
     return block("Periodic", both, objects=specs)
 
 
-def parameterized(both: Both[Parameterized]) -> Objects:
-    """Compare what a dispatch may bring along."""
+def parameterized(both: BeforeAfter[Parameterized]) -> Objects:
+    """Compare parameters for dispatch."""
     meta = [
         *texts("MetaOptional", both.of(lambda one: one.meta_optional)),
         *texts("MetaRequired", both.of(lambda one: one.meta_required)),
@@ -74,57 +74,57 @@ def parameterized(both: Both[Parameterized]) -> Objects:
     return block("ParameterizedJob", both, objects=meta)
 
 
-def ui(both: Both[JobUI]) -> Objects:
-    """Compare what the web interface shows."""
-    links = by_place(both.of(lambda one: one.links))
-    return block("UI", both, objects=each(links, partial(block, "Link")))
+def ui(both: BeforeAfter[JobUI]) -> Objects:
+    """Compare settings for the web UI."""
+    links = pair_by_position(both.of(lambda one: one.links))
+    return block("UI", both, objects=diff_each(links, partial(block, "Link")))
 
 
-# ---- of a group -------------------------------------------------------------------------------------
+# --- group blocks ---
 
-# What the server adds to a scaling policy.
+# Fields that the server adds to a scaling policy.
 _OF_POLICY = (
     *("ID", "Type", "CreateIndex", "ModifyIndex"),
     *("Target[Job]", "Target[Group]", "Target[Namespace]"),
 )
-_OF_NODE = ("Device", "CIDR", "IP", "MBits")  # what a node adds to a network
+_OF_NODE = ("Device", "CIDR", "IP", "MBits")  # fields that a node adds to a network
 
 
-def disconnect(both: Both[Disconnect]) -> Objects:
-    """Compare what happens when a node is out of reach."""
+def disconnect(both: BeforeAfter[Disconnect]) -> Objects:
+    """Compare the behavior of a group on disconnected nodes."""
     return block("Disconnect", both, flat=all_values)
 
 
-def scaling(both: Both[Scaling]) -> Objects:
-    """Compare scaling policies; of these only what changed is shown."""
+def scaling(both: BeforeAfter[Scaling]) -> Objects:
+    """Compare scaling policies; show only changed values."""
     free = both.of(lambda one: one.policy or {})
     policy = block("Policy", free, flat=free_values, show=changes) if free.old or free.new else []
     flat = partial(own_values, hidden=_OF_POLICY)
     return block("Scaling", both, flat=flat, objects=policy, show=changes)
 
 
-def volumes(both: Both[dict[str, Volume]]) -> Objects:
-    """Compare the volumes that a group may mount, by name."""
+def volumes(both: BeforeAfter[dict[str, Volume]]) -> Objects:
+    """Compare volume requests, matched by name."""
     old, new = both.old or {}, both.new or {}
     return [
         one
         for name in sorted({**old, **new})
-        for one in _volume(Both(old.get(name), new.get(name)))
+        for one in _volume(BeforeAfter(old.get(name), new.get(name)))
     ]
 
 
-def _volume(both: Both[Volume]) -> Objects:
+def _volume(both: BeforeAfter[Volume]) -> Objects:
     options = both.of(lambda one: one.mount_options)
     flags = texts("MountFlags", options.of(lambda one: one.mount_flags))
     return block("Volume", both, objects=block("MountOptions", options, objects=flags))
 
 
-def networks(both: Both[list[Network]]) -> Objects:
-    """Compare networks: none has a name, so a changed one is another one."""
-    return each(by_key(both), _network)
+def networks(both: BeforeAfter[list[Network]]) -> Objects:
+    """Compare networks. Networks have no names, so a changed one counts as another network."""
+    return diff_each(by_key(both), _network)
 
 
-def _network(both: Both[Network]) -> Objects:
+def _network(both: BeforeAfter[Network]) -> Objects:
     args = both.of(lambda one: one.cni).of(lambda one: one.args)
     nested = [
         *_ports("Static Port", both.of(lambda one: one.reserved_ports)),
@@ -135,9 +135,9 @@ def _network(both: Both[Network]) -> Objects:
     return block("Network", both, flat=partial(own_values, hidden=_OF_NODE), objects=nested)
 
 
-def _ports(name: str, both: Both[list[Port]], *hidden: str) -> Objects:
+def _ports(name: str, both: BeforeAfter[list[Port]], *hidden: str) -> Objects:
     known = by_key(both, lambda port: port.label)
-    return each(known, partial(values, name, flat=partial(own_values, hidden=hidden)))
+    return diff_each(known, partial(values, name, flat=partial(own_values, hidden=hidden)))
 
 
 def _name_servers(dns: NetworkDNS) -> Flat:
@@ -145,52 +145,54 @@ def _name_servers(dns: NetworkDNS) -> Flat:
     return {name: ",".join(listed) for name, listed in lists.items() if listed}
 
 
-# ---- of a task --------------------------------------------------------------------------------------
+# --- task blocks ---
 
 
-def config(both: Both[dict[str, object]]) -> Objects:
-    """Compare what a driver is told."""
-    told = Both(both.old or {}, both.new or {})
+def config(both: BeforeAfter[dict[str, object]]) -> Objects:
+    """Compare driver configurations."""
+    told = BeforeAfter(both.old or {}, both.new or {})
     return block("Config", told, flat=free_values)
 
 
-def resources(both: Both[Resources]) -> Objects:
-    """Compare what a task needs of its node."""
+def resources(both: BeforeAfter[Resources]) -> Objects:
+    """Compare task resources."""
     devices = by_key(both.of(lambda one: one.devices), lambda device: device.name)
     nested = [
         *networks(both.of(lambda one: one.networks)),
-        *each(devices, partial(block, "Device")),
+        *diff_each(devices, partial(block, "Device")),
         *block("NUMA", both.of(lambda one: one.numa)),
     ]
     return block("Resources", both, objects=nested)
 
 
-def artifacts(both: Both[list[Artifact]]) -> Objects:
-    """Compare what is fetched, by where it goes."""
+def artifacts(both: BeforeAfter[list[Artifact]]) -> Objects:
+    """Compare artifacts, matched by destination."""
     known = by_key(both, lambda one: one.relative_dest)
-    return each(known, partial(values, "Artifact"))
+    return diff_each(known, partial(values, "Artifact"))
 
 
-def secrets(both: Both[list[Secret]]) -> Objects:
-    """Compare secrets, by name."""
+def secrets(both: BeforeAfter[list[Secret]]) -> Objects:
+    """Compare secrets, matched by name."""
     known = by_key(both, lambda one: one.name)
-    return each(known, partial(block, "Secret", flat=_with_config))
+    return diff_each(known, partial(block, "Secret", flat=_with_config))
 
 
 def _with_config(secret: Secret) -> Flat:
     return own_values(secret) | free_values({"Config": secret.config or {}})
 
 
-def templates(both: Both[list[Template]]) -> Objects:
-    """Compare templates, by the file that they make; where there is but one it is the same one."""
+def templates(both: BeforeAfter[list[Template]]) -> Objects:
+    """Compare templates, matched by destination; a single template matches a single one."""
     old, new = both.old or [], both.new or []
     is_one = len(old) == len(new) == 1
-    return each(by_place(both) if is_one else by_key(both, lambda one: one.dest_path), _template)
+    return diff_each(
+        pair_by_position(both) if is_one else by_key(both, lambda one: one.dest_path), _template
+    )
 
 
-def _template(both: Both[Template]) -> Objects:
+def _template(both: BeforeAfter[Template]) -> Objects:
     nested = [
-        # The peer's name for a block that is called wait.
+        # Nomad's name for a block called wait.
         *block("Template", both.of(lambda one: one.wait), flat=all_values),
         *_change_script(both.of(lambda one: one.change_script)),
     ]
@@ -203,29 +205,29 @@ def _with_owner(template: Template) -> Flat:
     return own_values(template) | known
 
 
-def _change_script(both: Both[ChangeScript]) -> Objects:
+def _change_script(both: BeforeAfter[ChangeScript]) -> Objects:
     return block("ChangeScript", both, objects=texts("Args", both.of(lambda one: one.args)))
 
 
-def identity(both: Both[Identity]) -> Objects:
-    """Compare signed identities."""
+def identity(both: BeforeAfter[Identity]) -> Objects:
+    """Compare workload identities."""
     return block("Identity", both, objects=texts("Audience", both.of(lambda one: one.audience)))
 
 
-def identities(both: Both[list[Identity]]) -> Objects:
-    """Compare further identities, by name."""
-    return each(by_key(both, lambda one: one.name), identity)
+def identities(both: BeforeAfter[list[Identity]]) -> Objects:
+    """Compare named identities, matched by name."""
+    return diff_each(by_key(both, lambda one: one.name), identity)
 
 
-def actions(both: Both[list[Action]]) -> Objects:
-    """Compare commands to run on request."""
-    return each(by_place(both), _action)
+def actions(both: BeforeAfter[list[Action]]) -> Objects:
+    """Compare actions, matched by name."""
+    return diff_each(pair_by_position(both), _action)
 
 
-def _action(both: Both[Action]) -> Objects:
+def _action(both: BeforeAfter[Action]) -> Objects:
     return block("Action", both, objects=texts("Args", both.of(lambda one: one.args)))
 
 
-def volume_mounts(both: Both[list[VolumeMount]]) -> Objects:
-    """Compare where volumes appear."""
-    return each(by_place(both), partial(block, "VolumeMount"))
+def volume_mounts(both: BeforeAfter[list[VolumeMount]]) -> Objects:
+    """Compare volume mounts."""
+    return diff_each(pair_by_position(both), partial(block, "VolumeMount"))

@@ -1,6 +1,6 @@
-"""Blocks as flat texts: what a diff compares is a name and a text, each value as Go prints it.
+"""Blocks as flat texts. A diff compares names and texts, with values as Go prints them.
 
-`Count` is `2`, an entry of a map `Meta[a]`, an item of a list `args[0]`.
+Names look like `Count`, `Meta[a]` for an entry of a map, and `args[0]` for an item of a list.
 """
 
 from collections.abc import Collection, Iterator
@@ -9,7 +9,7 @@ from functools import cache
 import msgspec
 from msgspec import inspect
 
-from daemon.jobspec.gotext import decimal
+from daemon.text.go_format import decimal
 from storage.records.codec import ALIASES
 
 Flat = dict[str, str]
@@ -18,9 +18,9 @@ _SCALARS = (inspect.StrType, inspect.IntType, inspect.BoolType, inspect.EnumType
 
 
 def own_values(record: object, hidden: Collection[str] = ()) -> Flat:
-    """Return a record's own values and the entries of its maps of texts.
+    """Return a record's own values and the entries of its text maps.
 
-    Its blocks and lists are for others, and so is what may be absent altogether.
+    Callers handle nested blocks, lists and optional fields.
     """
     kind: type = type(record)
     values = [(name, getattr(record, field)) for field, name in _own(kind)]
@@ -29,19 +29,19 @@ def own_values(record: object, hidden: Collection[str] = ()) -> Flat:
 
 
 def all_values(record: msgspec.Struct) -> Flat:
-    """Return the values of a record without blocks and lists; what is absent is `nil`."""
+    """Return a record's values without blocks and lists; absent values are `nil`."""
     fields = msgspec.structs.fields(record)
     return {field.encode_name: _text(getattr(record, field.name)) for field in fields}
 
 
 def free_values(values: object) -> Flat:
-    """Return everything in a map of any form: its numbers are what JSON has, floating ones."""
+    """Return all values of a free-form map. Numbers are floats, as in JSON."""
     return dict(_free("", values))
 
 
 @cache
 def _own(record: type) -> tuple[tuple[str, str], ...]:
-    """Return the fields that hold values of a record's own, by name and as a diff calls them."""
+    """Return a record's scalar fields: the field names with their names in a diff."""
     kind = inspect.type_info(record)
     return tuple(
         (field.name, ALIASES.get(field.encode_name, field.encode_name))
@@ -54,7 +54,7 @@ def _is_own(kind: inspect.Type) -> bool:
     match kind:
         case inspect.Metadata():
             return _is_own(kind.type)
-        case inspect.UnionType():  # may be absent: then only a map counts
+        case inspect.UnionType():  # optional: then only a map counts
             return any(isinstance(one, inspect.DictType) and _is_own(one) for one in kind.types)
         case inspect.DictType():
             return isinstance(kind.value_type, inspect.StrType)
@@ -77,9 +77,16 @@ def _free(at: str, value: object) -> Iterator[tuple[str, str]]:
         for number, item in enumerate(value):
             yield from _free(f"{at}[{number}]", item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield at, decimal(float(value))
+        yield at, _number(value)
     else:
         yield at, _text(value)
+
+
+def _number(value: float) -> str:
+    try:
+        return decimal(float(value))
+    except OverflowError:  # more digits than a float can hold
+        return str(value)
 
 
 def _text(value: object) -> str:

@@ -1,1 +1,1 @@
-"""Filter expressions taken apart: their tree, how it is read, and how it is applied to values."""
+"""Filter expressions: syntax tree, parser, and evaluation against values."""

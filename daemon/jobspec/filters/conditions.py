@@ -1,23 +1,23 @@
-"""The part of a filter that the store can evaluate: which rows it need not hand out at all.
+"""Filter conditions that the store can evaluate, so that it returns fewer rows.
 
-Only terms at the beginning of an expression count, up to the first that the store cannot evaluate:
-what stands behind a term that is not fulfilled is not looked at, so that no error is lost or added.
+Only leading terms count, up to the first that the store cannot evaluate. Evaluation stops at the
+first false term, so the conditions neither hide nor add errors.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 
-from daemon.jobspec.filters.tree import And, Match, Node, Not, Or
+from daemon.jobspec.filters.tree import And, Comparison, Node, Not, Or
 
-_MOST = 64  # parts of terms: SQLite bounds the depth of an expression
+_MOST = 64  # parts of terms: SQLite limits the depth of an expression
 _LITERAL = re.compile(r"\^([\w/ -]*)", re.ASCII)  # a pattern that is a prefix
 
 
 class Conditions:
-    """SQL conditions with the values that they name."""
+    """SQL conditions with their parameters."""
 
     def __init__(self, node: Node, columns: Mapping[str, str]) -> None:
-        """`columns`: the SQL for each field that is a text which every document has."""
+        """Arguments: `columns` maps each text field that every document has to its SQL."""
         self._columns = columns
         self.values: dict[str, object] = {}
         self.texts = tuple(self._leading(node))
@@ -36,9 +36,9 @@ class Conditions:
                 return self._fits(inner)
             case And(nodes) | Or(nodes):
                 return all(self._fits(one) for one in nodes)
-            case Match(selector, "equal" | "in"):
+            case Comparison(selector, "equal" | "in"):
                 return len(selector.path) == 1 and selector.path[0] in self._columns
-            case Match(selector, "matches", value):
+            case Comparison(selector, "matches", value):
                 known = len(selector.path) == 1 and selector.path[0] in self._columns
                 return known and _LITERAL.fullmatch(value) is not None
             case _:
@@ -52,12 +52,12 @@ class Conditions:
                 return f"({' AND '.join(map(self._sql, nodes))})"
             case Or(nodes):
                 return f"({' OR '.join(map(self._sql, nodes))})"
-            case Match():
+            case Comparison():
                 return f"NOT ({self._match(node)})" if node.negated else self._match(node)
             case _:
-                raise AssertionError(node)  # it does not fit
+                raise AssertionError(node)  # it does not match
 
-    def _match(self, node: Match) -> str:
+    def _match(self, node: Comparison) -> str:
         column, name = self._columns[node.selector.path[0]], f"filter{len(self.values)}"
         found = _LITERAL.fullmatch(node.value) if node.operator == "matches" else None
         self.values[name] = found[1] if found else node.value

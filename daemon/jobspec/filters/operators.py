@@ -1,26 +1,26 @@
 # ruff: noqa: ANN401  # a wire document holds anything; its shape says what
-"""The operators of filter expressions: each reads its text as the type of the value it is given."""
+"""Operators of filter expressions. Each parses its text as the type of the compared value."""
 
 import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from daemon.jobspec.filters.shapes import ANY, INVALID, Shape
-from daemon.jobspec.filters.tree import Match
-from daemon.jobspec.gotext import quote
+from daemon.jobspec.filters.shapes import ANY, INVALID, DocumentShape
+from daemon.jobspec.filters.tree import Comparison
 from daemon.matching import regexp
+from daemon.text.go_format import quote
 from storage.errors import Invalid, Malformed
 from storage.records import durations
 
 
-def _equal(node: Match, value: Any, shape: Shape) -> bool:
+def _equal(node: Comparison, value: Any, shape: DocumentShape) -> bool:
     if not shape.scalar:
         raise Malformed("unable to find suitable primitive comparison function for matching")
     return bool(_read(node.value, shape) == value)
 
 
-def _in(node: Match, value: Any, shape: Shape) -> bool:
+def _in(node: Comparison, value: Any, shape: DocumentShape) -> bool:
     if shape.kind == "map":
         return node.value in value
     if shape.kind == "slice":
@@ -28,14 +28,14 @@ def _in(node: Match, value: Any, shape: Shape) -> bool:
     wanted = _read(node.value, shape)
     if shape.kind == "string":
         return node.value in value
-    del wanted  # only read for its errors, which come first
+    del wanted  # parsed for its errors, which have precedence
     raise Malformed(
         f"cannot perform in/contains operations on type {shape.kind} for selector: "
         f"{quote(str(node.selector))}"
     )
 
 
-def _in_list(node: Match, items: list[Any], shape: Shape) -> bool:
+def _in_list(node: Comparison, items: list[Any], shape: DocumentShape) -> bool:
     nowhere = 'unable to find suitable primitive comparison function for "in" comparison'
     if shape is not ANY:
         if not shape.scalar:
@@ -53,7 +53,7 @@ def _in_list(node: Match, items: list[Any], shape: Shape) -> bool:
     return False
 
 
-def _empty(node: Match, value: Any, shape: Shape) -> bool:
+def _empty(node: Comparison, value: Any, shape: DocumentShape) -> bool:
     if shape.kind in ("map", "slice", "string"):
         return not value
     raise Malformed(
@@ -62,7 +62,7 @@ def _empty(node: Match, value: Any, shape: Shape) -> bool:
     )
 
 
-def _nil(node: Match, value: Any, shape: Shape) -> bool:
+def _nil(node: Comparison, value: Any, shape: DocumentShape) -> bool:
     if shape.kind in ("map", "slice"):
         return bool(getattr(value, "absent", False))
     if shape.kind in ("struct", "invalid"):
@@ -73,7 +73,7 @@ def _nil(node: Match, value: Any, shape: Shape) -> bool:
     )
 
 
-def _matches(node: Match, value: Any, shape: Shape) -> bool:
+def _matches(node: Comparison, value: Any, shape: DocumentShape) -> bool:
     if shape.kind != "string":
         raise Malformed(f"value of type {shape.name} is not convertible to []byte")
     try:
@@ -84,16 +84,18 @@ def _matches(node: Match, value: Any, shape: Shape) -> bool:
         ) from error
 
 
-def _ordered(holds: Callable[[float, float], bool]) -> Callable[[Match, Any, Shape], bool]:
-    """Return the operator that compares numbers in this way."""
+def _ordered(
+    holds: Callable[[float, float], bool],
+) -> Callable[[Comparison, Any, DocumentShape], bool]:
+    """Return the operator for an ordered comparison of numbers."""
 
-    def compare(node: Match, value: Any, shape: Shape) -> bool:
+    def compare(node: Comparison, value: Any, shape: DocumentShape) -> bool:
         return holds(value, number(node, shape))
 
     return compare
 
 
-OPERATORS: Mapping[str, Callable[[Match, Any, Shape], bool]] = {
+OPERATORS: Mapping[str, Callable[[Comparison, Any, DocumentShape], bool]] = {
     "equal": _equal,
     "in": _in,
     "empty": _empty,
@@ -107,7 +109,7 @@ OPERATORS: Mapping[str, Callable[[Match, Any, Shape], bool]] = {
 ORDER = frozenset({"less", "at most", "more", "at least"})
 
 
-# ---- reading the value of an expression as the type of a field --------------------------------------
+# --- parsing of values ---
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -125,11 +127,11 @@ _FLOAT = re.compile(
 
 
 class _NotThat(Malformed):
-    """A text cannot be read as the type of the value it is compared with."""
+    """The text cannot be parsed as the type of the compared value."""
 
 
-def number(node: Match, shape: Shape) -> float:
-    """Return the number that a value is compared with by order; for spans of time `30s` is one."""
+def number(node: Comparison, shape: DocumentShape) -> float:
+    """Return the number for an ordered comparison; durations accept texts such as `30s`."""
     if not shape.kind.startswith(("int", "uint", "float")):
         raise Malformed(
             f"cannot compare type {shape.kind} by order, for selector: {quote(str(node.selector))}"
@@ -143,8 +145,8 @@ def number(node: Match, shape: Shape) -> float:
     return found if isinstance(found, int | float) else 0
 
 
-def check_value(node: Match, shape: Shape) -> None:
-    """Raise `Malformed` if no value of this shape can be compared in this way."""
+def check_value(node: Comparison, shape: DocumentShape) -> None:
+    """Raise `Malformed` if values of this shape do not support the comparison."""
     if node.operator in ORDER:
         number(node, shape)
     elif node.operator == "equal":
@@ -157,7 +159,7 @@ def check_value(node: Match, shape: Shape) -> None:
         _matches(node, "", shape)
 
 
-def _read(text: str, shape: Shape) -> object:
+def _read(text: str, shape: DocumentShape) -> object:
     match shape.kind:
         case "bool":
             if text in _TRUE or text in _FALSE:
@@ -186,7 +188,7 @@ def _bounded(reader: str, text: str, least: int, beyond: int) -> int:
 
 
 def integer(text: str) -> int | None:
-    """Return a whole number in any of Go's notations; None when it is none."""
+    """Parse an integer in any Go notation; None if the text is not an integer."""
     found = _INTEGER.fullmatch(text)
     if found is None:
         return None

@@ -1,6 +1,6 @@
-"""Selectors and values of filter expressions, and where reading them got stuck.
+"""Selectors and values of filter expressions, with the position of syntax errors.
 
-The furthest place at which no form went on is remembered, with what could have stood there.
+The reader records the furthest position at which every form failed, and the expected texts there.
 """
 
 import re
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from daemon.jobspec.filters.tree import Node, Selector
-from daemon.jobspec.gotext import quote
+from daemon.text.go_format import quote
 
 _SPACES = " \t\r\n"
 _SPACE = r"[ \t\r\n]"
-_END = "!."  # how the end of the text is noted among expectations
+_END = "!."  # name of the end of the text in expectations
 _DIGITS = frozenset("0123456789")
 _POSITIVE = _DIGITS - {"0"}
 _IDENTIFIER = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/")
@@ -21,8 +21,8 @@ _IDENTIFIER = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 _T = TypeVar("_T")
 
 
-class Reader:
-    """Reads the parts of an expression; each returns what it read, or None when it does not fit."""
+class FilterReader:
+    """Reader of the parts of an expression. Each method returns its result, or None on mismatch."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -31,10 +31,10 @@ class Reader:
         self.expected: set[str] = set()
         self.problems: list[str] = []
 
-    # ---- where reading got stuck
+    # --- failure position ---
 
     def stuck(self, wanted: str) -> None:
-        """Note what could have stood at the present place."""
+        """Record an expectation at the current position."""
         if self.at > self.furthest:
             self.furthest = self.at
             self.expected.clear()
@@ -42,7 +42,7 @@ class Reader:
             self.expected.add(wanted)
 
     def expectation(self) -> str:
-        """Return where reading got furthest, and what could have stood there."""
+        """Return the furthest position and the expectations there."""
         wanted = sorted(self.expected - {_END})
         if _END in self.expected:
             wanted.append("EOF")
@@ -51,21 +51,21 @@ class Reader:
         return f"{self.place(self.furthest)}: no match found, expected: {listed}"
 
     def place(self, at: int) -> str:
-        """Return a place as line, column and offset in bytes."""
+        """Return a position as line, column and byte offset."""
         begun = self.text[: at + 1]
         line = begun.count("\n") + 1
         column = at + 1 if line == 1 else at - begun.rindex("\n")
         return f"{line}:{column} ({len(self.text[:at].encode())})"
 
     def problem(self, rule: str, what: str, at: int | None = None) -> None:
-        """Note a fault that is worth words of its own, here or at a place."""
+        """Record an error with a message, at the current or another position."""
         place = self.place(self.at if at is None else at)
         self.problems.append(f'{place}: rule "{rule}": {what}')
 
-    # ---- the smallest parts
+    # --- basic elements ---
 
     def literal(self, wanted: str) -> bool:
-        """Take a text, or note that it could have stood here."""
+        """Consume a text, or record that it was expected."""
         if self.text.startswith(wanted, self.at):
             self.at += len(wanted)
             return True
@@ -73,7 +73,7 @@ class Reader:
         return False
 
     def one_of(self, wanted: str, fits: Callable[[str], bool]) -> str:
-        """Take a character that fits; `wanted` is how such characters are called."""
+        """Consume a matching character. `wanted` names the class of characters in errors."""
         char = self.text[self.at : self.at + 1]
         if char and fits(char):
             self.at += 1
@@ -82,29 +82,29 @@ class Reader:
         return ""
 
     def many(self, wanted: str, fits: Callable[[str], bool]) -> str:
-        """Take as many characters as fit."""
+        """Consume all matching characters."""
         start = self.at
         while self.one_of(wanted, fits):
             pass
         return self.text[start : self.at]
 
     def space(self) -> bool:
-        """Take white space; tell whether there was any."""
+        """Consume white space; return whether there was any."""
         return bool(self.many(_SPACE, _SPACES.__contains__))
 
     def spaced(self, *words: str) -> bool:
-        """Take words with space before, between and after them."""
+        """Consume words with white space before, between and after them."""
         return self.space() and all(self.literal(word) and self.space() for word in words)
 
     def end(self) -> bool:
-        """Tell whether the text ends here."""
+        """Return whether the text ends here."""
         if self.at < len(self.text):
             self.stuck(_END)
             return False
         return True
 
     def attempt(self, form: Callable[[], _T | None]) -> _T | None:
-        """Return what a form reads; when it does not fit, undo what it took."""
+        """Return the result of a form; on a mismatch restore the position."""
         start = self.at
         found = form()
         if found is None:
@@ -112,7 +112,7 @@ class Reader:
         return found
 
     def either(self, *forms: Callable[[], Node | None]) -> Node | None:
-        """Return what the first of the forms that fits reads."""
+        """Return the result of the first matching form."""
         start = self.at
         for form in forms:
             node = form()
@@ -121,10 +121,10 @@ class Reader:
             self.at = start
         return None
 
-    # ---- selectors
+    # --- selectors ---
 
     def selector(self) -> Selector | None:
-        """Return a way to a value, as names and keys or as a JSON pointer."""
+        """Return a selector: names and keys, or a JSON pointer."""
         first = self.identifier()
         if not first:
             return self.attempt(self.pointer)
@@ -134,14 +134,14 @@ class Reader:
         return Selector(tuple(path))
 
     def identifier(self) -> str:
-        """Return a name; empty when there is none."""
+        """Parse a name; return an empty text if there is no name."""
         first = self.one_of("[a-zA-Z]", lambda char: char.isascii() and char.isalpha())
         if not first:
             return ""
         return first + self.many("[a-zA-Z0-9_/]", _IDENTIFIER.__contains__)
 
     def part(self) -> str | None:
-        """Return a further name, key or index of a selector."""
+        """Return the next name, key or index of a selector."""
         start = self.at
         if self.literal(".") and (name := self.identifier()):
             return name
@@ -167,7 +167,7 @@ class Reader:
         return key
 
     def pointer(self) -> Selector | None:
-        """Return a JSON pointer in quotes; an empty text is one, too."""
+        """Return a quoted JSON pointer; empty text is valid."""
         if not self.literal('"'):
             return None
         parts: list[str] = []
@@ -180,10 +180,10 @@ class Reader:
             parts.append(part.replace("~1", "/").replace("~0", "~"))
         return Selector(tuple(parts) or ("",), "/") if self.literal('"') else None
 
-    # ---- values
+    # --- values ---
 
     def value(self) -> str | None:
-        """Return what is compared with: a bare word, a number, or text in quotes."""
+        """Return the compared value: a bare word, a number or a quoted text."""
         selector = self.selector()
         if selector is not None:
             return str(selector)
@@ -191,7 +191,7 @@ class Reader:
         return self.string() if number is None else number
 
     def number(self) -> str | None:
-        """Return a number as it is written."""
+        """Return a number as its source text."""
         start = self.at
         self.literal("-")
         if not self.literal("0"):
@@ -243,7 +243,7 @@ _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "
 
 
 def _unescaped(text: str) -> str | None:
-    """Return what stands between double quotes, its escapes resolved; None: it cannot stand there."""
+    """Return the unescaped text of a double-quoted literal; None if it is invalid."""
     if "\n" in text:
         return None
     rest = _ESCAPE.sub("", text)

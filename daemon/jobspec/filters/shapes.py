@@ -1,7 +1,7 @@
 # ruff: noqa: ANN401  # a wire document holds anything; its shape says what
-"""How documents look: the fields, maps and lists of a record, with the kinds that Go has for them.
+"""Shapes of documents: the fields, maps and lists of a record, with their Go kinds.
 
-Errors about filters name these kinds.
+Error messages of filters name these kinds.
 """
 
 from collections.abc import Mapping
@@ -15,22 +15,22 @@ from storage.records.codec import ALIASES
 from storage.records.task import Task
 
 
-class Shape(msgspec.Struct, frozen=True, eq=False):
-    """What kind of value stands at a place."""
+class DocumentShape(msgspec.Struct, frozen=True, eq=False):
+    """The kind of a value."""
 
     kind: str
-    name: str  # of the type, as errors show it
-    fields: Mapping[str, "Field"] = {}
-    item: "Shape | None" = None  # of a list's items, of a map's values
-    pointer: bool = False  # may be absent
+    name: str  # name of the type in error messages
+    fields: Mapping[str, "DocumentField"] = {}
+    item: "DocumentShape | None" = None  # shape of a list's items or a map's values
+    pointer: bool = False  # optional
 
     @property
     def scalar(self) -> bool:
-        """Tell whether such values can be compared with a text."""
+        """Return whether values of this kind can be compared with a text."""
         return self.kind not in ("struct", "map", "slice", "invalid", "interface")
 
-    def dynamic(self, value: Any) -> tuple[Any, "Shape"]:
-        """Return a value, and how this very value looks: it may be absent, or be of any kind."""
+    def dynamic(self, value: Any) -> tuple[Any, "DocumentShape"]:
+        """Return a value and its actual shape, because it may be null or of any kind."""
         if value is None:
             return _absent(self)
         if self is not ANY:
@@ -38,78 +38,78 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
         return value, _KINDS.get(type(value), INVALID)
 
 
-class Field(msgspec.Struct, frozen=True):
-    """A field of a record: its name on the wire, and what it is when it is left out."""
+class DocumentField(msgspec.Struct, frozen=True):
+    """A field of a record: its wire name, and its value if omitted."""
 
     name: str
-    shape: Shape
+    shape: DocumentShape
     empty: object
 
 
 class _NoItems(tuple[()]):
-    """A list that is not there."""
+    """A null list."""
 
     __slots__ = ()
     absent = True
 
 
 class _NoKeys(dict[str, object]):
-    """A map that is not there."""
+    """A null map."""
 
     absent = True
 
 
-STRING = Shape("string", "string")
-DRIVER = Shape("string", "string")  # the name of a driver, which may have others
-BOOL = Shape("bool", "bool")
-INT = Shape("int", "int")
-FLOAT = Shape("float64", "float64")
-ANY = Shape("interface", "interface {}")
-INVALID = Shape("invalid", "invalid")
-_LIST = Shape("slice", "[]interface {}", item=ANY)
-_MAP = Shape("map", "map[string]interface {}", item=ANY)
+STRING = DocumentShape("string", "string")
+DRIVER = DocumentShape("string", "string")  # name of a driver, which may have aliases
+BOOL = DocumentShape("bool", "bool")
+INT = DocumentShape("int", "int")
+FLOAT = DocumentShape("float64", "float64")
+ANY = DocumentShape("interface", "interface {}")
+INVALID = DocumentShape("invalid", "invalid")
+_LIST = DocumentShape("slice", "[]interface {}", item=ANY)
+_MAP = DocumentShape("map", "map[string]interface {}", item=ANY)
 _KINDS = {str: STRING, bool: BOOL, int: FLOAT, float: FLOAT, list: _LIST, dict: _MAP}
 
 
-def _absent(shape: Shape) -> tuple[Any, Shape]:
+def _absent(shape: DocumentShape) -> tuple[Any, DocumentShape]:
     match shape.kind:
         case "slice":
             return _NoItems(), shape
         case "map":
             return _NoKeys(), shape
         case "string" if shape.pointer:
-            return "", shape  # what Go has as bytes
+            return "", shape  # a byte in Go
         case _:
             return None, INVALID
 
 
 @cache
-def shape_of(record: type) -> Shape:
-    """Return how the documents of a record look."""
+def shape_of(record: type) -> DocumentShape:
+    """Return the shape of a record's documents."""
     return _shape(inspect.type_info(record))
 
 
-def _shape(kind: inspect.Type) -> Shape:
+def _shape(kind: inspect.Type) -> DocumentShape:
     match kind:
         case inspect.UnionType():
             one = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
             return msgspec.structs.replace(_shape(one), pointer=True)
         case inspect.Metadata():
             named = (kind.extra or {}).get("go", "int")
-            return Shape("int64" if named == "time.Duration" else named, named)
+            return DocumentShape("int64" if named == "time.Duration" else named, named)
         case inspect.StructType():
             return _struct(kind)
         case inspect.DictType():
             item = _shape(kind.value_type)
-            return Shape("map", f"map[string]{item.name}", item=item)
+            return DocumentShape("map", f"map[string]{item.name}", item=item)
         case inspect.ListType() | inspect.VarTupleType():
             item = _shape(kind.item_type)
-            return Shape("slice", f"[]{item.name}", item=item)
+            return DocumentShape("slice", f"[]{item.name}", item=item)
         case _:
             return _SCALARS.get(type(kind), ANY)
 
 
-_SCALARS: dict[type[inspect.Type], Shape] = {
+_SCALARS: dict[type[inspect.Type], DocumentShape] = {
     inspect.StrType: STRING,
     inspect.EnumType: STRING,
     inspect.BoolType: BOOL,
@@ -118,20 +118,20 @@ _SCALARS: dict[type[inspect.Type], Shape] = {
 }
 
 
-def _struct(kind: inspect.StructType) -> Shape:
-    fields: dict[str, Field] = {}
+def _struct(kind: inspect.StructType) -> DocumentShape:
+    fields: dict[str, DocumentField] = {}
     for field in kind.fields:
         is_driver = kind.cls is Task and field.name == "driver"
         shape = DRIVER if is_driver else _shape(field.type)
-        found = Field(field.encode_name, shape, _empty(shape, field.default))
+        found = DocumentField(field.encode_name, shape, _empty(shape, field.default))
         fields[field.encode_name] = found
         if alias := ALIASES.get(field.encode_name):
             fields[alias] = found
-    return Shape("struct", f"structs.{kind.cls.__name__}", fields)
+    return DocumentShape("struct", f"structs.{kind.cls.__name__}", fields)
 
 
-def _empty(shape: Shape, default: object) -> object:
-    """Return what a field is that is left out of its document."""
+def _empty(shape: DocumentShape, default: object) -> object:
+    """Return the value of a field that a document omits."""
     if isinstance(default, str | bool | int | float):
         return default
     if shape.pointer or shape.kind in ("slice", "map", "interface"):

@@ -1,16 +1,16 @@
-"""The syntax of filter expressions; what is said of one that cannot be read is the peer's.
+"""The syntax of filter expressions. Error messages are Nomad's.
 
     Status == "running" and (Meta.team contains ops or not ID matches `^test-`)
     any TaskGroups as group { group.Count == 0 }
 
-Forms are tried in order (golden: list-jobs, evaluations-allocations, agent-and-status).
+Forms are tried in order (fixtures: list-jobs, evaluations-allocations, agent-and-status).
 """
 
-from daemon.jobspec.filters.reader import Reader
-from daemon.jobspec.filters.tree import And, Collection, Match, Node, Not, Or
+from daemon.jobspec.filters.reader import FilterReader
+from daemon.jobspec.filters.tree import And, CollectionMatch, Comparison, Node, Not, Or
 from storage.errors import Malformed
 
-MAX_DEPTH = 50  # of brackets and braces
+MAX_DEPTH = 50  # depth of brackets and braces
 
 _Operators = tuple[tuple[tuple[str, ...], str, bool], ...]  # words, name, negated
 _WITH_VALUE: _Operators = (
@@ -21,7 +21,7 @@ _WITH_VALUE: _Operators = (
     (("matches",), "matches", False),
     (("not", "matches"), "matches", True),
 )
-# What policies may say besides.
+# Additional operators of policies.
 _ORDER: _Operators = (
     (("<=",), "at most", False),
     (("<",), "less", False),
@@ -41,9 +41,9 @@ _REVERSED: _Operators = (
 
 
 def parse(text: str, *, of_policy: bool = False) -> Node:
-    """Return the tree of an expression. Raises `Malformed` with place and expectations.
+    """Parse an expression. Raises `Malformed` with the position and the expectations.
 
-    That of a policy may also compare by order.
+    A policy's expression can also contain ordered comparisons.
     """
     reader = _Syntax(text, (*_WITH_VALUE, *_ORDER) if of_policy else _WITH_VALUE)
     node = reader.whole()
@@ -54,8 +54,8 @@ def parse(text: str, *, of_policy: bool = False) -> Node:
     return node
 
 
-class _Syntax(Reader):
-    """Each form returns what it read, or None; `attempt` undoes what such a form took."""
+class _Syntax(FilterReader):
+    """Parser of forms. Each form returns its result or None; `attempt` restores the position."""
 
     def __init__(self, text: str, with_value: _Operators) -> None:
         super().__init__(text)
@@ -97,7 +97,7 @@ class _Syntax(Reader):
                 break
             nodes.append(following)
             start = self.at
-            if isinstance(following, Collection):  # nothing may follow `any` and `all`
+            if isinstance(following, CollectionMatch):  # `any` and `all` must come last
                 break
         self.at = start
         return nodes[0] if len(nodes) == 1 else Or(tuple(nodes))
@@ -118,7 +118,7 @@ class _Syntax(Reader):
         starts = [self.at]
         while self.literal("not") and self.space():
             starts.append(self.at)
-        # `not` may be a name: then the last one is no negation.
+        # `not` can also be a name. Then the last one is not a negation.
         while starts:
             self.at = starts.pop()
             node = self.either(self.grouping, self.match)
@@ -146,7 +146,7 @@ class _Syntax(Reader):
         if self.depth > MAX_DEPTH:
             raise Malformed(f"the expression is nested more than {MAX_DEPTH} levels deep")
 
-    # ---- any and all
+    # --- any and all ---
 
     def collection(self) -> Node | None:
         every = not self.literal("any")
@@ -171,10 +171,10 @@ class _Syntax(Reader):
         if node is None or not self.literal("}"):
             return None
         name, index, item = names
-        return Collection(every, selector, node, name, index, item)
+        return CollectionMatch(every, selector, node, name, index, item)
 
     def names(self) -> tuple[str, str, str] | None:
-        """Return the name alone, or the names of index and item; `_` stands for none."""
+        """Return one name, or the names of index and item; `_` means no name."""
         start = self.at
         if first := self.identifier():
             alone = self.at
@@ -197,14 +197,14 @@ class _Syntax(Reader):
         self.space()
         return True
 
-    # ---- comparisons
+    # --- comparisons ---
 
     def match(self) -> Node | None:
         return self.either(
             self.selector_operator_value, self.selector_operator, self.value_operator_selector
         )
 
-    def selector_operator_value(self) -> Match | None:
+    def selector_operator_value(self) -> Comparison | None:
         selector = self.selector()
         if selector is None:
             return None
@@ -212,16 +212,16 @@ class _Syntax(Reader):
         if found is None:
             return None
         value = self.value()
-        return None if value is None else Match(selector, found[0], value, found[1])
+        return None if value is None else Comparison(selector, found[0], value, found[1])
 
-    def selector_operator(self) -> Match | None:
+    def selector_operator(self) -> Comparison | None:
         selector = self.selector()
         if selector is None:
             return None
         found = self.first_operator(_ALONE)
-        return None if found is None else Match(selector, found[0], "", found[1])
+        return None if found is None else Comparison(selector, found[0], "", found[1])
 
-    def value_operator_selector(self) -> Match | None:
+    def value_operator_selector(self) -> Comparison | None:
         value = self.value()
         if value is None:
             return None
@@ -232,7 +232,7 @@ class _Syntax(Reader):
         if selector is None:
             self.problem("match", "Invalid selector")
             return None
-        return Match(selector, found[0], value, found[1])
+        return Comparison(selector, found[0], value, found[1])
 
     def first_operator(self, operators: _Operators) -> tuple[str, bool] | None:
         start = self.at

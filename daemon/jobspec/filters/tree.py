@@ -1,20 +1,20 @@
-"""A filter expression as a tree."""
+"""Syntax tree of a filter expression."""
 
 import msgspec
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """The way to a value: names of fields, keys of maps, indexes of lists."""
+    """A path to a value: names of fields, keys of maps, indexes of lists."""
 
     path: tuple[str, ...]
-    separator: str = "."  # "/" when it was written as a JSON pointer
+    separator: str = "."  # "/" for a JSON pointer
 
     def __str__(self) -> str:
-        """Return the way as it is shown, and as a bare word stands for itself."""
+        """Return the path as shown in messages. A bare word has the same form."""
         return self.separator.join(self.path)
 
 
-class Match(msgspec.Struct, frozen=True):
+class Comparison(msgspec.Struct, frozen=True):
     """A comparison of the value at a selector: `equal`, `in`, `empty`, `nil` or `matches`."""
 
     selector: Selector
@@ -24,32 +24,32 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Not(msgspec.Struct, frozen=True):
-    """The opposite."""
+    """Negation."""
 
     node: "Node"
 
 
 class And(msgspec.Struct, frozen=True):
-    """All of them."""
+    """Conjunction."""
 
     nodes: tuple["Node", ...]
 
 
 class Or(msgspec.Struct, frozen=True):
-    """At least one of them."""
+    """Disjunction."""
 
     nodes: tuple["Node", ...]
 
 
-class Collection(msgspec.Struct, frozen=True):
-    """`any` or `all` of the items of a list or map, each under one or two names."""
+class CollectionMatch(msgspec.Struct, frozen=True):
+    """`any` or `all` over the items of a list or map, with one or two bound names."""
 
     every: bool
     selector: Selector
     node: "Node"
-    name: str = ""  # the key of a map, the item of a list
+    name: str = ""  # a map's key or a list's item
     index: str = ""
     item: str = ""
 
 
-Node = Match | Not | And | Or | Collection
+Node = Comparison | Not | And | Or | CollectionMatch

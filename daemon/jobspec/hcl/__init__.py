@@ -1,1 +1,1 @@
-"""The language of job files: text in, values out, and every mistake at its place."""
+"""The HCL2 language of job files: parsing and evaluation, with a position for every error."""

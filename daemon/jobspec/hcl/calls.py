@@ -1,13 +1,13 @@
-"""Calls of functions: arguments are counted and converted before the function sees them."""
+"""Function calls. Arguments are counted and converted before the function receives them."""
 
 from daemon.jobspec.hcl.scope import ArgumentFault, FunctionFault, Parameter, Scope
-from daemon.jobspec.hcl.source import Diagnostic, Faulty, did_you_mean
-from daemon.jobspec.hcl.tree import Call, Expression, opening
-from daemon.jobspec.hcl.values import Unsuitable, Value, convert, elements
+from daemon.jobspec.hcl.source import Diagnostic, HclError, did_you_mean
+from daemon.jobspec.hcl.tree import CallExpr, Expression, opening
+from daemon.jobspec.hcl.values import ConversionError, Value, convert, elements
 
 
-def call(node: Call, values: tuple[Value, ...], scope: Scope) -> Value:
-    """Return what a function makes of the values of its arguments."""
+def call(node: CallExpr, values: tuple[Value, ...], scope: Scope) -> Value:
+    """Return the result of a function for the values of its arguments."""
     functions = scope.functions or {}
     function = functions.get(node.name)
     if function is None:
@@ -38,7 +38,7 @@ def call(node: Call, values: tuple[Value, ...], scope: Scope) -> Value:
 def _expanded(
     values: tuple[Value, ...], nodes: list[Expression], scope: Scope
 ) -> tuple[tuple[Value, ...], list[Expression]]:
-    """Return the arguments with the elements of the last one in its place."""
+    """Return the arguments with the last one expanded to its elements."""
     last = nodes[-1]
     items = elements(values[-1])
     if items is None:
@@ -48,7 +48,7 @@ def _expanded(
 
 
 def _check_count(
-    node: Call,
+    node: CallExpr,
     nodes: list[Expression],
     parameters: tuple[Parameter, ...],
     rest: Parameter | None,
@@ -89,14 +89,14 @@ def _converted(
             try:
                 found.append(convert(value, parameter.type))
                 continue
-            except Unsuitable as error:
+            except ConversionError as error:
                 why = str(error)
         problems += _bad_argument(nodes[at], parameter, why, scope).diagnostics
     if problems:
-        raise Faulty(problems)
+        raise HclError(problems)
     return tuple(found)
 
 
-def _bad_argument(node: Expression, parameter: Parameter, why: str, scope: Scope) -> Faulty:
+def _bad_argument(node: Expression, parameter: Parameter, why: str, scope: Scope) -> HclError:
     detail = f'Invalid value for "{parameter.name}" parameter: {why}.'
     return scope.fault_at(*opening(node), "Invalid function argument", detail)

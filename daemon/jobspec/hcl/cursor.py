@@ -1,21 +1,21 @@
-"""A place in the tokens of a text, and what every reader of them needs."""
+"""A position in a list of tokens, with the basic operations of the parsers."""
 
-from daemon.jobspec.hcl.lexer import END, MAX_NESTING, Tokens
+from daemon.jobspec.hcl.lexer import END, MAX_NESTING, TokenList
 from daemon.jobspec.hcl.source import Diagnostic
 from daemon.jobspec.hcl.tree import Expression
 
 
-class Mistake(Exception):
-    """The text is wrong here; reading goes on with the next argument or block."""
+class HclSyntaxError(Exception):
+    """The text is invalid at this position; parsing continues with the next argument or block."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         self.diagnostic = diagnostic
 
 
-class Cursor:
-    """Reads tokens one after the other. `problems` gathers the mistakes that do not end reading."""
+class TokenCursor:
+    """A reader of tokens. `problems` collects the errors that do not stop the parser."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: TokenList) -> None:
         self.source = tokens.source
         self.kinds, self.starts, self.ends = tokens.kinds, tokens.starts, tokens.ends
         self.at = 0
@@ -24,17 +24,17 @@ class Cursor:
 
     @property
     def kind(self) -> str:
-        """Return the kind of the token that comes next."""
+        """Return the kind of the next token."""
         return self.kinds[self.at]
 
     @property
     def start(self) -> int:
-        """Return where the next token starts."""
+        """Return the offset at which the next token starts."""
         return self.starts[self.at]
 
     @property
     def last_end(self) -> int:
-        """Return where the token taken last ends."""
+        """Return the offset at which the previous token ends."""
         return self.ends[self.at - 1]
 
     def word(self) -> str:
@@ -42,32 +42,34 @@ class Cursor:
         return self.source.text[self.starts[self.at] : self.ends[self.at]]
 
     def take(self) -> str:
-        """Pass the next token; return its text."""
+        """Consume the next token and return its text."""
         word = self.word()
         self.at += 1
         return word
 
     def accept(self, kind: str) -> bool:
-        """Pass the next token if it is of that kind."""
+        """Consume the next token if it has this kind, and return whether it had."""
         if self.kinds[self.at] != kind:
             return False
         self.at += 1
         return True
 
     def diagnostic(self, summary: str, detail: str, start: int, end: int) -> Diagnostic:
-        """Return a diagnostic of this text."""
+        """Return a diagnostic about this text."""
         return Diagnostic(summary=summary, detail=detail, source=self.source, start=start, end=end)
 
-    def mistake(self, summary: str, detail: str) -> Mistake:
-        """Return a mistake at the next token."""
-        return Mistake(self.diagnostic(summary, detail, self.starts[self.at], self.ends[self.at]))
+    def mistake(self, summary: str, detail: str) -> HclSyntaxError:
+        """Return an error at the next token."""
+        return HclSyntaxError(
+            self.diagnostic(summary, detail, self.starts[self.at], self.ends[self.at])
+        )
 
-    def mistake_at(self, start: int, end: int, summary: str, detail: str) -> Mistake:
-        """Return a mistake at a place."""
-        return Mistake(self.diagnostic(summary, detail, start, end))
+    def mistake_at(self, start: int, end: int, summary: str, detail: str) -> HclSyntaxError:
+        """Return an error at a position."""
+        return HclSyntaxError(self.diagnostic(summary, detail, start, end))
 
     def descend(self) -> None:
-        """Go one level deeper; `depth` is set back by whoever calls this."""
+        """Enter a deeper nesting level. The caller restores `depth`."""
         self.depth += 1
         if self.depth > MAX_NESTING:
             raise self.mistake(
@@ -75,11 +77,11 @@ class Cursor:
             )
 
     def expression(self) -> Expression:
-        """Return the expression that comes next."""
+        """Return the next expression."""
         raise NotImplementedError
 
-    def no_expression(self) -> Mistake:
-        """Return the mistake that there is no expression."""
+    def no_expression(self) -> HclSyntaxError:
+        """Return the error about a missing expression."""
         if self.kind == END:
             return self.mistake(
                 "Missing expression",

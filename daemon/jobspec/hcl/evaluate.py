@@ -1,97 +1,92 @@
-"""Expressions to values.
+"""Evaluation of expressions.
 
-Where the peer goes on after an error to find further ones, so does this: all operands, elements
-and arguments are evaluated before the first failure of one of them is raised, together with the
-others'. The work is bounded: every step costs, and so does the size of what is referred to.
+Like Nomad, the evaluator reports several errors together. It evaluates all operands, elements and
+arguments before it raises. A budget limits the work. Every step costs, and a reference costs by the
+size of its value.
 """
 
 from collections.abc import Callable, Iterable
 
-from daemon.jobspec.hcl import demands
+from daemon.jobspec.hcl import type_checks
 from daemon.jobspec.hcl.calls import call
 from daemon.jobspec.hcl.operators import apply, negated
-from daemon.jobspec.hcl.scope import Exhausted, Function, Scope
-from daemon.jobspec.hcl.source import MAX_SHOWN, Diagnostic, Faulty
-from daemon.jobspec.hcl.steps import attribute_of, element_of
+from daemon.jobspec.hcl.scope import BudgetExceeded, HclFunction, Scope
+from daemon.jobspec.hcl.source import MAX_SHOWN, Diagnostic, HclError
+from daemon.jobspec.hcl.traversal import attribute_of, element_of
 from daemon.jobspec.hcl.tree import (
-    Attr,
-    Call,
-    Chain,
-    Choice,
+    AttrStep,
+    BinaryOp,
+    CallExpr,
     Conditional,
-    Element,
     Expression,
     For,
-    Hole,
+    IndexStep,
     Interpolation,
     Literal,
-    Object,
+    ObjectExpr,
     Parenthesized,
     Path,
-    Prefixed,
-    Reference,
-    Repetition,
     Splat,
     Step,
-    Template,
-    Tuple,
+    TemplateExpr,
+    TemplateFor,
+    TemplateIf,
+    TemplateWrap,
+    TupleExpr,
+    UnaryOp,
+    VariableRef,
     opening,
 )
 from daemon.jobspec.hcl.typenames import read_type
-from daemon.jobspec.hcl.values import (
-    Unsuitable,
-    Value,
-    convert,
-    elements,
-)
+from daemon.jobspec.hcl.values import ConversionError, Value, convert, elements
 
-ELEMENT = "*"  # names the element at hand in a scope; no text can name it
+ELEMENT = "*"  # scope name of the current element; no text can contain it
 
 
 def evaluate(node: Expression, scope: Scope) -> Value:
-    """Return the value of an expression. Raises `Faulty`."""
+    """Return the value of an expression. Raises `HclError`."""
     budget = scope.budget
     budget.left -= 1
     if budget.left < 0:
-        scope.spend(node, 0)  # which says so
+        scope.spend(node, 0)  # the error reports the limit
     return _EVALUATE[type(node)](node, scope)
 
 
 class _Problems:
-    """Gathers what is wrong, so that it is raised together."""
+    """A collector of errors, raised together."""
 
     def __init__(self) -> None:
         self.found: list[Diagnostic] = []
 
     def evaluate(self, node: Expression, scope: Scope) -> Value:
-        """Return the value of an expression, None when it has none."""
+        """Return the value of an expression; None if it has none."""
         try:
             return evaluate(node, scope)
-        except Exhausted:
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             self.add(error)
             return None
 
-    def add(self, error: Faulty) -> None:
+    def add(self, error: HclError) -> None:
         self.found += error.diagnostics
         if len(self.found) > MAX_SHOWN:
             self.raise_any()
 
     def raise_any(self) -> None:
         if self.found:
-            raise Faulty(self.found)
+            raise HclError(self.found)
 
 
 def evaluate_all(nodes: Iterable[Expression], scope: Scope) -> list[Value]:
-    """Return the values of expressions. Raises `Faulty` with what is wrong in all of them."""
+    """Return the values of expressions. Raises `HclError` with the errors of all of them."""
     problems = _Problems()
     values = [problems.evaluate(node, scope) for node in nodes]
     problems.raise_any()
     return values
 
 
-# ---- what is written out -----------------------------------------------------------------------------
+# --- literals and collections ---
 
 
 def _literal(node: Literal, scope: Scope) -> Value:
@@ -102,27 +97,27 @@ def _parenthesized(node: Parenthesized, scope: Scope) -> Value:
     return evaluate(node.inner, scope)
 
 
-def _tuple(node: Tuple, scope: Scope) -> Value:
+def _tuple(node: TupleExpr, scope: Scope) -> Value:
     return tuple(evaluate_all(node.items, scope))
 
 
-def _object(node: Object, scope: Scope) -> Value:
+def _object(node: ObjectExpr, scope: Scope) -> Value:
     problems = _Problems()
     found: dict[str, Value] = {}
     for key_node, value_node in node.items:
         value = problems.evaluate(value_node, scope)
         try:
             found[_key(key_node, value_node, scope)] = value
-        except Exhausted:
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             problems.add(error)
     problems.raise_any()
     return found
 
 
 def _key(node: Expression, value_node: Expression, scope: Scope) -> str:
-    if isinstance(node, Reference):
+    if isinstance(node, VariableRef):
         raise scope.fault(
             node,
             "Ambiguous attribute key",
@@ -130,23 +125,23 @@ def _key(node: Expression, value_node: Expression, scope: Scope) -> str:
             "instead intended as a literal name containing periods, wrap it in quotes to create "
             "a string literal.",
         )
-    return demands.key(node, evaluate(node, scope), value_node, scope)
+    return type_checks.key(node, evaluate(node, scope), value_node, scope)
 
 
-# ---- templates ---------------------------------------------------------------------------------------
+# --- templates ---
 
 
-def _template(node: Template, scope: Scope) -> Value:
+def _template(node: TemplateExpr, scope: Scope) -> Value:
     if len(node.parts) == 1 and isinstance(node.parts[0], Literal):
         return node.parts[0].value
     problems = _Problems()
     texts: list[str] = []
     for part in node.parts:
         try:
-            texts.append(demands.part(part, evaluate(part, scope), scope))
-        except Exhausted:
+            texts.append(type_checks.part(part, evaluate(part, scope), scope))
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             problems.add(error)
     problems.raise_any()
     text = "".join(texts)
@@ -154,21 +149,21 @@ def _template(node: Template, scope: Scope) -> Value:
     return text
 
 
-def _hole(node: Hole | Interpolation, scope: Scope) -> Value:
+def _hole(node: TemplateWrap | Interpolation, scope: Scope) -> Value:
     inner = node.inner
-    if isinstance(inner, Reference) and _is_left_alone(inner, scope):
+    if isinstance(inner, VariableRef) and _is_left_alone(inner, scope):
         return f"${{{node.text}}}"
     return evaluate(inner, scope)
 
 
-def _choice(node: Choice, scope: Scope) -> Value:
-    is_true = demands.condition(node.condition, evaluate(node.condition, scope), scope)
+def _choice(node: TemplateIf, scope: Scope) -> Value:
+    is_true = type_checks.condition(node.condition, evaluate(node.condition, scope), scope)
     chosen = node.then if is_true else node.otherwise
     return evaluate(chosen, scope)
 
 
-def _repetition(node: Repetition, scope: Scope) -> Value:
-    pairs = demands.pairs(node.collection, evaluate(node.collection, scope), scope)
+def _repetition(node: TemplateFor, scope: Scope) -> Value:
+    pairs = type_checks.pairs(node.collection, evaluate(node.collection, scope), scope)
     problems = _Problems()
     texts: list[str] = []
     names = dict(scope.values)
@@ -183,15 +178,15 @@ def _repetition(node: Repetition, scope: Scope) -> Value:
     return text
 
 
-# ---- references --------------------------------------------------------------------------------------
+# --- references ---
 
 
-def _is_left_alone(node: Reference, scope: Scope) -> bool:
-    """Tell whether a reference means nothing now, and stays in the job as it is written."""
+def _is_left_alone(node: VariableRef, scope: Scope) -> bool:
+    """Return whether a reference is unresolved at parse time and remains in the job unchanged."""
     return node.root not in scope.values and scope.functions is not None
 
 
-def _reference(node: Reference, scope: Scope) -> Value:
+def _reference(node: VariableRef, scope: Scope) -> Value:
     if node.root not in scope.values:
         if scope.functions is None:
             raise scope.fault_at(
@@ -213,14 +208,14 @@ def _path(node: Path, scope: Scope) -> Value:
 
 def _walk(value: Value, steps: tuple[Step, ...], scope: Scope) -> Value:
     for step in steps:
-        if isinstance(step, Attr):
+        if isinstance(step, AttrStep):
             value = attribute_of(value, step, scope)
         else:
             value = element_of(value, step, evaluate(step.key, scope), scope)
     return value
 
 
-def _element(node: Element, scope: Scope) -> Value:
+def _element(node: IndexStep, scope: Scope) -> Value:
     return scope.weigh(node, scope.values[ELEMENT])
 
 
@@ -240,25 +235,25 @@ def _splat(node: Splat, scope: Scope) -> Value:
     return tuple(values)
 
 
-# ---- operators ---------------------------------------------------------------------------------------
+# --- operators ---
 
 
-def _prefixed(node: Prefixed, scope: Scope) -> Value:
+def _prefixed(node: UnaryOp, scope: Scope) -> Value:
     return negated(node, evaluate(node.operand, scope), scope)
 
 
-def _chain(node: Chain, scope: Scope) -> Value:
+def _chain(node: BinaryOp, scope: Scope) -> Value:
     problems = _Problems()
     left = problems.evaluate(node.operands[0], scope)
     for at, operator in enumerate(node.operators):
         right = problems.evaluate(node.operands[at + 1], scope)
-        if problems.found:  # what is left is looked at for its own errors
+        if problems.found:  # evaluated for its own errors
             continue
         try:
             left = apply(node, at, operator, left, right, scope)
-        except Exhausted:
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             problems.add(error)
     problems.raise_any()
     return left
@@ -267,10 +262,10 @@ def _chain(node: Chain, scope: Scope) -> Value:
 def _conditional(node: Conditional, scope: Scope) -> Value:
     problems = _Problems()
     try:
-        is_true = demands.condition(node.condition, evaluate(node.condition, scope), scope)
-    except Exhausted:
+        is_true = type_checks.condition(node.condition, evaluate(node.condition, scope), scope)
+    except BudgetExceeded:
         raise
-    except Faulty as error:
+    except HclError as error:
         problems.add(error)
         is_true = True
     taken, other = (node.then, node.otherwise) if is_true else (node.otherwise, node.then)
@@ -278,26 +273,26 @@ def _conditional(node: Conditional, scope: Scope) -> Value:
     problems.raise_any()
     try:
         passed_over = evaluate(other, scope)
-    except Exhausted:
+    except BudgetExceeded:
         raise
-    except Faulty:  # as the peer: what is wrong with the other branch does not matter
+    except HclError:  # as in Nomad: errors in the other branch are ignored
         return value
     then, otherwise = (value, passed_over) if is_true else (passed_over, value)
-    return demands.branch(node, value, then, otherwise, scope)
+    return type_checks.branch(node, value, then, otherwise, scope)
 
 
-# ---- for ---------------------------------------------------------------------------------------------
+# --- for expressions ---
 
 
-def _name(node: For | Repetition, key: Value, value: Value, names: dict[str, Value]) -> None:
-    """Give key and value of an element their names."""
+def _name(node: For | TemplateFor, key: Value, value: Value, names: dict[str, Value]) -> None:
+    """Bind key and value of an element to their names."""
     if node.key_name:
         names[node.key_name] = key
     names[node.value_name] = value
 
 
 def _for(node: For, scope: Scope) -> Value:
-    pairs = demands.pairs(node.collection, evaluate(node.collection, scope), scope)
+    pairs = type_checks.pairs(node.collection, evaluate(node.collection, scope), scope)
     problems = _Problems()
     values: list[Value] = []
     named: dict[str, Value] = {}
@@ -306,7 +301,7 @@ def _for(node: For, scope: Scope) -> Value:
     for key, item in pairs:
         _name(node, key, item, names)
         try:
-            if node.condition is not None and not demands.is_wanted(
+            if node.condition is not None and not type_checks.is_wanted(
                 node.condition, evaluate(node.condition, inner), inner
             ):
                 continue
@@ -314,10 +309,10 @@ def _for(node: For, scope: Scope) -> Value:
                 values.append(evaluate(node.value, inner))
             else:
                 pair = evaluate_all((node.key, node.value), inner)
-                demands.put(node, node.key, pair, inner, named)
-        except Exhausted:
+                type_checks.put(node, node.key, pair, inner, named)
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             problems.add(error)
     problems.raise_any()
     if node.key is None:
@@ -325,10 +320,10 @@ def _for(node: For, scope: Scope) -> Value:
     return named
 
 
-# ---- calls -------------------------------------------------------------------------------------------
+# --- calls ---
 
 
-def _call(node: Call, scope: Scope) -> Value:
+def _call(node: CallExpr, scope: Scope) -> Value:
     if scope.functions is None:
         detail = "Functions may not be called here."
         raise scope.fault(node, "Function calls not allowed", detail)
@@ -336,20 +331,20 @@ def _call(node: Call, scope: Scope) -> Value:
     if special is not None:
         return special(node, scope)
     if node.name not in scope.functions:
-        return call(node, (), scope)  # says that there is none
+        return call(node, (), scope)  # the message names the unknown function
     values = evaluate_all(node.arguments, scope)
     return scope.weigh(node, call(node, tuple(values), scope))
 
 
-def _try(node: Call, scope: Scope) -> Value:
-    """Return the first argument that has a value."""
+def _try(node: CallExpr, scope: Scope) -> Value:
+    """Return the first argument that evaluates without error."""
     reasons = []
     for argument in node.arguments:
         try:
             return evaluate(argument, scope)
-        except Exhausted:
+        except BudgetExceeded:
             raise
-        except Faulty as error:
+        except HclError as error:
             reasons += [
                 f"- {one.summary} (at {one.where})\n  {one.detail}" for one in error.diagnostics
             ]
@@ -361,21 +356,21 @@ def _try(node: Call, scope: Scope) -> Value:
     raise _failed(node, said, scope)
 
 
-def _can(node: Call, scope: Scope) -> Value:
-    """Tell whether the argument has a value."""
+def _can(node: CallExpr, scope: Scope) -> Value:
+    """Return whether the argument evaluates without error."""
     if len(node.arguments) != 1:
         raise _failed(node, "exactly one argument is required", scope)
     try:
         evaluate(node.arguments[0], scope)
-    except Exhausted:
+    except BudgetExceeded:
         raise
-    except Faulty:
+    except HclError:
         return False
     return True
 
 
-def _convert(node: Call, scope: Scope) -> Value:
-    """Return the first argument as the type that the second one writes out."""
+def _convert(node: CallExpr, scope: Scope) -> Value:
+    """Return the first argument converted to the type in the second one."""
     if len(node.arguments) != 2:
         raise _failed(node, "a value and a type are required", scope)
     subject, kind = node.arguments
@@ -383,38 +378,38 @@ def _convert(node: Call, scope: Scope) -> Value:
     value = evaluate(subject, scope)
     try:
         return convert(value, wanted)
-    except Unsuitable as error:
+    except ConversionError as error:
         detail = f'Invalid value for "value" parameter: {error}.'
         raise scope.fault_at(*opening(subject), "Invalid function argument", detail) from error
 
 
-def _failed(node: Call, why: str, scope: Scope) -> Faulty:
+def _failed(node: CallExpr, why: str, scope: Scope) -> HclError:
     detail = f'Call to function "{node.name}" failed: {why}.'
     return scope.fault_at(node.start, node.open_end, "Error in function call", detail)
 
 
 _SPECIAL = {"try": _try, "can": _can, "convert": _convert}
 
-# So that hints know their names; arguments that may fail never reach such a function.
-SPECIAL = {name: Function(run=lambda *_: None) for name in _SPECIAL}
+# Declared for hints about names. Arguments that can fail never reach this function.
+SPECIAL = {name: HclFunction(run=lambda *_: None) for name in _SPECIAL}
 
 _EVALUATE: dict[type[Expression], Callable[..., Value]] = {
     Literal: _literal,
     Parenthesized: _parenthesized,
-    Tuple: _tuple,
-    Object: _object,
-    Template: _template,
-    Hole: _hole,
+    TupleExpr: _tuple,
+    ObjectExpr: _object,
+    TemplateExpr: _template,
+    TemplateWrap: _hole,
     Interpolation: _hole,
-    Choice: _choice,
-    Repetition: _repetition,
-    Reference: _reference,
+    TemplateIf: _choice,
+    TemplateFor: _repetition,
+    VariableRef: _reference,
     Path: _path,
-    Element: _element,
+    IndexStep: _element,
     Splat: _splat,
-    Prefixed: _prefixed,
-    Chain: _chain,
+    UnaryOp: _prefixed,
+    BinaryOp: _chain,
     Conditional: _conditional,
     For: _for,
-    Call: _call,
+    CallExpr: _call,
 }

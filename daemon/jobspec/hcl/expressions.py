@@ -1,6 +1,6 @@
-"""Expressions: operators by rank, steps, calls, collections and `for`."""
+"""Expressions: operators by precedence, traversals, calls, collections and `for`."""
 
-from daemon.jobspec.hcl.cursor import Mistake
+from daemon.jobspec.hcl.cursor import HclSyntaxError
 from daemon.jobspec.hcl.lexer import (
     HEREDOC,
     IDENT,
@@ -11,25 +11,25 @@ from daemon.jobspec.hcl.lexer import (
     STRING,
 )
 from daemon.jobspec.hcl.number import read_number
-from daemon.jobspec.hcl.templates import Templates
+from daemon.jobspec.hcl.templates import TemplateParser
 from daemon.jobspec.hcl.tree import (
-    Attr,
-    Call,
-    Chain,
+    AttrStep,
+    BinaryOp,
+    CallExpr,
     Conditional,
-    Element,
     Expression,
     For,
+    IndexExpr,
+    IndexStep,
     Literal,
-    Lookup,
-    Object,
+    ObjectExpr,
     Parenthesized,
     Path,
-    Prefixed,
-    Reference,
     Splat,
     Step,
-    Tuple,
+    TupleExpr,
+    UnaryOp,
+    VariableRef,
 )
 from daemon.jobspec.hcl.values import Value
 
@@ -49,16 +49,16 @@ _RANKS = {
     "%": 5,
 }
 _WORDS: dict[str, Value] = {"true": True, "false": False, "null": None}
-_NEVER = "for"  # begins no operand
+_NEVER = "for"  # starts no operand
 
 
-class Expressions(Templates):
-    """Reads expressions."""
+class Expressions(TemplateParser):
+    """A parser of expressions."""
 
-    is_v1 = False  # a job in the old syntax is being read
+    is_v1 = False  # the text is a job in HCL1 syntax
 
     def expression(self) -> Expression:
-        """Return the expression that comes next."""
+        """Return the next expression."""
         self.descend()
         condition = self._chain()
         if self.accept("?"):
@@ -75,7 +75,7 @@ class Expressions(Templates):
         return condition
 
     def _chain(self) -> Expression:
-        """Return operands with their operators, the tighter ones grouped."""
+        """Return operands with their operators, grouped by precedence."""
         first = self._operand()
         if self.kind not in _RANKS:
             return first
@@ -89,14 +89,14 @@ class Expressions(Templates):
         return operands[0]
 
     def _operand(self) -> Expression:
-        """Return an operand with what stands before and behind it."""
+        """Return an operand with its unary operators and its traversal."""
         if self.kind in ("-", "!"):
             start = self.start
             operator = self.take()
             self.descend()
             operand = self._operand()
             self.depth -= 1
-            return Prefixed(start, operand.end, operator, operand)
+            return UnaryOp(start, operand.end, operator, operand)
         term = self._term()
         return self._steps(term) if self.kind in (".", "[") else term
 
@@ -142,10 +142,10 @@ class Expressions(Templates):
         return Literal(start, end, value)
 
     def _named(self) -> Expression:
-        """Return what a name begins: a constant, a call, or a reference."""
+        """Return the expression that starts with a name: a constant, a call or a reference."""
         start, end = self.start, self.ends[self.at]
         name = self.take()
-        while self.kind == "::":  # a namespace: there is no function in one
+        while self.kind == "::":  # a namespace, which contains no functions
             self.at += 1
             if self.kind != IDENT:
                 raise self.mistake("Missing function name", "A name is required after '::'.")
@@ -159,12 +159,12 @@ class Expressions(Templates):
         while (step := self._plain_step()) is not None:
             steps.append(step)
         text = self.source.text[start : self.last_end]
-        return Reference(start, self.last_end, name, tuple(steps), text)
+        return VariableRef(start, self.last_end, name, tuple(steps), text)
 
-    # ---- steps -----------------------------------------------------------------------------------------
+    # --- traversals ---
 
     def _plain_step(self) -> Step | None:
-        """Take a step that is written out, to an attribute or an index; None if it is another."""
+        """Consume a literal attribute or index; None for any other traversal."""
         kind, following = self.kind, self.kinds[min(self.at + 1, len(self.kinds) - 1)]
         if kind == "." and following != "*":
             return self._attribute()
@@ -173,41 +173,41 @@ class Expressions(Templates):
             self.at += 1
             key = self.simple_text() if following == STRING else self._number()
             self.at += 1
-            return Lookup(start, self.last_end, key)
+            return IndexExpr(start, self.last_end, key)
         return None
 
     def _attribute(self) -> Step:
         start = self.start
         self.at += 1
         if self.kind == IDENT:
-            return Attr(start, self.ends[self.at], self.take())
+            return AttrStep(start, self.ends[self.at], self.take())
         if self.kind == NUMBER:
             return self._dotted_index(start)
         raise self.mistake("Invalid attribute name", "An attribute name is required after a dot.")
 
     def _dotted_index(self, start: int) -> Step:
-        """Return the index of `.0`; `.0.1` is one number to the lexer and two steps here."""
+        """Return the index of `.0`. The lexer reads `.0.1` as one number; it is two steps here."""
         first, dot, _ = self.word().partition(".")
         if not first.isdigit():
             raise self.mistake("Invalid index", "An index behind a dot is a whole number.")
         key_start = self.start
         if dot:
-            self.starts[self.at] += len(first)  # the rest is read as the next step
+            self.starts[self.at] += len(first)  # the rest is parsed as the next step
             self._split_number()
         else:
             self.at += 1
         key = Literal(key_start, key_start + len(first), int(first))
-        return Lookup(start, key.end, key)
+        return IndexExpr(start, key.end, key)
 
     def _split_number(self) -> None:
-        """Make `.1` of a number `0.1` into tokens of its own."""
+        """Split `.1` of a number `0.1` into separate tokens."""
         dot, end = self.starts[self.at], self.ends[self.at]
         self.kinds[self.at : self.at + 1] = [".", NUMBER]
         self.starts[self.at : self.at + 1] = [dot, dot + 1]
         self.ends[self.at : self.at + 1] = [dot + 1, end]
 
     def _steps(self, base: Expression) -> Expression:
-        """Return an expression with the steps behind it."""
+        """Return an expression with its traversal."""
         steps: list[Step] = []
         while True:
             if (step := self._plain_step()) is not None:
@@ -222,7 +222,7 @@ class Expressions(Templates):
             else:
                 return _walked(base, steps)
 
-    def _index(self) -> Lookup:
+    def _index(self) -> IndexExpr:
         start = self.start
         self.at += 1
         key = self.expression()
@@ -231,21 +231,21 @@ class Expressions(Templates):
                 "Missing close bracket on index",
                 "The index operator must end with a closing bracket.",
             )
-        return Lookup(start, self.last_end, key)
+        return IndexExpr(start, self.last_end, key)
 
     def _attribute_splat(self, base: Expression) -> Expression:
-        """Return `base.*` with the attributes behind it; an index applies to the whole again."""
+        """Return `base.*` with its attributes. A following index applies to the whole result."""
         mark_start = self.start
         self.at += 2
         mark_end = self.last_end
         steps: list[Step] = []
         while self.kind == "." and self.kinds[self.at + 1] != "*":
             steps.append(self._attribute())
-        each = _walked(Element(mark_end, mark_end), steps)
+        each = _walked(IndexStep(mark_end, mark_end), steps)
         return Splat(base.start, self.last_end, base, mark_start, mark_end, each)
 
     def _full_splat(self, base: Expression) -> Expression:
-        """Return `base[*]` with everything behind it."""
+        """Return `base[*]` with its complete traversal."""
         mark_start = self.start
         self.at += 2
         if not self.accept("]"):
@@ -255,11 +255,11 @@ class Expressions(Templates):
             )
         mark_end = self.last_end
         self.descend()
-        each = self._steps(Element(mark_end, mark_end))
+        each = self._steps(IndexStep(mark_end, mark_end))
         self.depth -= 1
         return Splat(base.start, self.last_end, base, mark_start, mark_end, each)
 
-    # ---- calls and collections ---------------------------------------------------------------------------
+    # --- calls and collections ---
 
     def _call(self, name: str, start: int, name_end: int) -> Expression:
         self.at += 1
@@ -284,7 +284,7 @@ class Expressions(Templates):
                 )
         close = self.start
         self.at += 1
-        return Call(
+        return CallExpr(
             start, self.last_end, name, name_end, open_end, tuple(arguments), expands, close
         )
 
@@ -301,7 +301,7 @@ class Expressions(Templates):
                     "Missing item separator",
                     "Expected a comma to mark the beginning of the next item.",
                 )
-        return Tuple(start, self.last_end, tuple(items))
+        return TupleExpr(start, self.last_end, tuple(items))
 
     def _object(self) -> Expression:
         start = self.start
@@ -313,7 +313,7 @@ class Expressions(Templates):
             while self.accept(NEWLINE):
                 pass
             if self.accept("}"):
-                return Object(start, self.last_end, tuple(items))
+                return ObjectExpr(start, self.last_end, tuple(items))
             items.append(self._pair())
             if not self.accept(",") and self.kind not in ("}", NEWLINE) and not self.is_v1:
                 raise self.mistake(
@@ -381,7 +381,7 @@ class Expressions(Templates):
         self.at += 1
         return True
 
-    def _bad_for(self, what: str) -> Mistake:
+    def _bad_for(self, what: str) -> HclSyntaxError:
         return self.mistake("Invalid 'for' expression", f"For expression {what}.")
 
 
@@ -392,7 +392,7 @@ def _walked(base: Expression, steps: list[Step]) -> Expression:
 def _grouped(
     operands: list[Expression], operators: list[str], rank: int
 ) -> tuple[list[Expression], list[str]]:
-    """Join the operands between which operators of a rank stand."""
+    """Group operands at the operators of one precedence level."""
     joined, left = [operands[0]], []
     chain: list[Expression] = []
     signs: list[str] = []
@@ -403,7 +403,7 @@ def _grouped(
             signs.append(operator)
             continue
         if chain:
-            joined.append(Chain(chain[0].start, chain[-1].end, tuple(chain), tuple(signs)))
+            joined.append(BinaryOp(chain[0].start, chain[-1].end, tuple(chain), tuple(signs)))
             chain, signs = [], []
         if operand is not None:
             left.append(operator)
@@ -412,8 +412,8 @@ def _grouped(
 
 
 def _literal_key(key: Expression) -> Expression:
-    """Return the key of an object: a bare word stands for itself."""
-    if isinstance(key, Reference) and not key.steps:
+    """Return the key of an object; a bare word is a literal."""
+    if isinstance(key, VariableRef) and not key.steps:
         return Literal(key.start, key.end, key.root)
     if isinstance(key, Literal) and (key.value is None or isinstance(key.value, bool)):
         words = {None: "null", True: "true", False: "false"}

@@ -1,7 +1,7 @@
-"""The canonical form of a text: its layout changes, its meaning does not.
+"""Canonical formatting: the layout of a text changes, its meaning does not.
 
-Nesting is two blanks deep, equals signs of neighbouring arguments stand below each other, and so do
-comments behind them. What is quoted or in a heredoc stays as it is, and so do blank lines.
+Each nesting level is indented by two spaces. Equals signs of adjacent arguments are aligned, and so
+are their comments. Quoted texts, heredocs and blank lines stay unchanged.
 """
 
 import re
@@ -24,7 +24,7 @@ from daemon.jobspec.hcl.lexer import (
     tokenize,
 )
 from daemon.jobspec.hcl.parser import read_body
-from daemon.jobspec.hcl.source import Source
+from daemon.jobspec.hcl.source import SourceText
 
 _COMMENT = "comment"
 _BETWEEN = re.compile(r"(?P<block>/\*.*?\*/)|(?P<line>(?:#|//)[^\n]*)|(?P<newline>\n)", re.DOTALL)
@@ -37,12 +37,12 @@ _KEYWORDS = frozenset({"for", "in", "if"})
 class _Word(msgspec.Struct):
     kind: str
     text: str
-    spaces: int = 1  # before it
+    spaces: int = 1  # before the word
 
 
 class _Line(msgspec.Struct):
     words: list[_Word]
-    comment: str = ""  # behind the words
+    comment: str = ""  # after the words
 
     @property
     def depth(self) -> int:
@@ -50,8 +50,8 @@ class _Line(msgspec.Struct):
         return _depth(self.words)
 
 
-def formatted(source: Source) -> str:
-    """Return a text in its canonical form. Raises `Faulty` for one that cannot be read."""
+def formatted(source: SourceText) -> str:
+    """Return a text in canonical form. Raises `HclError` on a syntax error."""
     read_body(source)
     lines = list(_lines(source))
     for line in lines:
@@ -62,10 +62,10 @@ def formatted(source: Source) -> str:
     return f"{text}\n" if text else ""
 
 
-# ---- lines of words ----------------------------------------------------------------------------------
+# --- lines of words ---
 
 
-def _lines(source: Source) -> Iterator[_Line]:
+def _lines(source: SourceText) -> Iterator[_Line]:
     line = _Line([])
     for word in _words(source):
         if word.kind == NEWLINE:
@@ -79,8 +79,8 @@ def _lines(source: Source) -> Iterator[_Line]:
         yield line
 
 
-def _words(source: Source) -> Iterator[_Word]:
-    """Yield all words, comments and newlines; quoted text and heredocs are one word each."""
+def _words(source: SourceText) -> Iterator[_Word]:
+    """Yield all words, comments and newlines. A quoted text or a heredoc is one word."""
     tokens, text = tokenize(source), source.text
     position = 1 if text.startswith("\ufeff") else 0
     at = 0
@@ -101,7 +101,7 @@ def _words(source: Source) -> Iterator[_Word]:
 
 
 def _end_of_whole(kinds: Sequence[str], at: int) -> int:
-    """Return the place of the token that closes a quoted text or a heredoc."""
+    """Return the index of the token that closes a quoted text or a heredoc."""
     depth = 0
     while True:
         depth += (kinds[at] in _WHOLE) - (kinds[at] in _WHOLE.values())
@@ -118,11 +118,11 @@ def _between(text: str) -> Iterator[_Word]:
             yield _Word(_COMMENT, match[0].rstrip())
 
 
-# ---- blanks within a line ----------------------------------------------------------------------------
+# --- spaces within a line ---
 
 
 def _space(words: list[_Word]) -> None:
-    """Set the blanks between the words of a line."""
+    """Set the spaces between the words of a line."""
     for at, word in enumerate(words):
         before = words[at - 1] if at else None
         earlier = words[at - 2] if at > 1 else None
@@ -130,7 +130,7 @@ def _space(words: list[_Word]) -> None:
 
 
 def _are_apart(earlier: _Word | None, before: _Word, word: _Word) -> bool:
-    """Tell whether a blank stands between two words."""
+    """Return whether a space separates two words."""
     if word.kind in (",", ".", "...", "::", ")", "]") or before.kind in ("(", "[", ".", "::", "!"):
         return False
     if before.kind == "{" and word.kind == "}":
@@ -144,7 +144,7 @@ def _are_apart(earlier: _Word | None, before: _Word, word: _Word) -> bool:
 
 
 def _is_sign(before: _Word | None) -> bool:
-    """Tell whether a minus is the sign of what follows it, by what stands before it."""
+    """Return whether a minus is a sign, according to the preceding token."""
     return before is None or before.kind not in _OPERANDS or before.text in _KEYWORDS
 
 
@@ -152,11 +152,11 @@ def _depth(words: Sequence[_Word]) -> int:
     return sum([(word.kind in _OPENING) - (word.kind in _CLOSING) for word in words])
 
 
-# ---- columns -----------------------------------------------------------------------------------------
+# --- columns ---
 
 
 def _align_values(lines: Sequence[_Line]) -> None:
-    """Put the equals signs of neighbouring arguments below each other; a heredoc parts them."""
+    """Align the equals signs of adjacent arguments. A heredoc separates two groups."""
     chain: list[tuple[_Word, int]] = []
     for line in lines:
         at = _equals(line)
@@ -169,7 +169,7 @@ def _align_values(lines: Sequence[_Line]) -> None:
 
 
 def _equals(line: _Line) -> int | None:
-    """Return where the equals sign of a line is whose value ends on it; None if there is none."""
+    """Return the position of a line's equals sign if its value ends there; None otherwise."""
     for at, word in enumerate(line.words):
         if at and word.kind == "=":
             return at if _depth(line.words[at:]) == 0 else None
@@ -177,7 +177,7 @@ def _equals(line: _Line) -> int | None:
 
 
 def _align_comments(lines: Sequence[_Line]) -> None:
-    """Put comments behind neighbouring lines below each other."""
+    """Align the comments of adjacent lines."""
     chain: list[tuple[_Word, int]] = []
     for line in lines:
         if not line.comment:
@@ -191,14 +191,14 @@ def _align_comments(lines: Sequence[_Line]) -> None:
 
 
 def _align(chain: Sequence[tuple[_Word, int]]) -> None:
-    """Set words into one column, one blank behind the widest of what stands before them."""
+    """Align words in one column, one space after the widest preceding text."""
     widest = max([width for _, width in chain], default=0)
     for word, width in chain:
         word.spaces = widest - width + 1
 
 
 def _width(words: Sequence[_Word]) -> int:
-    """Return the width of words on the line on which the last one of them ends."""
+    """Return the width of words on the line that contains the end of the last one."""
     width = 0
     for word in words:
         _, newline, last = word.text.rpartition("\n")
@@ -207,7 +207,7 @@ def _width(words: Sequence[_Word]) -> int:
 
 
 def _indented(lines: Sequence[_Line]) -> Iterator[str]:
-    """Yield lines as deep as the brackets around them; brackets opened on one line count once."""
+    """Yield lines indented by bracket depth. Several brackets opened on one line count once."""
     opened: list[int] = []
     for line in lines:
         depth = line.depth

@@ -1,7 +1,7 @@
-"""What a reader takes for one character, out of one or more code points.
+"""Grapheme clusters: user-perceived characters of one or more code points.
 
-The rules are those of Unicode's text segmentation as far as they matter for names, messages and
-columns: marks, joined and coloured emoji, flags, Hangul syllables, and CR LF.
+The rules are a subset of Unicode text segmentation, sufficient for names, messages and columns.
+They cover combining marks, emoji sequences, flags, Hangul syllables and CR LF.
 """
 
 import unicodedata
@@ -12,14 +12,14 @@ _MARKS = frozenset({"Mn", "Me", "Mc"})
 
 
 def count(text: str) -> int:
-    """Return how many characters a reader sees."""
+    """Return the number of grapheme clusters."""
     if text.isascii() and "\r\n" not in text:
         return len(text)
     return sum(1 for _ in split(text))
 
 
 def split(text: str) -> Iterator[str]:
-    """Yield the characters as a reader sees them."""
+    """Yield the grapheme clusters."""
     if text.isascii() and "\r\n" not in text:
         yield from text
         return
@@ -64,7 +64,7 @@ def _is_flag(char: str) -> bool:
 
 
 def _is_hangul_pair(before: str, char: str) -> bool:
-    """Tell whether two parts of a Korean syllable stand together."""
+    """Return whether two parts of a Hangul syllable form one cluster."""
     if "\u1100" <= before <= "\u115f":
         return "\u1100" <= char <= "\u11a7" or "\uac00" <= char <= "\ud7a3"
     if "\u1160" <= before <= "\u11a7" or "\uac00" <= before <= "\ud7a3":

@@ -1,25 +1,25 @@
-"""A text cut into tokens, in time and memory that grow with the text alone.
+"""Lexer: splits a text into tokens, in time and memory linear in its length.
 
-The lexer knows where it is: in quoted text, in a heredoc, or between brackets. So newlines that
-mean nothing are left out here, and the parser never has to ask. What is no token at all is
-noted and passed over, so that the parser can still find further mistakes.
+The lexer tracks its context: quoted text, heredoc or brackets. So it can omit insignificant
+newlines, and the parser needs no rule for them. The lexer records invalid characters and skips
+them. The parser can then find further errors.
 """
 
 import re
 
 import msgspec
 
-from daemon.jobspec.hcl.source import Diagnostic, Faulty, Source
+from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText
 
-MAX_NESTING = 100  # brackets within brackets; a job has about ten levels
-MAX_TOKENS = 100_000  # some twenty thousand lines
-MAX_PROBLEMS = 1_000  # nobody reads more of them
+MAX_NESTING = 100  # nesting of brackets; a job has about ten levels
+MAX_TOKENS = 100_000  # about twenty thousand lines
+MAX_PROBLEMS = 1_000  # enough for any reader
 
-# Kinds of tokens beside the operators, which are their own kind.
+# Kinds of tokens. Each operator is its own kind.
 IDENT = "name"
 NUMBER = "number"
-STRING = "text"  # quoted text without holes
-HEREDOC = "heredoc"  # a heredoc without holes, from its mark to its mark
+STRING = "text"  # quoted text without interpolations
+HEREDOC = "heredoc"  # a heredoc without interpolations, including its markers
 OPEN_QUOTE = "opening quote"
 CLOSE_QUOTE = "closing quote"
 OPEN_HEREDOC = "heredoc mark"
@@ -32,19 +32,19 @@ NEWLINE = "newline"
 END = "end of file"
 
 
-class Tokens(msgspec.Struct, frozen=True):
-    """The tokens of a source as parallel lists, the last one being `END`."""
+class TokenList(msgspec.Struct, frozen=True):
+    """The tokens of a source as parallel lists; the last token is `END`."""
 
-    source: Source
+    source: SourceText
     kinds: list[str]
     starts: list[int]
     ends: list[int]
     problems: list[Diagnostic]
 
 
-# Quantifiers are possessive (`++`, `*+`), so that no text makes a search start over.
+# Quantifiers are possessive (`++`, `*+`), so that no text causes backtracking.
 _BLANK = r"(?:[ \t]++|/\*.*?(?:\*/|\Z))*+"
-_LITERAL = r"\\[^\n]|\$++(?!\{)|\${2,}+\{|%++(?!\{)|%{2,}+\{"  # `$${` stands for `${`
+_LITERAL = r"\\[^\n]|\$++(?!\{)|\${2,}+\{|%++(?!\{)|%{2,}+\{"  # `$${` is an escaped `${`
 _TOKEN = re.compile(
     rf"""{_BLANK}(?:
     (?P<newline>\r?\n|(?:\#|//)[^\n]*+(?:\n|\Z))
@@ -69,26 +69,26 @@ _SKIPPED = re.compile(_BLANK, re.DOTALL)
 _LINE_END = re.compile(r"[ \t]*+\r?(?:\n|\Z)")
 _FOR = re.compile(r"(?:\s++|/\*.*?(?:\*/|\Z)|(?:#|//)[^\n]*+(?:\n|\Z))*+for\b(?!-)", re.DOTALL)
 
-_BARE = "<<\n"  # a heredoc that only the end of the text ends: no line holds a newline
+_BARE = "<<\n"  # a heredoc without an end marker, closed by the end of the text
 _BEFORE_A_BODY = frozenset({IDENT, STRING, CLOSE_QUOTE})
 _CLOSING = {")": "(", "]": "[", "}": "{"}
 
 
-def tokenize(source: Source, template_start: int | None = None) -> Tokens:
-    """Return the tokens of a source. Raises `Faulty` when there are too many of them.
+def tokenize(source: SourceText, template_start: int | None = None) -> TokenList:
+    """Return the tokens of a source. Raises `HclError` if there are too many.
 
-    With `template_start` they are those of a template that goes from there to the end.
+    With `template_start`, return the tokens of a template from this offset to the end.
     """
     lexer = _Lexer(source)
     if template_start is not None:
         lexer.at = template_start
         lexer.open.append(_BARE)
     lexer.run()
-    return Tokens(source, lexer.kinds, lexer.starts, lexer.ends, lexer.problems)
+    return TokenList(source, lexer.kinds, lexer.starts, lexer.ends, lexer.problems)
 
 
 class _Lexer:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceText) -> None:
         self.source = source
         self.text = source.text
         self.at = 1 if source.text.startswith("\ufeff") else 0
@@ -96,8 +96,8 @@ class _Lexer:
         self.starts: list[int] = []
         self.ends: list[int] = []
         self.problems: list[Diagnostic] = []
-        # What is open: brackets, "for" for a brace in which newlines mean nothing, quotes,
-        # and "<<MARK" for heredocs.
+        # Open contexts: brackets, "for" for a brace with insignificant newlines, quotes, and
+        # "<<MARK" for heredocs.
         self.open: list[str] = []
         self._told: set[str] = set()
 
@@ -111,7 +111,7 @@ class _Lexer:
             elif not self._token(inside):
                 break
             if len(self.problems) > MAX_PROBLEMS:
-                raise Faulty(self.problems)
+                raise HclError(self.problems)
             if len(self.kinds) > MAX_TOKENS:
                 raise self._limit(f"more than {MAX_TOKENS} words and signs", "Text too long")
         self._add(END, len(self.text), len(self.text))
@@ -127,17 +127,17 @@ class _Lexer:
             raise self._limit(f"brackets within more than {MAX_NESTING} others", "Nested too deep")
         self.open.append(what)
 
-    def _limit(self, what: str, summary: str) -> Faulty:
+    def _limit(self, what: str, summary: str) -> HclError:
         detail = f"The text has {what}."
-        return Faulty([self._problem(summary, detail, self.starts[-1], self.ends[-1])])
+        return HclError([self._problem(summary, detail, self.starts[-1], self.ends[-1])])
 
     def _problem(self, summary: str, detail: str, start: int, end: int) -> Diagnostic:
         return Diagnostic(summary=summary, detail=detail, source=self.source, start=start, end=end)
 
-    # ---- between words -------------------------------------------------------------------------
+    # --- outside of texts ---
 
     def _token(self, inside: str) -> bool:
-        """Take one token; tell whether there was one."""
+        """Consume one token; return whether there was one."""
         match = _TOKEN.match(self.text, self.at)
         kind = match.lastgroup if match else None
         if match is None or kind is None:
@@ -176,7 +176,7 @@ class _Lexer:
             self._push("for" if self._opens_for() else "{")
 
     def _closing(self, operator: str, start: int, end: int) -> None:
-        """Leave a bracket; a brace closes what was left open within it, of which the parser tells."""
+        """Close a bracket. A brace also closes all contexts within it; the parser reports them."""
         while operator == "}" and self.open and self.open[-1] in ("(", "["):
             self.open.pop()
         inside = self.open[-1] if self.open else ""
@@ -186,7 +186,10 @@ class _Lexer:
             self.open.pop()
 
     def _opens_for(self) -> bool:
-        """Tell whether the brace just taken begins a `for` expression: newlines mean nothing there."""
+        """Return whether the last brace opens a `for` expression.
+
+        Newlines are insignificant in such an expression.
+        """
         if len(self.kinds) > 1 and self.kinds[-2] in _BEFORE_A_BODY:
             return False
         return _FOR.match(self.text, self.at) is not None
@@ -199,7 +202,7 @@ class _Lexer:
             self._odd(start, start + 1)
 
     def _end_of_name(self, start: int, end: int) -> int:
-        """Return where a name ends that may go on beyond ASCII."""
+        """Return the end of a name, which can contain non-ASCII characters."""
         text = self.text
         while end < len(text) and text[end] > "\x7f" and ("a" + text[end]).isidentifier():
             match = _WIDE_NAME.match(text, end + 1)
@@ -207,7 +210,7 @@ class _Lexer:
         return end
 
     def _odd_character(self) -> None:
-        """Take a name that begins beyond ASCII, or note a character that begins nothing."""
+        """Consume a name with a non-ASCII start, or record an invalid character."""
         match = _SKIPPED.match(self.text, self.at)
         start = match.end() if match else self.at
         if self.text[start].isidentifier():
@@ -224,7 +227,7 @@ class _Lexer:
         self._told.add(char)
         self.problems.append(self._problem(summary, detail, start, end))
 
-    # ---- quoted text and heredocs ------------------------------------------------------------------
+    # --- quoted text and heredocs ---
 
     def _quoted(self) -> None:
         start = self.at
@@ -239,7 +242,7 @@ class _Lexer:
             self._unclosed_text(start)
 
     def _unclosed_text(self, start: int) -> None:
-        """End a text that no quote closes on its line."""
+        """End a text that has no closing quote on its line."""
         self.open.pop()
         if self.text.startswith("\\", start):  # at the end of a line
             self.at = start = start + 1
@@ -267,7 +270,7 @@ class _Lexer:
         self._push(f"<<{mark}")
 
     def _heredoc_line(self, mark: str) -> None:
-        """Take a line of a heredoc, the rest of it, or its end."""
+        """Consume a line of a heredoc, the rest of the line, or the end marker."""
         start = self.at
         if start and self.text[start - 1] == "\n":
             blanks = _BLANKS.match(self.text, start)
@@ -281,7 +284,7 @@ class _Lexer:
             return
         match = _LINE_TEXT.match(self.text, start)
         if match is None or match.end() == start:
-            self.open.pop()  # the end of the file: the parser objects
+            self.open.pop()  # the end of the file: the parser reports it
         else:
             self._add(TEXT, start, match.end())
 
@@ -299,7 +302,7 @@ _MULTI_LINE = (
     "Invalid multi-line string",
     'A quoted text ends on its line. Write \\n for a new line, or use a "heredoc", like <<EOT.',
 )
-# What people write that is not of the language; told once for each text.
+# Common mistakes from other languages, reported once per text.
 _ODD = {
     "'": ("Invalid character", 'Single quotes are not valid. Use double quotes (") for a text.'),
     "`": (

@@ -1,6 +1,6 @@
-"""Numbers: whole ones and binary fractions of 512 bits, as the peer computes with them.
+"""Numbers: integers and binary fractions of 512 bits, with Nomad's precision.
 
-A number is an `int` when it is whole and a `Fraction` otherwise, so `1.0` and `1` are the same.
+A number is an `int` if it is integral and a `Fraction` otherwise, so `1.0` and `1` are equal.
 """
 
 from fractions import Fraction
@@ -8,11 +8,11 @@ from fractions import Fraction
 Number = int | Fraction
 
 PRECISION = 512  # bits
-MAX_EXPONENT = 1024  # of ten, in a literal: far beyond what JSON can carry
+MAX_EXPONENT = 1024  # decimal exponent of a literal: far beyond the range of JSON
 
 
 def read_number(text: str) -> Number:
-    """Return the number that a decimal literal stands for. Raises `ValueError`."""
+    """Parse a decimal literal. Raises `ValueError`."""
     digits, _, exponent = text.lower().partition("e")
     if len(digits) > MAX_EXPONENT or (exponent and abs(int(exponent[:8])) > MAX_EXPONENT):
         raise ValueError("a number has at most 1024 digits and an exponent of at most 1024")
@@ -20,7 +20,7 @@ def read_number(text: str) -> Number:
 
 
 def rounded(value: Number) -> Number:
-    """Return a number at the precision that numbers have."""
+    """Round a number to the precision of numbers."""
     if isinstance(value, int):
         return value if value.bit_length() <= PRECISION else _nearest(Fraction(value))
     if value.denominator == 1:
@@ -35,7 +35,7 @@ def _is_binary(denominator: int) -> bool:
 
 
 def _nearest(value: Fraction) -> Number:
-    """Return the nearest number with a mantissa of 512 bits, the even one of two."""
+    """Return the nearest number with a 512-bit mantissa; ties round to even."""
     shift = _shift(value)
     above, below = abs(value.numerator) << max(0, shift), value.denominator << max(0, -shift)
     scaled, rest = divmod(above, below)
@@ -50,7 +50,7 @@ def _nearest(value: Fraction) -> Number:
 
 
 def _shift(value: Fraction) -> int:
-    """Return by how many bits a number must move left to fill the mantissa."""
+    """Return the left shift in bits that fills the mantissa of a number."""
     above, below = abs(value.numerator), value.denominator
     shift = PRECISION - (above.bit_length() - below.bit_length())
     if above << max(0, shift) >= below << max(0, -shift) + PRECISION:
@@ -59,7 +59,7 @@ def _shift(value: Fraction) -> int:
 
 
 def number_text(value: Number) -> str:
-    """Return the shortest decimal that stands for this number and no other."""
+    """Return the shortest decimal that identifies this number."""
     if isinstance(value, int):
         if value.bit_length() <= PRECISION:
             return str(value)
@@ -74,7 +74,7 @@ def number_text(value: Number) -> str:
 
 
 def shortest_digits(value: Fraction) -> tuple[str, int]:
-    """Return the digits of a positive number, and how many of them stand before the point."""
+    """Return the digits of a positive number, and how many precede the decimal point."""
     half = Fraction(2) ** -(_shift(value) + 1)
     point = len(str(value.numerator)) - len(str(value.denominator))
     if value >= Fraction(10) ** point:
@@ -97,7 +97,7 @@ def shortest_digits(value: Fraction) -> tuple[str, int]:
 
 
 def number_size(value: Number) -> int:
-    """Return how much work it is to compute with a number: 1, and more for each 16 bits."""
+    """Return the cost of computing with a number: 1, plus 1 for each 16 bits."""
     return 1 + (value.numerator.bit_length() + value.denominator.bit_length()) // 16
 
 
@@ -107,7 +107,7 @@ def divide(left: Number, right: Number) -> Number:
 
 
 def remainder(left: Number, right: Number) -> Number:
-    """Return what a division leaves, with the sign of the left side; all of it for `% 0`."""
+    """Return the remainder with the sign of the left operand; for `% 0`, the left operand."""
     if right == 0:
         return left
     quotient = Fraction(left) / right
@@ -116,7 +116,7 @@ def remainder(left: Number, right: Number) -> Number:
 
 
 def from_float(value: float) -> Number:
-    """Return a number that came from floating point. Raises `ValueError` when it is none."""
+    """Convert a float to a number. Raises `ValueError` if it is not finite."""
     try:
         return rounded(Fraction(value))
     except (OverflowError, ValueError) as error:
@@ -124,9 +124,9 @@ def from_float(value: float) -> Number:
 
 
 def to_json(value: Number) -> int | float:
-    """Return a number as JSON carries it. Raises `OverflowError`.
+    """Return a number as in JSON. Raises `OverflowError`.
 
-    What 64 bits cannot hold as a whole number becomes floating point, as the peer has it.
+    Integers beyond 64 bits become floats, as in Nomad.
     """
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return value

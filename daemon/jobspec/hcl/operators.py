@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from daemon.jobspec.hcl.number import Number, divide, number_size, remainder, rounded
 from daemon.jobspec.hcl.scope import Scope
-from daemon.jobspec.hcl.source import Diagnostic, Faulty
-from daemon.jobspec.hcl.tree import Chain, Prefixed
+from daemon.jobspec.hcl.source import Diagnostic, HclError
+from daemon.jobspec.hcl.tree import BinaryOp, UnaryOp
 from daemon.jobspec.hcl.values import (
     BOOL,
     NUMBER,
+    ConversionError,
     Type,
-    Unsuitable,
     Value,
     convert,
     equal,
@@ -18,14 +18,14 @@ from daemon.jobspec.hcl.values import (
 )
 
 
-def negated(node: Prefixed, value: Value, scope: Scope) -> Value:
+def negated(node: UnaryOp, value: Value, scope: Scope) -> Value:
     """Return `-value` or `!value`."""
     wanted = NUMBER if node.operator == "-" else BOOL
     if value is None:
         raise _failed(node.start, node.end, "argument must not be null", scope)
     try:
         converted = convert(value, wanted)
-    except Unsuitable as error:
+    except ConversionError as error:
         detail = f"Unsuitable value for unary operand: {error}."
         raise scope.fault(node.operand, "Invalid operand", detail) from error
     if isinstance(converted, bool):
@@ -33,8 +33,8 @@ def negated(node: Prefixed, value: Value, scope: Scope) -> Value:
     return -_number(converted)
 
 
-def apply(node: Chain, at: int, operator: str, left: Value, right: Value, scope: Scope) -> Value:
-    """Return what the operator at a place of a chain makes of its two sides."""
+def apply(node: BinaryOp, at: int, operator: str, left: Value, right: Value, scope: Scope) -> Value:
+    """Return the result of the operator at a position of a chain for its two operands."""
     if operator == "==":
         return equal(left, right)
     if operator == "!=":
@@ -47,7 +47,7 @@ def apply(node: Chain, at: int, operator: str, left: Value, right: Value, scope:
     span = (node.operands[at + 1].start, end)
     other = _operand("right", right, wanted, span, scope, problems)
     if problems:
-        raise Faulty(problems)
+        raise HclError(problems)
     if one is None or other is None:
         raise _failed(node.start, end, "argument must not be null", scope)
     if isinstance(one, bool) or isinstance(other, bool):
@@ -69,16 +69,16 @@ def _operand(
     scope: Scope,
     problems: list[Diagnostic],
 ) -> Value:
-    """Return an operand as what the operator takes; the problem otherwise goes to the list."""
+    """Convert an operand to the operator's type; add a failure to the list of problems."""
     try:
         return convert(value, wanted)
-    except Unsuitable as error:
+    except ConversionError as error:
         detail = f"Unsuitable value for {side} operand: {error}."
         problems += scope.fault_at(*span, "Invalid operand", detail).diagnostics
         return None
 
 
-def _failed(start: int, end: int, why: str, scope: Scope) -> Faulty:
+def _failed(start: int, end: int, why: str, scope: Scope) -> HclError:
     detail = f"Error during operation: {why}."
     return scope.fault_at(start, end, "Operation failed", detail)
 

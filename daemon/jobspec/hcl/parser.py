@@ -1,11 +1,12 @@
-"""Bodies: arguments and blocks, line by line.
+"""Parser of bodies: arguments and blocks.
 
-After a mistake the reader goes on with the next argument or block, so that one answer tells of
-all of them. In the old syntax, version 1, a job may quote its names, write its blocks as arguments
-(`config = { … }`, `template = [{ … }, { … }]`), and separate them by commas: all mean blocks.
+After an error the parser continues with the next argument or block, so one result reports all
+errors. HCL1 syntax allows three more forms. Names can be quoted, and commas can separate blocks.
+Blocks can be arguments (`config = { … }`, `template = [{ … }, { … }]`). The parser converts all of
+them to blocks.
 """
 
-from daemon.jobspec.hcl.cursor import Mistake
+from daemon.jobspec.hcl.cursor import HclSyntaxError
 from daemon.jobspec.hcl.expressions import Expressions
 from daemon.jobspec.hcl.lexer import (
     CLOSE_HOLE,
@@ -18,7 +19,7 @@ from daemon.jobspec.hcl.lexer import (
     STRING,
     tokenize,
 )
-from daemon.jobspec.hcl.source import MAX_SHOWN, Faulty, Source
+from daemon.jobspec.hcl.source import MAX_SHOWN, HclError, SourceText
 from daemon.jobspec.hcl.strings import unescape
 from daemon.jobspec.hcl.tree import (
     Argument,
@@ -26,8 +27,8 @@ from daemon.jobspec.hcl.tree import (
     Body,
     Expression,
     Label,
-    Object,
-    Tuple,
+    ObjectExpr,
+    TupleExpr,
     key_text,
 )
 
@@ -37,45 +38,45 @@ _OPENS_BLOCK = frozenset({"{", STRING, OPEN_QUOTE, IDENT})
 _DEPTHS = {"{": 1, HOLE: 1, CONTROL: 1, "}": -1, CLOSE_HOLE: -1}
 
 
-def read_body(source: Source, *, is_v1: bool = False) -> Body:
-    """Return the body that a text holds. Raises `Faulty` with all mistakes in it."""
+def read_body(source: SourceText, *, is_v1: bool = False) -> Body:
+    """Parse the body in a text. Raises `HclError` with all its errors."""
     reader = _Reader(tokenize(source))
     reader.may_be_v1 = is_v1
     body = reader.body()
     if reader.problems:
-        raise Faulty(reader.problems)
+        raise HclError(reader.problems)
     return body
 
 
-def read_expression(source: Source) -> Expression:
-    """Return the expression that a text holds. Raises `Faulty`."""
+def read_expression(source: SourceText) -> Expression:
+    """Parse the expression in a text. Raises `HclError`."""
     reader = _Reader(tokenize(source))
     try:
         found = reader.whole_expression()
-    except Mistake as mistake:
-        raise Faulty([*reader.problems, mistake.diagnostic]) from None
+    except HclSyntaxError as mistake:
+        raise HclError([*reader.problems, mistake.diagnostic]) from None
     if reader.problems:
-        raise Faulty(reader.problems)
+        raise HclError(reader.problems)
     return found
 
 
-def read_template(source: Source, start: int) -> Expression:
-    """Return the template that a text is from an offset to its end. Raises `Faulty`."""
+def read_template(source: SourceText, start: int) -> Expression:
+    """Parse a text from an offset to its end as a template. Raises `HclError`."""
     reader = _Reader(tokenize(source, start))
     try:
         found = reader.bare()
-    except Mistake as mistake:
-        raise Faulty([*reader.problems, mistake.diagnostic]) from None
+    except HclSyntaxError as mistake:
+        raise HclError([*reader.problems, mistake.diagnostic]) from None
     if reader.problems:
-        raise Faulty(reader.problems)
+        raise HclError(reader.problems)
     return found
 
 
 class _Reader(Expressions):
-    may_be_v1 = False  # the text may hold a job in the old syntax
+    may_be_v1 = False  # the text may be a job in HCL1 syntax
 
     def whole_expression(self) -> Expression:
-        """Return the one expression of a text."""
+        """Return the only expression of a text."""
         found = self.expression()
         while self.accept(NEWLINE):
             pass
@@ -84,7 +85,7 @@ class _Reader(Expressions):
         return found
 
     def body(self, opener: int | None = None) -> Body:
-        """Return the body that begins here; `opener` is the offset of the brace of a block."""
+        """Return the body at this position. `opener` is the offset of a block's brace."""
         arguments: dict[str, Argument] = {}
         blocks: list[Block] = []
         while not self._is_end_of_body(opener):
@@ -93,7 +94,7 @@ class _Reader(Expressions):
             first, depth = self.at, self.depth
             try:
                 self._item(arguments, blocks)
-            except Mistake as mistake:
+            except HclSyntaxError as mistake:
                 self.depth = depth
                 self.problems.append(mistake.diagnostic)
                 self._recover(first)
@@ -113,7 +114,7 @@ class _Reader(Expressions):
         return self.kind == END
 
     def _recover(self, first: int) -> None:
-        """Go to the end of the item that began at a token, or of the body around it."""
+        """Skip to the end of the item that began at a token, or of the enclosing body."""
         if len(self.problems) > MAX_SHOWN:
             self.at = len(self.kinds) - 1
         depth = sum([_DEPTHS.get(kind, 0) for kind in self.kinds[first : self.at]])
@@ -122,10 +123,10 @@ class _Reader(Expressions):
                 break
             depth += _DEPTHS.get(self.kind, 0)
             self.at += 1
-        if self.kind == "}" and self.at == first:  # at the top: nothing is open
+        if self.kind == "}" and self.at == first:  # top level: no open bracket
             self.at += 1
 
-    # ---- one item ----------------------------------------------------------------------------------
+    # --- items ---
 
     def _item(self, arguments: dict[str, Argument], blocks: list[Block]) -> None:
         start, end = self.starts[self.at], self.ends[self.at]
@@ -151,7 +152,7 @@ class _Reader(Expressions):
         )
 
     def _ends_v1_item(self) -> bool:
-        """Tell whether an item ends here: in the old syntax the next one may follow at once."""
+        """Return whether an item ends here. In HCL1 the next item may follow on the same line."""
         return self.accept(",") or self.kind in ("}", IDENT, STRING)
 
     def _item_name(self) -> str:
@@ -188,15 +189,15 @@ class _Reader(Expressions):
         if self.is_v1 and self.kind == "{":
             return [self._braced(name, start, end, ())]
         value = self.expression()
-        if self.is_v1 and isinstance(value, Tuple) and _holds_objects(value):
+        if self.is_v1 and isinstance(value, TupleExpr) and _holds_objects(value):
             return [
                 Block(name, start, end, (), _as_body(item))
                 for item in value.items
-                if isinstance(item, Object)
+                if isinstance(item, ObjectExpr)
             ]
         return Argument(name, start, end, value)
 
-    # ---- blocks ------------------------------------------------------------------------------------
+    # --- blocks ---
 
     def _block(self, kind: str, start: int, kind_end: int) -> Block:
         labels: list[Label] = []
@@ -248,7 +249,7 @@ class _Reader(Expressions):
         return Label(unescape(self.source, start + 1, end - 1, self.problems.append), start, end)
 
     def _refuse_holes(self) -> None:
-        """Raise the mistake that a label holds a hole, if it does."""
+        """Raise an error if a label contains an interpolation."""
         while self.kind not in (HOLE, CONTROL, END, NEWLINE):
             self.at += 1
         if self.kind in (HOLE, CONTROL):
@@ -260,7 +261,7 @@ class _Reader(Expressions):
             )
 
     def _one_line_body(self, opener: int) -> Body:
-        """Return the body of a block on one line, which has at most one argument."""
+        """Return the body of a single-line block, which has at most one argument."""
         if self.kind == "}":
             return Body(opener, {}, ())
         if self.kind == END:
@@ -285,9 +286,9 @@ class _Reader(Expressions):
             )
         return Body(opener, {name: argument}, ())
 
-    def _no_single_argument(self, name: str, start: int, end: int) -> Mistake:
+    def _no_single_argument(self, name: str, start: int, end: int) -> HclSyntaxError:
         if self.kind in _OPENS_BLOCK:
-            # The peer takes the quotation mark that opens a label for a token of its own.
+            # Nomad treats a label's opening quotation mark as a separate token.
             is_quoted = self.word()[0] == '"'
             return self.mistake_at(
                 start,
@@ -301,17 +302,17 @@ class _Reader(Expressions):
         return self.mistake_at(start, end, "Argument or block definition required", detail)
 
 
-def _holds_objects(value: Tuple) -> bool:
-    return bool(value.items) and all(isinstance(item, Object) for item in value.items)
+def _holds_objects(value: TupleExpr) -> bool:
+    return bool(value.items) and all(isinstance(item, ObjectExpr) for item in value.items)
 
 
-def _as_body(node: Object) -> Body:
-    """Return an object of the old syntax as the body that it stands for."""
+def _as_body(node: ObjectExpr) -> Body:
+    """Return an HCL1 object as the equivalent body."""
     arguments: dict[str, Argument] = {}
     blocks: list[Block] = []
     for key, value in node.items:
         name = key_text(key) or ""
-        if isinstance(value, Object):
+        if isinstance(value, ObjectExpr):
             blocks.append(Block(name, key.start, key.end, (), _as_body(value)))
         else:
             arguments[name] = Argument(name, key.start, key.end, value)

@@ -1,43 +1,43 @@
-"""What an expression is evaluated in: names, functions, and how much work is left."""
+"""Context of an evaluation: names, functions and the remaining budget."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
-from daemon.jobspec.hcl.source import Diagnostic, Faulty, Source
+from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText
 from daemon.jobspec.hcl.values import Type, Value, measure
 
-MAX_STEPS = 250_000  # of one text: the largest job in the wild needs about 20 000
-MAX_TEXT = 4 * 2**20  # characters that one function may produce
-MAX_DEPTH = 100  # of collections in collections
+MAX_STEPS = 250_000  # per text: the largest known job needs about 20 000
+MAX_TEXT = 4 * 2**20  # characters in a function's result
+MAX_DEPTH = 100  # nesting of collections
 
 
-class Placed(Protocol):
-    """Something of a text."""
+class SourceRange(Protocol):
+    """A range of a text."""
 
     @property
     def start(self) -> int:
-        """Return where it starts."""
+        """Return the start offset."""
 
     @property
     def end(self) -> int:
-        """Return where it ends."""
+        """Return the end offset."""
 
 
-class Budget:
-    """How many more steps an evaluation may take; a large value counts as many."""
+class EvaluationBudget:
+    """The remaining steps of an evaluation. A large value counts as many steps."""
 
     def __init__(self, steps: int = MAX_STEPS) -> None:
         self.left = steps
 
 
 class FunctionFault(Exception):
-    """A function cannot do with these arguments; the text says why."""
+    """A function rejects its arguments; the text gives the reason."""
 
 
 class ArgumentFault(FunctionFault):
-    """One argument is to blame, by its position."""
+    """A function rejects the argument at this position."""
 
     def __init__(self, position: int, text: str) -> None:
         super().__init__(text)
@@ -45,47 +45,47 @@ class ArgumentFault(FunctionFault):
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """What a function takes at one place."""
+    """A parameter of a function."""
 
     name: str
     type: Type
     may_be_null: bool = False
 
 
-class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """What functions may use of the world: random bytes, and files where there is a user."""
+class FunctionEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """Access of functions to the environment: random bytes, and files if there is a user."""
 
     random: Callable[[int], bytes]
     files: Callable[[str, tuple[Value, ...]], Value] | None = None  # name and arguments
 
 
-class Function(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that job files may call."""
+class HclFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that job files can call."""
 
     parameters: tuple[Parameter, ...] = ()
-    rest: Parameter | None = None  # takes all further arguments
-    run: Callable[[tuple[Value, ...], Outside], Value]
-    cost: Callable[[tuple[Value, ...]], int] | None = None  # in steps, beside its result's size
+    rest: Parameter | None = None  # accepts all further arguments
+    run: Callable[[tuple[Value, ...], FunctionEnvironment], Value]
+    cost: Callable[[tuple[Value, ...]], int] | None = None  # steps besides its result's size
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Names that mean something; any other name is left for the time when a task runs.
+    """Names in scope. Other names stay unresolved until the task starts.
 
-    In a constant scope (`functions` is None) neither names nor functions are allowed.
+    A constant scope (without `functions`) allows neither names nor functions.
     """
 
-    source: Source
+    source: SourceText
     values: Mapping[str, Value]
-    functions: Mapping[str, Function] | None
-    outside: Outside
-    budget: Budget
+    functions: Mapping[str, HclFunction] | None
+    outside: FunctionEnvironment
+    budget: EvaluationBudget
 
     def with_values(self, values: Mapping[str, Value]) -> "Scope":
-        """Return the scope with further names."""
+        """Return the scope with additional names."""
         return self.with_names({**self.values, **values})
 
     def with_names(self, values: Mapping[str, Value]) -> "Scope":
-        """Return the scope with these names only."""
+        """Return the scope restricted to these names."""
         return Scope(
             source=self.source,
             values=values,
@@ -94,21 +94,21 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
             budget=self.budget,
         )
 
-    def fault(self, node: Placed, summary: str, detail: str) -> Faulty:
-        """Return the error that a part of the text is wrong."""
+    def fault(self, node: SourceRange, summary: str, detail: str) -> HclError:
+        """Return an error about a part of the text."""
         return self.fault_at(node.start, node.end, summary, detail)
 
-    def fault_at(self, start: int, end: int, summary: str, detail: str) -> Faulty:
-        """Return the error that something is wrong at a place."""
-        return Faulty(
+    def fault_at(self, start: int, end: int, summary: str, detail: str) -> HclError:
+        """Return an error at a position."""
+        return HclError(
             [Diagnostic(summary=summary, detail=detail, source=self.source, start=start, end=end)]
         )
 
-    def spend(self, node: Placed, steps: int) -> None:
-        """Take steps from the budget. Raises `Exhausted` when none are left."""
+    def spend(self, node: SourceRange, steps: int) -> None:
+        """Deduct steps from the budget. Raises `BudgetExceeded` if none remain."""
         self.budget.left -= steps
         if self.budget.left < 0:
-            raise Exhausted(
+            raise BudgetExceeded(
                 self.fault(
                     node,
                     "Too much work",
@@ -116,8 +116,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
                 ).diagnostics
             )
 
-    def weigh(self, node: Placed, value: Value) -> Value:
-        """Take what a value weighs from the budget; return the value."""
+    def weigh(self, node: SourceRange, value: Value) -> Value:
+        """Deduct the size of a value from the budget; return the value."""
         try:
             self.spend(node, measure(value, self.budget.left, MAX_DEPTH))
         except RecursionError:
@@ -126,5 +126,5 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
 
-class Exhausted(Faulty):
-    """Nothing more is evaluated: no error may be swallowed or added after this one."""
+class BudgetExceeded(HclError):
+    """The budget is exhausted. Evaluation stops, and no caller may hide or extend this error."""

@@ -1,7 +1,7 @@
-"""A text that people wrote, and what is wrong at which place of it.
+"""Source texts, and diagnostics with their positions.
 
-Places are offsets until somebody reads them: lines and columns are worked out for errors alone.
-Both start at 1, and a column is what a reader takes for one character.
+Positions are offsets. Lines and columns are computed only for errors. Both start at 1, and a column
+is one grapheme cluster.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,12 +11,12 @@ import msgspec
 from daemon.jobspec.hcl import graphemes
 from storage.errors import Malformed
 
-MAX_SHOWN = 20  # errors of one text
+MAX_SHOWN = 20  # errors per text
 _MAX_WIDTH = 120  # characters shown of a source line
 
 
-class Source(msgspec.Struct, frozen=True):
-    """A text and the name under which errors speak of it."""
+class SourceText(msgspec.Struct, frozen=True):
+    """A text with its name in error messages."""
 
     name: str
     text: str
@@ -28,22 +28,25 @@ class Source(msgspec.Struct, frozen=True):
         return self.text.count("\n", 0, offset) + 1, column
 
     def line_at(self, offset: int) -> tuple[str, int]:
-        """Return the line around an offset without its end, and where it starts."""
+        """Return the line at an offset without its end, and its start offset."""
         start = self.text.rfind("\n", 0, offset) + 1
         end = self.text.find("\n", offset)
         return self.text[start : len(self.text) if end < 0 else end].rstrip("\r"), start
 
 
-class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
-    """One mistake: where, in a word, and in a sentence.
+_UNKNOWN_ATTRIBUTE = "Unsupported attribute"
 
-    An echo is what the peer reports once more for an expression that had failed already. Who
-    compares texts with the peer's gets to see it, a reader does not need it.
+
+class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
+    """An error: its position, a summary and a detail.
+
+    An echo is the error that Nomad repeats for an expression that already failed. Only comparisons
+    with Nomad's texts show echoes.
     """
 
     summary: str
     detail: str = ""
-    source: Source | None = None
+    source: SourceText | None = None
     start: int = 0
     end: int = 0
     is_echo: bool = False
@@ -52,9 +55,13 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
         said = f"{self.summary}; {self.detail}" if self.detail else self.summary
         return f"{self.where}: {said}"
 
+    def for_people(self) -> str:
+        """Return the diagnostic without an empty position."""
+        return str(self).removeprefix("<nil>: ")
+
     @property
     def where(self) -> str:
-        """Return file, line and columns, in the peer's form."""
+        """Return file, line and columns in Nomad's format."""
         if self.source is None:
             return "<nil>"
         line, column = self.source.place(self.start)
@@ -64,7 +71,7 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.source.name}:{line},{column}-{end_line},{end_column}"
 
     def excerpt(self) -> str:
-        """Return the line of the mistake with a mark below it; nothing without a place."""
+        """Return the line of the error with a marker below it; empty without a position."""
         if self.source is None:
             return ""
         line, line_start = self.source.line_at(self.start)
@@ -77,9 +84,18 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
         number = str(self.source.place(self.start)[0])
         return f"  {number} | {shown}\n  {' ' * len(number)} | {blank}{mark}"
 
+    def hint(self) -> str:
+        """Return a hint to declare an undeclared variable that the file uses; otherwise empty."""
+        if self.source is None or self.summary != _UNKNOWN_ATTRIBUTE:
+            return ""
+        if not self.source.text[: self.start].endswith("var"):
+            return ""
+        name = self.source.text[self.start : self.end].lstrip(".")
+        return f'  the file declares no variable {name}; declare it with: variable "{name}" {{}}'
 
-class Faulty(Malformed):
-    """A text cannot be read, or not be evaluated; `diagnostics` say why, in order."""
+
+class HclError(Malformed):
+    """Parsing or evaluation failed. `diagnostics` lists the errors in order."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic], before: str = "") -> None:
         super().__init__()
@@ -90,9 +106,12 @@ class Faulty(Malformed):
         return self._listed([str(one) for one in self.diagnostics[:MAX_SHOWN]], self.diagnostics)
 
     def explained(self) -> str:
-        """Return the same for people: with the line of each mistake, and without echoes."""
+        """Return the error for users: with the line of each diagnostic, and without echoes."""
         causes = [one for one in self.diagnostics if not one.is_echo]
-        shown = [f"{one}\n{one.excerpt()}".rstrip("\n") for one in causes[:MAX_SHOWN]]
+        shown = [
+            f"{one.for_people()}\n{one.excerpt()}\n{one.hint()}".rstrip("\n")
+            for one in causes[:MAX_SHOWN]
+        ]
         return self._listed(shown, causes)
 
     def _listed(self, shown: list[str], all_of_them: Sequence[Diagnostic]) -> str:
@@ -101,13 +120,13 @@ class Faulty(Malformed):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the nearest known name, to be put behind a sentence; or nothing."""
+    """Return a suggestion of the nearest known name, to append to a sentence; may be empty."""
     near = nearest(name, known)
     return f' Did you mean "{near}"?' if near else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name from which at most two letters differ."""
+    """Return the known name within an edit distance of two."""
     similar = [one for one in known if _may_be_near(name, one)][:_MAX_COMPARED]
     distances = sorted((_distance(name, one), one) for one in similar)
     return distances[0][1] if distances and distances[0][0] <= _NEAR else None
@@ -115,7 +134,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 _NEAR = 2
 _MAX_LENGTH = 50
-_MAX_COMPARED = 200  # names; a person would not look through more
+_MAX_COMPARED = 200  # names; comparing more takes too long
 
 
 def _may_be_near(name: str, other: str) -> bool:
@@ -123,7 +142,7 @@ def _may_be_near(name: str, other: str) -> bool:
 
 
 def _distance(one: str, other: str) -> int:
-    """Return how many letters must be added, taken away or changed to make one text of another."""
+    """Return the edit distance of two texts."""
     row = list(range(len(other) + 1))
     for at, letter in enumerate(one, 1):
         diagonal, row[0] = row[0], at

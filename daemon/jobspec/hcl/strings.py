@@ -1,10 +1,10 @@
-"""What quoted text and heredocs mean: escapes, and the indentation that a heredoc loses."""
+"""Values of quoted texts and heredocs: escapes and removal of indentation."""
 
 import re
 import unicodedata
 from collections.abc import Callable
 
-from daemon.jobspec.hcl.source import Diagnostic, Source
+from daemon.jobspec.hcl.source import Diagnostic, SourceText
 
 _DIGITS = {"u": (4, "four"), "U": (8, "eight")}
 _SIMPLE = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
@@ -13,19 +13,19 @@ _DOUBLED = re.compile(r"(\$|%)\1\{")
 
 
 def normal(text: str) -> str:
-    """Return a text in the one form (NFC) in which values are compared."""
+    """Return a text in the normal form for comparison (NFC)."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def sound(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which are no characters."""
+    """Return a text without unpaired surrogates, which are not characters."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def unescape(source: Source, start: int, end: int, note: Callable[[Diagnostic], None]) -> str:
-    """Return what stands between two offsets in quotes; mistakes go to `note`."""
+def unescape(source: SourceText, start: int, end: int, note: Callable[[Diagnostic], None]) -> str:
+    """Unescape the quoted text between two offsets; `note` receives the errors."""
     text = source.text[start:end]
     if "\\" not in text and "{" not in text:
         return text
@@ -52,11 +52,11 @@ def _from_digits(escape: str) -> str | None:
         return None
     number = int(escape[1:], 16)
     if 0xD800 <= number <= 0xDFFF or number > 0x10FFFF:
-        return "\ufffd"  # as the peer: no character has this number
+        return "\ufffd"  # as in Nomad: no such character exists
     return chr(number)
 
 
-def _bad_escape(source: Source, escape: str, start: int, end: int) -> Diagnostic:
+def _bad_escape(source: SourceText, escape: str, start: int, end: int) -> Diagnostic:
     if escape[0] in _DIGITS:
         _, count = _DIGITS[escape[0]]
         detail = (
@@ -70,11 +70,11 @@ def _bad_escape(source: Source, escape: str, start: int, end: int) -> Diagnostic
 
 
 def undouble(text: str) -> str:
-    """Return the text of a heredoc, in which only `$${` and `%%{` mean something else."""
+    """Unescape a heredoc, whose only escapes are `$${` and `%%{`."""
     return _DOUBLED.sub(r"\1{", text) if "{" in text else text
 
 
-# What Unicode calls white space; Python's own list has four control characters more.
+# Unicode white space; Python's list has four more control characters.
 SPACES = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
@@ -82,19 +82,19 @@ SPACES = (
 
 
 def indentation(line: str) -> int:
-    """Return how many blanks a line begins with."""
+    """Return the number of leading spaces of a line."""
     return len(line) - len(line.lstrip(SPACES))
 
 
 def is_blank(line: str) -> bool:
-    """Tell whether a line has nothing but blanks and its end."""
+    """Return whether a line has only spaces and its end."""
     return line.endswith("\n") and not line.strip(SPACES)
 
 
 def flushed(body: str) -> str:
-    """Return the text of a `<<-` heredoc without the indentation that its lines share.
+    """Return a `<<-` heredoc without its common indentation.
 
-    A blank line counts for nothing, and stays as it is.
+    Blank lines do not count and stay unchanged.
     """
     lines = _lines(body)
     depth = min((indentation(line) for line in lines if not is_blank(line)), default=0)
@@ -102,5 +102,5 @@ def flushed(body: str) -> str:
 
 
 def _lines(body: str) -> list[str]:
-    """Return lines with their ends; only a newline ends one, not what Unicode calls so."""
+    """Return lines with their ends. Only a newline ends a line, unlike in Unicode."""
     return re.findall(r"[^\n]*\n|[^\n]+", body)

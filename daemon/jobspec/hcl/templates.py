@@ -1,10 +1,10 @@
-"""Templates: text with holes and directives, in quotes and in heredocs."""
+"""Templates: quoted texts and heredocs with interpolations and directives."""
 
 from typing import NoReturn
 
 import msgspec
 
-from daemon.jobspec.hcl.cursor import Cursor
+from daemon.jobspec.hcl.cursor import TokenCursor
 from daemon.jobspec.hcl.lexer import (
     CLOSE_HEREDOC,
     CLOSE_HOLE,
@@ -26,13 +26,13 @@ from daemon.jobspec.hcl.strings import (
     unescape,
 )
 from daemon.jobspec.hcl.tree import (
-    Choice,
     Expression,
-    Hole,
     Interpolation,
     Literal,
-    Repetition,
-    Template,
+    TemplateExpr,
+    TemplateFor,
+    TemplateIf,
+    TemplateWrap,
 )
 
 _KEYWORDS = ("if", "else", "endif", "for", "endfor")
@@ -55,20 +55,20 @@ class _Directive(msgspec.Struct):
 _Part = _Text | Interpolation | _Directive
 
 
-class Templates(Cursor):
-    """Reads templates; their expressions are read by a subclass."""
+class TemplateParser(TokenCursor):
+    """A parser of templates. A subclass parses their expressions."""
 
-    def simple_text(self) -> Template:
-        """Return quoted text without holes."""
+    def simple_text(self) -> TemplateExpr:
+        """Return quoted text without interpolations."""
         start, end = self.starts[self.at], self.ends[self.at]
         self.at += 1
         if end - start == 2:
-            return Template(start, end, ())
+            return TemplateExpr(start, end, ())
         text = unescape(self.source, start + 1, end - 1, self.problems.append)
-        return Template(start, end, (Literal(start + 1, end - 1, normal(text)),))
+        return TemplateExpr(start, end, (Literal(start + 1, end - 1, normal(text)),))
 
-    def simple_heredoc(self) -> Template:
-        """Return a heredoc without holes."""
+    def simple_heredoc(self) -> TemplateExpr:
+        """Return a heredoc without interpolations."""
         start, end = self.starts[self.at], self.ends[self.at]
         self.at += 1
         text = self.source.text
@@ -77,19 +77,19 @@ class Templates(Cursor):
         body = undouble(text[first:last])
         if text[start + 2] == "-":
             body = flushed(body)
-        return Template(start, end, (Literal(first, last, normal(body)),))
+        return TemplateExpr(start, end, (Literal(first, last, normal(body)),))
 
     def quoted(self) -> Expression:
-        """Return quoted text with holes."""
+        """Return quoted text with interpolations."""
         start = self.starts[self.at]
         self.at += 1
         parts = self._parts(CLOSE_QUOTE, is_quoted=True)
         if len(parts) == 1 and isinstance(parts[0], Interpolation):
-            return Hole(start, self.last_end, parts[0].inner, parts[0].text)
+            return TemplateWrap(start, self.last_end, parts[0].inner, parts[0].text)
         return self._template(start, parts)
 
     def heredoc(self) -> Expression:
-        """Return a heredoc with holes."""
+        """Return a heredoc with interpolations."""
         start = self.starts[self.at]
         flush = self.source.text[start + 2] == "-"
         self.at += 1
@@ -99,17 +99,17 @@ class Templates(Cursor):
         return self._template(start, parts)
 
     def bare(self) -> Expression:
-        """Return the template that the whole text is."""
+        """Return the whole text as a template."""
         parts = self._parts(END, is_quoted=False)
         start = self.starts[0]
         if len(parts) == 1 and isinstance(parts[0], Interpolation):
-            return Hole(start, self.last_end, parts[0].inner, parts[0].text)
+            return TemplateWrap(start, self.last_end, parts[0].inner, parts[0].text)
         return self._template(start, parts)
 
-    # ---- parts ---------------------------------------------------------------------------------------
+    # --- parts ---
 
     def _parts(self, closing: str, *, is_quoted: bool) -> list[_Part]:
-        """Return the parts up to the closing mark."""
+        """Return the parts up to the closing marker."""
         parts: list[_Part] = []
         trims = False
         while not self.accept(closing):
@@ -177,7 +177,7 @@ class Templates(Cursor):
         return _Directive(start, self.last_end, keyword, names, subject)
 
     def _names(self) -> tuple[str, str]:
-        """Return the names that `for` gives to key and value."""
+        """Return the names that `for` binds to key and value."""
         names = [self._name()]
         if self.accept(","):
             names.append(self._name())
@@ -193,13 +193,13 @@ class Templates(Cursor):
             raise self.mistake("Invalid 'for' directive", "A name is expected here.")
         return self.take()
 
-    # ---- from parts to a tree --------------------------------------------------------------------------
+    # --- syntax tree ---
 
-    def _template(self, start: int, parts: list[_Part]) -> Template:
+    def _template(self, start: int, parts: list[_Part]) -> TemplateExpr:
         end, closing = self.last_end, self.starts[self.at - 1]
         parts.reverse()
         expressions = self._until((), parts, None, closing)
-        return Template(start, end, expressions)
+        return TemplateExpr(start, end, expressions)
 
     def _until(
         self,
@@ -208,7 +208,7 @@ class Templates(Cursor):
         opener: _Directive | None,
         closing: int,
     ) -> tuple[Expression, ...]:
-        """Take parts, the last one first, up to one of the directives, which is left there."""
+        """Consume parts, in reverse, up to one of the directives; the directive remains."""
         found: list[Expression] = []
         while parts:
             part = parts[-1]
@@ -238,8 +238,8 @@ class Templates(Cursor):
         if opener.keyword == "for":
             each = self._until(("endfor",), parts, opener, closing)
             end = parts.pop().end
-            body = Template(opener.end, end, each)
-            return Repetition(opener.start, end, *opener.names, opener.subject, body)
+            body = TemplateExpr(opener.end, end, each)
+            return TemplateFor(opener.start, end, *opener.names, opener.subject, body)
         then = self._until(("else", "endif"), parts, opener, closing)
         middle = parts.pop()
         otherwise: tuple[Expression, ...] = ()
@@ -247,12 +247,12 @@ class Templates(Cursor):
         if isinstance(middle, _Directive) and middle.keyword == "else":
             otherwise = self._until(("endif",), parts, opener, closing)
             end = parts.pop().end
-        return Choice(
+        return TemplateIf(
             opener.start,
             end,
             opener.subject,
-            Template(opener.end, middle.start, then),
-            Template(middle.end, end, otherwise),
+            TemplateExpr(opener.end, middle.start, then),
+            TemplateExpr(middle.end, end, otherwise),
         )
 
     def _unended(self, opener: _Directive, closing: int) -> NoReturn:
@@ -267,10 +267,10 @@ class Templates(Cursor):
 
 
 def _flush(parts: list[_Part]) -> None:
-    """Take the indentation that lines share from the texts that begin a line, in place.
+    """Remove the common indentation from the texts that start a line, in place.
 
-    It is what `~` has left of the texts that counts. Where it has taken the end of a line, the next
-    text begins none; a line that begins with a hole or a directive has no indentation.
+    Only text that `~` has not removed counts. If `~` removes the end of a line, the next text
+    starts no line. A line that starts with an interpolation or a directive has no indentation.
     """
     depths: list[int] = []
     begin: list[_Text] = []

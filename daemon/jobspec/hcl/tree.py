@@ -1,7 +1,7 @@
-"""What a text is made of: bodies of arguments and blocks, and expressions.
+"""Syntax tree: bodies of arguments and blocks, and expressions.
 
-Every node knows its place as offsets. Chains of operators and of steps are flat, so that the
-depth of a tree is that of its brackets, which is bounded.
+Every node holds its position as offsets. Chains of operators and of traversal steps are flat. So
+the depth of a tree is the depth of its brackets, which is limited.
 """
 
 import msgspec
@@ -10,29 +10,29 @@ from daemon.jobspec.hcl.values import Value
 
 
 class Expression(msgspec.Struct, frozen=True, gc=False):
-    """Something with a value; `start` and `end` are offsets into the text."""
+    """An expression; `start` and `end` are offsets into the text."""
 
     start: int
     end: int
 
 
 class Literal(Expression, frozen=True, gc=False):
-    """A value that is written out."""
+    """A literal value."""
 
     value: Value
 
 
-class Template(Expression, frozen=True, gc=False):
-    """Text with holes."""
+class TemplateExpr(Expression, frozen=True, gc=False):
+    """Text with interpolations."""
 
     parts: tuple[Expression, ...]
 
 
-class Hole(Expression, frozen=True, gc=False):
-    """A template that is a single interpolation: its value keeps its type.
+class TemplateWrap(Expression, frozen=True, gc=False):
+    """A template that is a single interpolation; its value keeps its type.
 
-    `text` is what stands between the brackets, blanks included: the whole of a reference that
-    only makes sense when a task runs.
+    `text` is the text between the brackets with spaces. It preserves a reference that is resolved
+    only when the task starts.
     """
 
     inner: Expression
@@ -40,54 +40,54 @@ class Hole(Expression, frozen=True, gc=False):
 
 
 class Interpolation(Expression, frozen=True, gc=False):
-    """A part of a template that is computed; `text` as for a hole."""
+    """A computed part of a template; `text` as in `TemplateWrap`."""
 
     inner: Expression
     text: str
 
 
-class Choice(Expression, frozen=True, gc=False):
+class TemplateIf(Expression, frozen=True, gc=False):
     """`%{ if }` of a template."""
 
     condition: Expression
-    then: Template
-    otherwise: Template
+    then: TemplateExpr
+    otherwise: TemplateExpr
 
 
-class Repetition(Expression, frozen=True, gc=False):
+class TemplateFor(Expression, frozen=True, gc=False):
     """`%{ for }` of a template."""
 
     key_name: str
     value_name: str
     collection: Expression
-    each: Template
+    each: TemplateExpr
 
 
-class Element(Expression, frozen=True, gc=False):
-    """The element at hand, within a splat."""
+class IndexStep(Expression, frozen=True, gc=False):
+    """The current element within a splat."""
 
 
-class Attr(msgspec.Struct, frozen=True, gc=False):
-    """A step to an attribute."""
+class AttrStep(msgspec.Struct, frozen=True, gc=False):
+    """An attribute access."""
 
     start: int
     end: int
     name: str
 
 
-class Lookup(msgspec.Struct, frozen=True, gc=False):
-    """A step to an index, in brackets or as a number behind a dot."""
+class IndexExpr(msgspec.Struct, frozen=True, gc=False):
+    """An index access, in brackets or as a number after a dot."""
 
     start: int
     end: int
     key: Expression
 
 
-Step = Attr | Lookup
+Step = AttrStep | IndexExpr
 
 
-class Reference(Expression, frozen=True, gc=False):
-    """A name and literal steps from it; `text` is how it is written."""
+class VariableRef(Expression, frozen=True, gc=False):
+    """A name with its literal traversal; `text` is its source text."""
 
     root: str
     steps: tuple[Step, ...]
@@ -95,14 +95,14 @@ class Reference(Expression, frozen=True, gc=False):
 
 
 class Path(Expression, frozen=True, gc=False):
-    """Steps from the value of an expression."""
+    """A traversal from the value of an expression."""
 
     base: Expression
     steps: tuple[Step, ...]
 
 
 class Splat(Expression, frozen=True, gc=False):
-    """What becomes of each element of a sequence; the mark is `[*]` or `.*`."""
+    """An expression applied to each element of a sequence; the marker is `[*]` or `.*`."""
 
     base: Expression
     mark_start: int
@@ -110,8 +110,8 @@ class Splat(Expression, frozen=True, gc=False):
     each: Expression
 
 
-class Call(Expression, frozen=True, gc=False):
-    """A function call; with `expands` the last argument stands for many."""
+class CallExpr(Expression, frozen=True, gc=False):
+    """A function call. With `expands`, the last argument's elements are further arguments."""
 
     name: str
     name_end: int
@@ -121,15 +121,15 @@ class Call(Expression, frozen=True, gc=False):
     close: int
 
 
-class Prefixed(Expression, frozen=True, gc=False):
+class UnaryOp(Expression, frozen=True, gc=False):
     """`!` or `-` before an operand."""
 
     operator: str
     operand: Expression
 
 
-class Chain(Expression, frozen=True, gc=False):
-    """Operands with operators of one rank between them, applied from the left."""
+class BinaryOp(Expression, frozen=True, gc=False):
+    """Operands with operators of equal precedence, applied from the left."""
 
     operands: tuple[Expression, ...]
     operators: tuple[str, ...]
@@ -149,20 +149,20 @@ class Parenthesized(Expression, frozen=True, gc=False):
     inner: Expression
 
 
-class Tuple(Expression, frozen=True, gc=False):
+class TupleExpr(Expression, frozen=True, gc=False):
     """`[a, b]`."""
 
     items: tuple[Expression, ...]
 
 
-class Object(Expression, frozen=True, gc=False):
+class ObjectExpr(Expression, frozen=True, gc=False):
     """`{ key = value }`."""
 
     items: tuple[tuple[Expression, Expression], ...]
 
 
 class For(Expression, frozen=True, gc=False):
-    """`[for …]`, or `{for …}` when it has a key."""
+    """`[for …]`, or `{for …}` if it has a key."""
 
     key_name: str
     value_name: str
@@ -191,27 +191,27 @@ class Label(msgspec.Struct, frozen=True, gc=False):
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
-    """A block of a body; `start` is that of its type."""
+    """A block of a body; `start` is the offset of its type."""
 
     kind: str
     start: int
     kind_end: int
     labels: tuple[Label, ...]
-    body: "Body | Object"
+    body: "Body | ObjectExpr"
 
     @property
     def end(self) -> int:
-        """Return where the type ends: errors about a block point at it."""
+        """Return the end of the type: errors about a block point at it."""
         return self.kind_end
 
     @property
     def head_end(self) -> int:
-        """Return where type and labels end."""
+        """Return the end of the type and the labels."""
         return self.labels[-1].end if self.labels else self.kind_end
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):
-    """Arguments by name and blocks in order; `start` is the brace that opens it."""
+    """Arguments by name and blocks in order; `start` is the offset of the opening brace."""
 
     start: int
     arguments: dict[str, Argument]
@@ -219,11 +219,11 @@ class Body(msgspec.Struct, frozen=True, gc=False):
 
 
 def opening(node: Expression) -> tuple[int, int]:
-    """Return the part of an expression at which the peer points when its value does not fit."""
+    """Return the part of an expression that Nomad's type errors point at."""
     match node:
-        case Template(parts=(first, *_)):
+        case TemplateExpr(parts=(first, *_)):
             return opening(first)
-        case Chain(operands=(first, *_)):
+        case BinaryOp(operands=(first, *_)):
             return opening(first)
         case Conditional():
             return opening(node.condition)
@@ -231,18 +231,18 @@ def opening(node: Expression) -> tuple[int, int]:
             return opening(node.base)
         case Splat():
             return node.mark_start, node.mark_end
-        case Call():
+        case CallExpr():
             return node.start, node.open_end
-        case Tuple() | Object() | For() | Prefixed():
+        case TupleExpr() | ObjectExpr() | For() | UnaryOp():
             return node.start, node.start + 1
         case _:
             return node.start, node.end
 
 
 def key_text(node: Expression) -> str | None:
-    """Return the text that a key of an object writes out; None for one that is computed."""
+    """Return the literal text of an object's key; None for a computed key."""
     match node:
-        case Literal(value=str(name)) | Template(parts=(Literal(value=str(name)),)):
+        case Literal(value=str(name)) | TemplateExpr(parts=(Literal(value=str(name)),)):
             return name
         case _:
             return None

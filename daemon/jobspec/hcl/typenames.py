@@ -1,7 +1,14 @@
-"""Types as they are written: of variables, and of the function `convert`."""
+"""Type expressions of variables and of the function `convert`."""
 
-from daemon.jobspec.hcl.source import Diagnostic, Faulty, Source, did_you_mean
-from daemon.jobspec.hcl.tree import Call, Expression, Object, Reference, Tuple, key_text
+from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText, did_you_mean
+from daemon.jobspec.hcl.tree import (
+    CallExpr,
+    Expression,
+    ObjectExpr,
+    TupleExpr,
+    VariableRef,
+    key_text,
+)
 from daemon.jobspec.hcl.values import PRIMITIVES, Type
 
 _PRIMITIVES = {one.kind: one for one in PRIMITIVES}
@@ -13,16 +20,16 @@ _FORMS = (
 )
 
 
-def read_type(node: Expression, source: Source) -> Type:
-    """Return the type that an expression writes out. Raises `Faulty`."""
-    if isinstance(node, Reference) and not node.steps:
+def read_type(node: Expression, source: SourceText) -> Type:
+    """Return the type that an expression denotes. Raises `HclError`."""
+    if isinstance(node, VariableRef) and not node.steps:
         return _keyword(node, source)
-    if isinstance(node, Call):
+    if isinstance(node, CallExpr):
         return _constructed(node, source)
     raise _invalid(node, _FORMS, source)
 
 
-def _keyword(node: Reference, source: Source) -> Type:
+def _keyword(node: VariableRef, source: SourceText) -> Type:
     if node.root in _PRIMITIVES:
         return _PRIMITIVES[node.root]
     if node.root == "any":
@@ -50,7 +57,7 @@ _WHAT = {
 }
 
 
-def _constructed(node: Call, source: Source) -> Type:
+def _constructed(node: CallExpr, source: SourceText) -> Type:
     if node.name == "optional":
         raise _invalid_at(
             node.start,
@@ -71,14 +78,14 @@ def _constructed(node: Call, source: Source) -> Type:
     if node.name in _OF_ONE:
         return Type(node.name, read_type(argument, source))
     if node.name == "tuple":
-        if not isinstance(argument, Tuple):
+        if not isinstance(argument, TupleExpr):
             raise _invalid(argument, "Tuple type constructor requires a list of types.", source)
         return Type("tuple", items=tuple([read_type(item, source) for item in argument.items]))
     return _object(argument, source)
 
 
-def _object(node: Expression, source: Source) -> Type:
-    if not isinstance(node, Object):
+def _object(node: Expression, source: SourceText) -> Type:
+    if not isinstance(node, ObjectExpr):
         detail = "Object type constructor requires a map whose keys are attribute names."
         raise _invalid(node, detail, source)
     attributes: dict[str, Type] = {}
@@ -90,12 +97,12 @@ def _object(node: Expression, source: Source) -> Type:
     return Type("object", attributes=attributes)
 
 
-def _invalid(node: Expression, detail: str, source: Source) -> Faulty:
+def _invalid(node: Expression, detail: str, source: SourceText) -> HclError:
     return _invalid_at(node.start, node.end, detail, source)
 
 
-def _invalid_at(start: int, end: int, detail: str, source: Source) -> Faulty:
-    return Faulty(
+def _invalid_at(start: int, end: int, detail: str, source: SourceText) -> HclError:
+    return HclError(
         [
             Diagnostic(
                 summary="Invalid type specification",

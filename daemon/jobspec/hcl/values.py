@@ -1,8 +1,8 @@
-"""Values and their types: what converts into what, what is equal, how large something is.
+"""Values and their types: conversion, equality and size.
 
-Text is `str`, a number `int` or `Fraction`, a truth value `bool`, null `None`; `[…]` is a `tuple`
-and `{…}` a `dict`, whose elements may be of different types. A `Collection` is a list, set or map
-whose elements are all of one type; only variables with a type and some functions make one.
+Text is `str`, a number is `int` or `Fraction`, a Boolean is `bool`, and null is `None`. `[…]` is a
+`tuple` and `{…}` a `dict`, with elements of any types. A `CollectionType` is a list, set or map
+with elements of one type. Only typed variables and some functions create one.
 """
 
 import re
@@ -16,7 +16,7 @@ from daemon.jobspec.hcl.number import Number, number_size, number_text, read_num
 
 
 class Type(msgspec.Struct, frozen=True):
-    """A type; `kind` says which of the other fields matter."""
+    """A type. `kind` determines which other fields apply."""
 
     kind: str  # any, text, number, bool, list, set, map, tuple, object
     element: Union["Type", None] = None  # of list, set, map
@@ -25,7 +25,7 @@ class Type(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return what a message calls this type."""
+        """Return the type's name in messages."""
         if self.element is not None and self.element.kind != "any":
             return f"{self.kind} of {self.element.name}"
         return self.kind
@@ -38,46 +38,46 @@ BOOL = Type("bool")
 PRIMITIVES = (STRING, NUMBER, BOOL)
 
 
-class Collection(msgspec.Struct, frozen=True):
-    """A list, a set or a map of elements of one type. A set is sorted and has nothing twice."""
+class CollectionType(msgspec.Struct, frozen=True):
+    """A list, set or map with elements of one type. A set is sorted and has no duplicates."""
 
     kind: str  # list, set, map
     element: Type
     items: tuple["Value", ...] | dict[str, "Value"]
 
 
-# A union with quotes in it cannot be written with bars.
+# `|` does not accept the quoted names of a union.
 Value = Union[  # noqa: UP007
-    str, Number, bool, None, tuple["Value", ...], dict[str, "Value"], Collection
+    str, Number, bool, None, tuple["Value", ...], dict[str, "Value"], CollectionType
 ]
 
 
-class Unsuitable(Exception):
-    """A value does not convert into a type; the text says what is required."""
+class ConversionError(Exception):
+    """A value does not convert to a type; the text states the required type."""
 
 
 def is_number(value: Value) -> TypeGuard[Number]:
-    """Tell whether a value is a number; to Python a truth value is one, here it is not."""
+    """Return whether a value is a number. In Python a Boolean is also a number, here it is not."""
     return isinstance(value, Number) and not isinstance(value, bool)
 
 
 def list_of(element: Type) -> Type:
-    """Return the type of lists of an element type."""
+    """Return the list type with this element type."""
     return Type("list", element)
 
 
 def set_of(element: Type) -> Type:
-    """Return the type of sets of an element type."""
+    """Return the set type with this element type."""
     return Type("set", element)
 
 
 def map_of(element: Type) -> Type:
-    """Return the type of maps to an element type."""
+    """Return the map type with this element type."""
     return Type("map", element)
 
 
 def type_of(value: Value) -> Type:
-    """Return the type of a value; that of null is any."""
+    """Return the type of a value; null has any type."""
     match value:
         case None:
             return ANY
@@ -91,17 +91,17 @@ def type_of(value: Value) -> Type:
             return Type("tuple", items=tuple([type_of(item) for item in value]))
         case dict():
             return Type("object", attributes={key: type_of(item) for key, item in value.items()})
-        case Collection():
+        case CollectionType():
             return Type(value.kind, value.element)
 
 
 def kind_of(value: Value) -> str:
-    """Return the kind of a value's type, as messages name it."""
+    """Return the kind of a value's type, as named in messages."""
     return type_of_shallow(value).kind
 
 
 def type_of_shallow(value: Value) -> Type:
-    """Return the type of a value without those of its elements."""
+    """Return the type of a value without the types of its elements."""
     if isinstance(value, tuple):
         return _TUPLE
     if isinstance(value, dict):
@@ -114,27 +114,27 @@ _OBJECT = Type("object")
 
 
 def elements(value: Value) -> tuple[Value, ...] | None:
-    """Return the elements of a tuple, list or set in order; None for anything else."""
+    """Return the elements of a tuple, list or set in order; None for other values."""
     if isinstance(value, tuple):
         return value
-    if isinstance(value, Collection) and isinstance(value.items, tuple):
+    if isinstance(value, CollectionType) and isinstance(value.items, tuple):
         return value.items
     return None
 
 
 def attributes(value: Value) -> Mapping[str, Value] | None:
-    """Return what an object or a map holds; None for anything else."""
+    """Return the attributes of an object or map; None for other values."""
     if isinstance(value, dict):
         return value
-    if isinstance(value, Collection) and isinstance(value.items, dict):
+    if isinstance(value, CollectionType) and isinstance(value.items, dict):
         return value.items
     return None
 
 
 def pairs(value: Value) -> Iterator[tuple[Value, Value]] | None:
-    """Return keys and values of a collection, those of objects and maps in the order of keys.
+    """Return keys and values of a collection; objects and maps are sorted by key.
 
-    None for anything else.
+    None for other values.
     """
     if (named := attributes(value)) is not None:
         return ((key, named[key]) for key in sorted(named))
@@ -144,14 +144,14 @@ def pairs(value: Value) -> Iterator[tuple[Value, Value]] | None:
     return zip(items, items, strict=True) if kind_of(value) == "set" else iter(enumerate(items))
 
 
-# ---- conversion --------------------------------------------------------------------------------------
+# --- conversion ---
 
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 
 
 def convert(value: Value, wanted: Type) -> Value:
-    """Return the value as one of the wanted type. Raises `Unsuitable`."""
+    """Convert a value to a type. Raises `ConversionError`."""
     if value is None or wanted.kind == "any":
         return value
     match wanted.kind:
@@ -171,12 +171,12 @@ def convert(value: Value, wanted: Type) -> Value:
             return _to_object(value, wanted)
 
 
-def _mismatch(value: Value, wanted: Type) -> Unsuitable:
-    return Unsuitable(f"{wanted.name} required, but have {type_of_shallow(value).name}")
+def _mismatch(value: Value, wanted: Type) -> ConversionError:
+    return ConversionError(f"{wanted.name} required, but have {type_of_shallow(value).name}")
 
 
 def to_text(value: Value) -> str:
-    """Return a text, a number or a truth value as text. Raises `Unsuitable`."""
+    """Convert a text, number or Boolean to text. Raises `ConversionError`."""
     match value:
         case str():
             return value
@@ -189,7 +189,7 @@ def to_text(value: Value) -> str:
 
 
 def to_number(value: Value) -> Number:
-    """Return a number, or a text that looks like one, as number. Raises `Unsuitable`."""
+    """Convert a number or a numeric text to a number. Raises `ConversionError`."""
     match value:
         case bool():
             raise _mismatch(value, NUMBER)
@@ -197,11 +197,11 @@ def to_number(value: Value) -> Number:
             return value
         case str():
             if not _DECIMAL.fullmatch(value):
-                raise Unsuitable("a number is required")
+                raise ConversionError("a number is required")
             try:
                 return read_number(value)
             except ValueError as error:
-                raise Unsuitable(str(error)) from error
+                raise ConversionError(str(error)) from error
         case _:
             raise _mismatch(value, NUMBER)
 
@@ -214,8 +214,8 @@ def _to_bool(value: Value) -> bool:
             if value in _TRUTHS:
                 return _TRUTHS[value]
             if value.lower() in ("true", "false"):
-                raise Unsuitable(f'a bool is required; write "{value.lower()}" in lower case')
-            raise Unsuitable("a bool is required")
+                raise ConversionError(f'a bool is required; write "{value.lower()}" in lower case')
+            raise ConversionError("a bool is required")
         case _:
             raise _mismatch(value, BOOL)
 
@@ -228,35 +228,35 @@ def _to_sequence(value: Value, wanted: Type) -> Value:
     if element.kind == "any":
         found = unify([type_of(item) for item in items])
         if found is None:
-            raise Unsuitable("all elements must be of the same type")
+            raise ConversionError("all elements must be of the same type")
         element = found
     converted = tuple([_at(f"element {at}", item, element) for at, item in enumerate(items)])
     return make_set(element, converted) if wanted.kind == "set" else _list(element, converted)
 
 
-def _list(element: Type, items: tuple[Value, ...]) -> Collection:
-    return Collection("list", element, items)
+def _list(element: Type, items: tuple[Value, ...]) -> CollectionType:
+    return CollectionType("list", element, items)
 
 
 def _at(where: str, value: Value, wanted: Type) -> Value:
     try:
         return convert(value, wanted)
-    except Unsuitable as error:
-        raise Unsuitable(f"{where}: {error}") from error
+    except ConversionError as error:
+        raise ConversionError(f"{where}: {error}") from error
 
 
 def _to_map(value: Value, wanted: Type) -> Value:
     items = attributes(value)
     if items is None or wanted.element is None:
-        raise Unsuitable(f"{wanted.name} required")
+        raise ConversionError(f"{wanted.name} required")
     element = wanted.element
     if element.kind == "any":
         found = unify([type_of(item) for item in items.values()])
         if found is None:
-            raise Unsuitable("all elements must be of the same type")
+            raise ConversionError("all elements must be of the same type")
         element = found
     converted = {key: _at(f'element "{key}"', item, element) for key, item in sorted(items.items())}
-    return Collection("map", element, converted)
+    return CollectionType("map", element, converted)
 
 
 def _to_tuple(value: Value, wanted: Type) -> Value:
@@ -264,7 +264,7 @@ def _to_tuple(value: Value, wanted: Type) -> Value:
     if items is None:
         raise _mismatch(value, wanted)
     if len(items) != len(wanted.items):
-        raise Unsuitable(f"a tuple of {len(wanted.items)} elements is required")
+        raise ConversionError(f"a tuple of {len(wanted.items)} elements is required")
     pairs = zip(items, wanted.items, strict=True)
     return tuple([_at(f"element {at}", item, kind) for at, (item, kind) in enumerate(pairs)])
 
@@ -275,9 +275,9 @@ def _to_object(value: Value, wanted: Type) -> Value:
         raise _mismatch(value, wanted)
     missing = [f'"{name}"' for name in sorted(wanted.attributes) if name not in items]
     if len(missing) == 1:
-        raise Unsuitable(f"attribute {missing[0]} is required")
+        raise ConversionError(f"attribute {missing[0]} is required")
     if missing:
-        raise Unsuitable(f"attributes {', '.join(missing)} are required")
+        raise ConversionError(f"attributes {', '.join(missing)} are required")
     return {
         name: _at(f'attribute "{name}"', items[name], kind)
         for name, kind in sorted(wanted.attributes.items())
@@ -285,7 +285,7 @@ def _to_object(value: Value, wanted: Type) -> Value:
 
 
 def unify(types: Sequence[Type]) -> Type | None:
-    """Return the type into which all of these convert; None when there is none."""
+    """Return the common type of all types, or None. Values of each type convert to it."""
     known = [one for one in types if one.kind != "any"]
     if not known:
         return ANY
@@ -330,11 +330,11 @@ def _unify_mappings(types: Sequence[Type], kinds: set[str]) -> Type | None:
     return None if element is None else map_of(element)
 
 
-# ---- comparison --------------------------------------------------------------------------------------
+# --- comparison ---
 
 
 def equal(one: Value, other: Value) -> bool:
-    """Tell whether two values are the same; values of different types never are."""
+    """Return whether two values are equal; values of different types never are."""
     match one, other:
         case (bool(), _) | (_, bool()):
             return one is other
@@ -346,21 +346,21 @@ def equal(one: Value, other: Value) -> bool:
             )
         case (dict(), dict()):
             return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-        case (Collection(), Collection()):
+        case (CollectionType(), CollectionType()):
             same_type = one.kind == other.kind and one.element == other.element
             return same_type and equal(one.items, other.items)
         case _:
             return type_of_shallow(one).kind == type_of_shallow(other).kind and one == other
 
 
-def make_set(element: Type, items: Sequence[Value]) -> Collection:
-    """Return a set: every element once, numbers by value and text by its bytes."""
+def make_set(element: Type, items: Sequence[Value]) -> CollectionType:
+    """Return a set without duplicates, with numbers ordered by value and text by its bytes."""
     unique = {sort_key(item): item for item in items}
-    return Collection("set", element, tuple([unique[key] for key in sorted(unique)]))
+    return CollectionType("set", element, tuple([unique[key] for key in sorted(unique)]))
 
 
 def sort_key(value: Value) -> tuple[int, Number, bytes]:
-    """Return what values are sorted by, and what two equal values have in common."""
+    """Return a sort key, which is the same for equal values."""
     match value:
         case None:
             return 0, 0, b""
@@ -385,10 +385,10 @@ def _comparable(value: Value) -> object:
 
 
 def measure(value: Value, limit: int, depth: int) -> int:
-    """Return the size of a value: its parts, and a part for every 32 characters or 16 bits.
+    """Return the size of a value: 1 per part, plus 1 for every 32 characters or 16 bits.
 
-    Counting stops when `limit` is exceeded. Raises `RecursionError` for more than `depth` levels,
-    because nothing here could walk such a value.
+    Counting stops above `limit`. Raises `RecursionError` for more than `depth` levels, because no
+    other function here could traverse such a value.
     """
     if isinstance(value, str):
         return 1 + len(value) // 32

@@ -1,1 +1,1 @@
-"""What a job must fulfil, noun by noun: each rule yields the texts of what is wrong, the peer's."""
+"""Validation rules, one module per object. Each rule yields its errors with Nomad's texts."""

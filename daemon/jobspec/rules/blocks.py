@@ -1,10 +1,10 @@
-"""What a task brings along: artifacts, templates, identities, secrets, actions and the like."""
+"""Validation of a task's blocks: artifacts, templates, identities, secrets, actions and others."""
 
 import re
 from collections.abc import Iterator
 
-from daemon.jobspec.gotext import duration, quote, uint_error
 from daemon.jobspec.rules.paths import escapes, is_below
+from daemon.text.go_format import duration, quote, uint_error
 from storage.records import places
 from storage.records.task import (
     Action,
@@ -23,12 +23,12 @@ DEFAULT_IDENTITY = "default"
 
 _HOOKS = frozenset(Hook)
 _GETTER_MODES = ("any", "file", "dir")
-VARIABLE = re.compile(r"\$\{[a-zA-Z0-9_.\-]+\}")  # filled in when the task starts
+VARIABLE = re.compile(r"\$\{[a-zA-Z0-9_.\-]+\}")  # resolved when the task starts
 _DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha512": 64}  # bytes
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _PLUGIN_TYPES = frozenset({"node", "controller", "monolith"})
 
-# The patterns as they are shown, and read as they stand.
+# Error messages show the patterns in this form, and the code compiles them.
 _ACTION_NAME = re.compile(r"[^\x00\t\n\f\r ]{1,128}")
 _IDENTITY_NAME = re.compile(r"[a-zA-Z0-9\-_]{1,128}")
 _IDENTITY_PATTERN = "^[a-zA-Z0-9-_]{1,128}$"
@@ -37,7 +37,7 @@ _SECRET_PATTERN = "^[a-zA-Z0-9_]{1,128}$"  # noqa: S105  # the pattern of its na
 
 
 def lifecycle(block: Lifecycle) -> Iterator[str]:
-    """Yield what is wrong with the place of a task in the life of its allocation."""
+    """Yield the errors of a task's lifecycle block."""
     if not block.hook:
         yield "Lifecycle validation failed: no lifecycle hook provided"
     elif block.hook not in _HOOKS:
@@ -45,24 +45,24 @@ def lifecycle(block: Lifecycle) -> Iterator[str]:
 
 
 def dispatch_payload(block: DispatchPayload) -> Iterator[str]:
-    """Yield what is wrong with the file that receives a payload."""
+    """Yield the errors of the file for a dispatch payload."""
     if escapes("task/local", block.file):
         yield "Dispatch Payload validation failed: destination escapes allocation directory"
 
 
 def action(one: Action) -> Iterator[str]:
-    """Yield what is wrong with an action."""
+    """Yield the errors of an action."""
     if not one.command:
         yield "command cannot be empty"
     if not _ACTION_NAME.fullmatch(one.name):
         yield f"invalid name '{one.name}'"
 
 
-# ---- artifacts ----------------------------------------------------------------------------------
+# --- artifacts ---
 
 
 def artifact(one: Artifact) -> Iterator[str]:
-    """Yield what is wrong with an artifact."""
+    """Yield the errors of an artifact."""
     if not one.getter_source:
         yield "source must be specified"
     if one.getter_mode and one.getter_mode not in _GETTER_MODES:
@@ -101,11 +101,11 @@ def _hex_problem(text: str) -> str | None:
     return "encoding/hex: odd length hex string" if len(text) % 2 else None
 
 
-# ---- templates ----------------------------------------------------------------------------------
+# --- templates ---
 
 
 def template(one: Template) -> Iterator[str]:
-    """Yield what is wrong with a template."""
+    """Yield the errors of a template."""
     if not one.source_path and not one.embedded_tmpl:
         yield "Must specify a source path or have an embedded template"
     if not one.dest_path:
@@ -140,11 +140,11 @@ def _on_change(one: Template) -> Iterator[str]:
             yield "Invalid change mode. Must be one of the following: noop, signal, script, restart"
 
 
-# ---- identities and secrets ---------------------------------------------------------------------
+# --- identities and secrets ---
 
 
 def identity(one: Identity) -> Iterator[str]:
-    """Yield what is wrong with an identity of a task."""
+    """Yield the errors of an identity of a task."""
     if not _IDENTITY_NAME.fullmatch(one.name):
         yield f"invalid name {quote(one.name)}. Must match regex {_IDENTITY_PATTERN}"
     for number, audience in enumerate(one.audience or (), 1):
@@ -171,7 +171,7 @@ def _identity_change(one: Identity) -> Iterator[str]:
 
 
 def secrets_config(block: SecretsConfig) -> Iterator[str]:
-    """Yield what is wrong with a task's wish for a token of the secrets service."""
+    """Yield the errors of a task's `vault` block."""
     if block.change_mode == "signal":
         if not block.change_signal:
             yield 'Signal must be specified when using change mode "signal"'
@@ -180,7 +180,7 @@ def secrets_config(block: SecretsConfig) -> Iterator[str]:
 
 
 def secret(one: Secret) -> Iterator[str]:
-    """Yield what is wrong with a secret of a task."""
+    """Yield the errors of a secret of a task."""
     if not one.name:
         yield "secret name cannot be empty"
     if not _SECRET_NAME.fullmatch(one.name):
@@ -197,7 +197,7 @@ def secret(one: Secret) -> Iterator[str]:
 
 
 def storage_plugin(block: CSIPluginConfig) -> Iterator[str]:
-    """Yield what is wrong with a task that is a storage plugin."""
+    """Yield the errors of a task that is a storage plugin."""
     if not block.id:
         yield "CSIPluginConfig must have a non-empty PluginID"
     if block.type not in _PLUGIN_TYPES:

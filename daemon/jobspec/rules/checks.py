@@ -1,9 +1,9 @@
-"""Checks of services. Only the first fault of a check is reported, as the peer does."""
+"""Validation of service checks. As in Nomad, only the first error of a check is reported."""
 
 import re
 from collections.abc import Iterator
 
-from daemon.jobspec.gotext import as_one, duration, quote
+from daemon.text.go_format import duration, join_errors, quote
 from storage.records.base import SECOND
 from storage.records.task import Check, CheckRestart
 
@@ -28,22 +28,22 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def needs_port(check: Check) -> bool:
-    """Tell whether a check probes a port."""
+    """Return whether a check probes a port."""
     return check.type in _WITH_PORT
 
 
 def native_fault(check: Check) -> str | None:
-    """Return the first fault of a check of a service that is registered here."""
+    """Return the first error of a check of a service with Steward's provider."""
     return next(_native(check), None)
 
 
 def consul_fault(check: Check) -> str | None:
-    """Return the first fault of a check of a service that an agent beside us registers."""
+    """Return the first error of a check of a service that a local Consul agent registers."""
     return next(_consul(check), None)
 
 
 def _native(check: Check) -> Iterator[str]:
-    # More than the peer has, whose text, which tools match, stays as it is.
+    # Stricter than Nomad, whose text stays unchanged because tools match it.
     yield from _common(check, (check.type,) if check.type in _OURS else _NATIVE_TYPES)
     if check.expose:
         yield "expose may only be set for Consul service checks"
@@ -76,7 +76,7 @@ def _thresholds(check: Check) -> Iterator[tuple[str, int]]:
     yield "failures_before_warning", check.failures_before_warning
 
 
-# ---- common to both -----------------------------------------------------------------------------
+# --- both providers ---
 
 
 def _common(check: Check, types: tuple[str, ...]) -> Iterator[str]:
@@ -105,12 +105,12 @@ def _path(path: str) -> Iterator[str]:
 
 
 def _is_url(text: str) -> bool:
-    """Tell whether a text can be read as a URL, absolute or not."""
+    """Return whether a text is a valid URL, absolute or relative."""
     path = text.partition("#")[0].partition("?")[0]
     if _BAD_ESCAPE.search(path) or path.startswith(":"):
         return False
     scheme = _SCHEME.match(path)
-    # A colon in the first part of a relative path would be read as the end of a scheme.
+    # A colon in the first part of a relative path would look like a scheme.
     return bool(scheme) or ":" not in path.partition("/")[0]
 
 
@@ -149,7 +149,7 @@ def _restart(check: Check) -> Iterator[str]:
             f"on_update value {on_update} not supported with check_restart ignore_warnings "
             f'value "false"'
         )
-    yield from as_one(_restart_limits(policy))
+    yield from join_errors(_restart_limits(policy))
 
 
 def _restart_limits(policy: CheckRestart) -> Iterator[str]:

@@ -1,14 +1,14 @@
-"""Task groups: their policies, networks, volumes and services, and their tasks."""
+"""Validation of task groups: policies, networks, volumes, services and tasks."""
 
 from collections.abc import Iterator
 
-from daemon.jobspec.gotext import within
 from daemon.jobspec.rules import policies, services
+from daemon.jobspec.rules.constraints import affinities, constraint, each, spreads
 from daemon.jobspec.rules.network import networks
 from daemon.jobspec.rules.resources import disk
-from daemon.jobspec.rules.scope import affinities, constraint, each, spreads
 from daemon.jobspec.rules.task import task
 from daemon.jobspec.rules.volumes import volume
+from daemon.text.go_format import wrap_error
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 
@@ -18,7 +18,7 @@ _EVERYWHERE = frozenset({JobType.SYSTEM, JobType.SYSBATCH})
 
 
 def group(one: TaskGroup, job: Job) -> Iterator[str]:
-    """Yield what is wrong with a group of a job."""
+    """Yield the errors of a group of a job."""
     yield from _names(one)
     if one.disconnect is not None:
         yield from policies.disconnect(one.disconnect, job.type)
@@ -34,14 +34,14 @@ def group(one: TaskGroup, job: Job) -> Iterator[str]:
     yield from _tasks_together(one)
     for name, wanted in sorted((one.volumes or {}).items()):
         subject = f"Task group volume validation for {name} failed"
-        yield from within(subject, volume(wanted, one, job.type))
-    yield from within("Task group network validation failed", networks(one))
-    yield from within("Task group service validation failed", services.of_group(one))
-    yield from within("Task group service check validation failed", services.script_checks(one))
-    yield from within("Task group scaling policy validation failed", _scaling(one, job))
+        yield from wrap_error(subject, volume(wanted, one, job.type))
+    yield from wrap_error("Task group network validation failed", networks(one))
+    yield from wrap_error("Task group service validation failed", services.of_group(one))
+    yield from wrap_error("Task group service check validation failed", services.script_checks(one))
+    yield from wrap_error("Task group scaling policy validation failed", _scaling(one, job))
     for each_task in one.tasks or ():
         subject = f"Task {each_task.name} validation failed"
-        yield from within(subject, task(each_task, one, job.type))
+        yield from wrap_error(subject, task(each_task, one, job.type))
 
 
 def _names(one: TaskGroup) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _migrate(one: TaskGroup, job_type: str) -> Iterator[str]:
 
 
 def _tasks_together(one: TaskGroup) -> Iterator[str]:
-    """Object to tasks of one name and to two leaders."""
+    """Yield errors for duplicate task names and for a second leader."""
     first: dict[str, int] = {}
     tasks = one.tasks or []
     for number, each_task in enumerate(tasks, 1):

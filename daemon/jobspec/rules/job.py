@@ -1,24 +1,24 @@
-"""The job itself: names, type, launching by clock or on request, and what its groups must not do."""
+"""Validation of jobs: names, type, schedule, parameters, and limits on their groups."""
 
 from collections.abc import Iterator
 
 from daemon.jobspec import cron
-from daemon.jobspec.gotext import as_one, quote, within, words
+from daemon.jobspec.rules.constraints import affinities, constraint, each, spreads
 from daemon.jobspec.rules.group import group
-from daemon.jobspec.rules.scope import affinities, constraint, each, spreads
+from daemon.text.go_format import format_list, join_errors, quote, wrap_error
 from storage.errors import Invalid
 from storage.records.codec import Document
 from storage.records.job import Job, JobType, Parameterized, Periodic
 
 MAX_DESCRIPTION = 1000  # bytes
 
-_TYPES = frozenset({*JobType, "_core"})  # the last one is refused in its own words
+_TYPES = frozenset({*JobType, "_core"})  # a larger priority has its own message
 _LAUNCHED = frozenset({JobType.BATCH, JobType.SYSBATCH})
 _PAYLOADS = frozenset({"optional", "required", "forbidden"})
 
 
 def job(one: Job, max_count: int) -> Iterator[str]:
-    """Yield what is wrong with a job that may have so many allocations; 0: any number."""
+    """Yield the errors of a job with at most this many allocations; 0 means no limit."""
     yield from _names(one)
     if not one.type:
         yield "Missing job type"
@@ -37,20 +37,20 @@ def job(one: Job, max_count: int) -> Iterator[str]:
     yield from _groups_together(one)
     for each_group in one.task_groups or ():
         subject = f"Task group {each_group.name} validation failed"
-        yield from within(subject, group(each_group, one))
+        yield from wrap_error(subject, group(each_group, one))
     yield from _launching(one)
     yield from total_count(one, max_count)
 
 
 def total_count(one: Job, most: int) -> Iterator[str]:
-    """Yield what is wrong with the counts of all groups together."""
+    """Yield the errors of the total count of all groups."""
     total = sum(max(each_group.count, 0) for each_group in one.task_groups or ())
     if most and total > most:
         yield f"total count was greater than configured job_max_count: {total} > {most}"
 
 
 def tag(document: Document) -> Iterator[str]:
-    """Yield what is wrong with the tag that a submitted job carries, which no complete job has."""
+    """Yield the errors of a submitted job's tag; a complete job has no tag."""
     size = len((document.get("VersionTag") or {}).get("Description", "").encode())
     if size > MAX_DESCRIPTION:
         yield f"Tagged version description must be under {MAX_DESCRIPTION} characters, currently {size}"
@@ -92,13 +92,13 @@ def _launching(one: Job) -> Iterator[str]:
     if one.periodic is not None and one.periodic.enabled:
         if one.type not in _LAUNCHED:
             yield f"Periodic {allowed}"
-        yield from as_one(_periodic(one.periodic))
+        yield from join_errors(_periodic(one.periodic))
     if one.parameterized_job is not None and not one.dispatched:
         if one.type not in _LAUNCHED:
             yield f"Parameterized job {allowed}"
-        yield from as_one(_parameterized(one.parameterized_job))
+        yield from join_errors(_parameterized(one.parameterized_job))
     if one.multiregion is not None and one.multiregion.regions:
-        yield "Multiregion jobs are unlicensed."  # the peer's words: there is one region
+        yield "Multiregion jobs are unlicensed."  # Nomad's text: there is one region
 
 
 def _periodic(block: Periodic) -> Iterator[str]:
@@ -127,5 +127,5 @@ def _parameterized(block: Parameterized) -> Iterator[str]:
     if both := [key for key in dict.fromkeys(block.meta_required or ()) if key in optional]:
         yield (
             "Required and optional meta keys should be disjoint. "
-            f"Following keys exist in both: {words(both)}"
+            f"Following keys exist in both: {format_list(both)}"
         )

@@ -1,19 +1,19 @@
-"""Networks of a group and its tasks: ports that do not collide, arguments for plugins, host name."""
+"""Validation of networks: port collisions, CNI arguments and host names."""
 
 from collections.abc import Iterator, Sequence
 
-from daemon.jobspec.gotext import quote
+from daemon.text.go_format import quote
 from storage.records import resolver
 from storage.records.group import TaskGroup
 from storage.records.task import Network, Port
 
 _MOST = 65535
-_LABEL = 63  # octets of one part of a DNS name
-_NAME = 256  # octets of a whole one, with a length before each part
+_LABEL = 63  # octets of a DNS label
+_NAME = 256  # octets of a DNS name, with a length before each label
 
 
 class _Taken:
-    """Labels and static ports that are in use, and by what, while a group is looked through."""
+    """Used port labels and static ports of a group, each with its user."""
 
     def __init__(self) -> None:
         self.labels: set[str] = set()
@@ -40,7 +40,7 @@ _GROUP = "taskgroup network"
 
 
 def networks(group: TaskGroup) -> Iterator[str]:
-    """Yield what is wrong with the networks of a group and those that its tasks still have."""
+    """Yield the errors of a group's networks and of its tasks' deprecated networks."""
     taken = _Taken()
     plugin_arguments: set[str] = set()
     for network in group.networks or ():
@@ -62,7 +62,7 @@ def networks(group: TaskGroup) -> Iterator[str]:
 
 
 def labels(networks: Sequence[Network] | None) -> set[str]:
-    """Return the labels of all ports of some networks."""
+    """Return the port labels of some networks."""
     return {port.label for network in networks or () for port in _ports(network)}
 
 
@@ -87,7 +87,7 @@ def _plugin_arguments(network: Network, seen: set[str]) -> Iterator[str]:
         if name in seen:
             yield f"duplicate CNI arg {quote(name)}"
         seen.add(name)
-        # The plugins get them as one text, joined with semicolons.
+        # Plugins receive the arguments as one text, joined with semicolons.
         if ";" in name:
             yield f"invalid ';' character in CNI arg key {quote(name)}"
         if ";" in value:

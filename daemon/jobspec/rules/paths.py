@@ -1,4 +1,4 @@
-"""Where the paths of a job lead: they may move about in the allocation's directory, not leave it."""
+"""Path checks: a job's paths must stay within the allocation directory."""
 
 import posixpath
 
@@ -7,13 +7,13 @@ _ALLOCATION = "/allocations/allocation"
 
 
 def escapes(folder: str, path: str) -> bool:
-    """Tell whether a path, taken from a folder of the allocation, leads out of the allocation."""
+    """Return whether a path, relative to a task directory, leaves the allocation directory."""
     target = posixpath.normpath(f"{_ALLOCATION}/{folder}/{path}")
     return posixpath.relpath(target, _ALLOCATION).startswith("..")
 
 
 def is_below(parent: str, path: str) -> bool:
-    """Tell whether a path is a directory or lies below it; false when that cannot be told."""
+    """Return whether a path equals a directory or is inside it; false if that is undecidable."""
     if posixpath.isabs(parent) != posixpath.isabs(path):
         return False
     return not posixpath.relpath(path or ".", parent or ".").startswith("..")

@@ -1,8 +1,8 @@
-"""The policies of a group: restart, reschedule, update, migrate and disconnect."""
+"""Validation of a group's policies: restart, reschedule, update, migrate and disconnect."""
 
 from collections.abc import Iterator
 
-from daemon.jobspec.gotext import duration, quote
+from daemon.text.go_format import duration, quote
 from storage.records.base import SECOND
 from storage.records.group import (
     DelayFunction,
@@ -23,7 +23,7 @@ _RECONCILE = frozenset({"", "best_score", "longest_running", "keep_original", "k
 
 
 def restart(policy: RestartPolicy) -> Iterator[str]:
-    """Yield what is wrong with a restart policy."""
+    """Yield the errors of a restart policy."""
     if policy.mode not in ("delay", "fail"):
         yield f"Unsupported restart mode: {quote(policy.mode)}"
     if policy.attempts == 0 and policy.mode != "fail":
@@ -38,11 +38,11 @@ def restart(policy: RestartPolicy) -> Iterator[str]:
         )
 
 
-# ---- reschedule ---------------------------------------------------------------------------------
+# --- reschedule ---
 
 
 def reschedule(policy: ReschedulePolicy) -> Iterator[str]:
-    """Yield what is wrong with a reschedule policy that is in force."""
+    """Yield the errors of an enabled reschedule policy."""
     if policy.attempts <= 0 and not policy.unlimited:
         return
     yield from _attempts(policy)
@@ -80,13 +80,13 @@ def _delay(policy: ReschedulePolicy) -> Iterator[str]:
     if policy.delay_function == DelayFunction.CONSTANT:
         return
     if policy.max_delay < MIN_RESCHEDULE_DELAY:
-        yield f"Max Delay cannot be less than {least} (got {given})"  # the peer shows the delay
+        yield f"Max Delay cannot be less than {least} (got {given})"  # as in Nomad
     if policy.max_delay < policy.delay:
         yield f"Max Delay cannot be less than Delay {given} (got {duration(policy.max_delay)})"
 
 
 def _room_for_attempts(policy: ReschedulePolicy) -> Iterator[str]:
-    """Object to an interval that is too short for the attempts with their growing delays."""
+    """Yield an error if the interval is too short for all attempts with their delays."""
     possible, needed = _viable_attempts(policy)
     if possible is None:
         return
@@ -107,7 +107,7 @@ def _room_for_attempts(policy: ReschedulePolicy) -> Iterator[str]:
 
 
 def _viable_attempts(policy: ReschedulePolicy) -> tuple[int | None, int]:
-    """Return how many attempts fit, None when all do, and the interval that all need."""
+    """Return the number of attempts that fit, None if all do, and the interval for all."""
     match policy.delay_function:
         case DelayFunction.CONSTANT:
             needed = policy.attempts * policy.delay
@@ -120,7 +120,7 @@ def _viable_attempts(policy: ReschedulePolicy) -> tuple[int | None, int]:
 
 
 def _viable_exponential(policy: ReschedulePolicy) -> tuple[int | None, int]:
-    """Count attempts whose delays double up to the ceiling, and then come one ceiling apart."""
+    """Count attempts with delays that double up to the maximum and then stay constant."""
     attempt, needed, possible = 0, 0, 0
     while attempt < policy.attempts and policy.delay << attempt <= policy.max_delay:
         needed = policy.delay << attempt
@@ -133,7 +133,7 @@ def _viable_exponential(policy: ReschedulePolicy) -> tuple[int | None, int]:
 
 
 def _viable_fibonacci(policy: ReschedulePolicy) -> tuple[int | None, int]:
-    """Count attempts whose delays are sums up to the ceiling, and then come one ceiling apart."""
+    """Count attempts with Fibonacci delays up to the maximum, which then stay constant."""
     slots, cut = [policy.delay, policy.delay], False
     while len(slots) < policy.attempts and not cut:
         cut = slots[-1] + slots[-2] > policy.max_delay
@@ -147,11 +147,11 @@ def _viable_fibonacci(policy: ReschedulePolicy) -> tuple[int | None, int]:
     return len(slots) + (policy.interval - slots[-1]) // policy.max_delay, needed
 
 
-# ---- update, migrate, disconnect ------------------------------------------------------------------
+# --- update, migrate, disconnect ---
 
 
 def update(policy: Update) -> Iterator[str]:
-    """Yield what is wrong with an update block."""
+    """Yield the errors of an update block."""
     if policy.health_check not in ("checks", "task_states", "manual"):
         yield f"Invalid health check given: {quote(policy.health_check)}"
     if policy.max_parallel < 0:
@@ -181,7 +181,7 @@ def _deadlines(policy: Update) -> Iterator[str]:
 
 
 def migrate(policy: Migrate) -> Iterator[str]:
-    """Yield what is wrong with a migrate block."""
+    """Yield the errors of a migrate block."""
     if policy.max_parallel < 0:
         yield f"MaxParallel must be >= 0 but found {policy.max_parallel}"
     if policy.health_check not in ("", "checks", "task_states"):
@@ -197,7 +197,7 @@ def migrate(policy: Migrate) -> Iterator[str]:
 
 
 def disconnect(policy: Disconnect, job_type: str) -> Iterator[str]:
-    """Yield what is wrong with a disconnect block."""
+    """Yield the errors of a disconnect block."""
     stop, lost = policy.stop_on_client_after, policy.lost_after or 0
     if stop is not None and stop < 0:
         yield "stop_after cannot be a negative duration"

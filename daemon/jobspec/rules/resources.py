@@ -1,11 +1,11 @@
-"""What a task asks of its node: CPU, memory, devices, and room for its logs."""
+"""Validation of a task's resources: CPU, memory, devices and disk space for logs."""
 
 from collections.abc import Iterator
 
-from daemon.jobspec.gotext import as_one, quote, within
-from daemon.jobspec.rules.scope import DISTINCT, affinity, constraint, each
+from daemon.jobspec.rules.constraints import DISTINCT, affinity, constraint, each
+from daemon.text.go_format import join_errors, quote, wrap_error
+from storage.records.constraints import Constraint
 from storage.records.group import EphemeralDisk
-from storage.records.scope import Constraint
 from storage.records.task import Device, LogConfig, Resources
 
 MIN_CPU = 1  # MHz
@@ -17,14 +17,14 @@ _NUMA_AFFINITIES = frozenset({"none", "prefer", "require"})
 
 
 def resources(asked: Resources) -> Iterator[str]:
-    """Yield what is wrong with the resources of a task."""
+    """Yield the errors of the resources of a task."""
     if asked.cores > 0 and asked.cpu > 0:
         yield "Task can only ask for 'cpu' or 'cores' resource, not both."
     if asked.cores < 0:
         yield f"cores value ({asked.cores}) cannot be negative"
-    yield from as_one(_least(asked))
+    yield from join_errors(_least(asked))
     for number, device in enumerate(asked.devices or (), 1):
-        yield from within(f"device {number} failed validation", _device(device))
+        yield from wrap_error(f"device {number} failed validation", _device(device))
     yield from _numa(asked)
     yield from _memory(asked)
 
@@ -73,17 +73,17 @@ def _device_constraint(number: int, item: Constraint) -> Iterator[str]:
     if item.operand in DISTINCT:
         yield f"{subject}: using unsupported operand {quote(item.operand)}"
     else:
-        yield from within(subject, constraint(item))
+        yield from wrap_error(subject, constraint(item))
 
 
 def disk(asked: EphemeralDisk) -> Iterator[str]:
-    """Yield what is wrong with the disk of a group."""
+    """Yield the errors of the disk of a group."""
     if asked.size_mb < MIN_DISK:
         yield f"minimum DiskMB value is {MIN_DISK}; got {asked.size_mb}"
 
 
 def logs(config: LogConfig, of_group: EphemeralDisk) -> Iterator[str]:
-    """Yield what is wrong with the limits of a task's logs; they share the disk of the group."""
+    """Yield the errors of a task's log limits; logs share the group's disk."""
     if config.max_files < 1:
         yield f"minimum number of files is 1; got {config.max_files}"
     if config.max_file_size_mb < 1:

@@ -1,13 +1,13 @@
-"""Services of groups and tasks: each on its own, and all of a group together."""
+"""Validation of services of groups and tasks, separately and together."""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from daemon.jobspec.gotext import quote, within, words
 from daemon.jobspec.rules.blocks import VARIABLE
 from daemon.jobspec.rules.checks import ON_UPDATE, consul_fault, native_fault, needs_port
 from daemon.jobspec.rules.network import labels
+from daemon.text.go_format import format_list, quote, wrap_error
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.task import Check, Service, Task
@@ -28,8 +28,8 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def service(one: Service) -> Iterator[str]:
-    """Yield what is wrong with a service, wherever it is defined."""
-    # What will be filled in when the task starts can only be assumed to be right.
+    """Yield the errors of a service at any level."""
+    # Values that are resolved when the task starts are assumed to be valid.
     if not _NAME.fullmatch(VARIABLE.sub("ENV-VAR", one.name)):
         yield (
             "Service name must be valid per RFC 1123 and can contain only alphanumeric characters "
@@ -51,7 +51,7 @@ def service(one: Service) -> Iterator[str]:
 
 
 def mesh(job: Job) -> Iterator[str]:
-    """Yield what keeps a sidecar from being added to a service; the peer adds it before it looks at all else."""
+    """Yield errors that prevent a sidecar for a service. Nomad reports them before all others."""
     for group in job.task_groups or ():
         for one in group.services or ():
             if (one.connect or {}).get("SidecarService") is None:
@@ -120,18 +120,18 @@ def _without_port(one: Service, check: Check) -> str | None:
     )
 
 
-# ---- the services of a group, and of its tasks -----------------------------------------------------
+# --- group services ---
 
 
 def of_group(group: TaskGroup) -> Iterator[str]:
-    """Yield what is wrong with the services of a group, alone and beside those of its tasks."""
+    """Yield the errors of a group's services, alone and together with its tasks' services."""
     tasks = {task.name for task in group.tasks or ()}
     for task in group.tasks or ():
         yield from _owners(task)
     for number, one in enumerate(group.services or ()):
         faults = list(service(one))
         if faults:
-            yield from within(f"Service[{number}] {one.name} validation failed", faults)
+            yield from wrap_error(f"Service[{number}] {one.name} validation failed", faults)
             continue
         if one.address_mode == "driver":
             yield (
@@ -174,7 +174,7 @@ def _group_checks(one: Service, tasks: set[str]) -> Iterator[str]:
 
 
 def _duplicates(group: TaskGroup) -> Iterator[str]:
-    """Object to services that would be registered under one id."""
+    """Yield errors for services with the same registration ID."""
     seen: set[str] = set()
     twice: set[str] = set()
     owned = [(task.name, one) for task in group.tasks or () for one in task.services or ()]
@@ -184,11 +184,11 @@ def _duplicates(group: TaskGroup) -> Iterator[str]:
             twice.add(place)
         seen.add(place)
     if twice:
-        yield f"Services are not unique: {words(sorted(twice))}"
+        yield f"Services are not unique: {format_list(sorted(twice))}"
 
 
 def script_checks(group: TaskGroup) -> Iterator[str]:
-    """Object to scripts of which nobody knows in which task to run them."""
+    """Yield errors for script checks without a task to run in."""
     for one in group.services or ():
         for check in one.checks or ():
             if check.type == "script" and not one.task_name and not check.task_name:
@@ -198,16 +198,16 @@ def script_checks(group: TaskGroup) -> Iterator[str]:
                 )
 
 
-# ---- the services of a task ---------------------------------------------------------------------
+# --- task services ---
 
 
 def of_task(task: Task, group: TaskGroup) -> Iterator[str]:
-    """Yield what is wrong with the services of a task, and with the ports that they name."""
+    """Yield the errors of a task's services and of the ports that they name."""
     ports: defaultdict[str, set[str]] = defaultdict(set)  # label -> services that name it
     known: set[tuple[str, str]] = set()
     for number, one in enumerate(task.services or ()):
         name = quote(one.name, ascii_only=True)
-        yield from within(f"service[{number}] {name} validation failed", service(one))
+        yield from wrap_error(f"service[{number}] {name} validation failed", service(one))
         for mode in _ONLY_IN_GROUPS:
             if one.address_mode == mode:
                 yield _only_in_groups("service", one.name, mode)

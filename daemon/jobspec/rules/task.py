@@ -1,34 +1,34 @@
-"""Tasks: their name, driver and times, and each of their blocks."""
+"""Validation of tasks: name, driver, timeouts and blocks."""
 
 from collections.abc import Iterator
 
-from daemon.jobspec.gotext import as_one, duration, quote, within
 from daemon.jobspec.rules import blocks, volumes
+from daemon.jobspec.rules.constraints import DISTINCT, affinities, constraint
 from daemon.jobspec.rules.resources import logs, resources
-from daemon.jobspec.rules.scope import DISTINCT, affinities, constraint
 from daemon.jobspec.rules.services import of_task
+from daemon.text.go_format import duration, join_errors, quote, wrap_error
 from storage.records.group import TaskGroup
 from storage.records.job import JobType
 from storage.records.task import Service, Task
 
-MAX_NAME = 200  # bytes: a file has it in its name, with a few more
+MAX_NAME = 200  # bytes: a file name contains it, plus a few more
 
 _PROXY = "connect-proxy:"
 
 
 def task(one: Task, group: TaskGroup, job_type: str) -> Iterator[str]:
-    """Yield what is wrong with a task."""
+    """Yield the errors of a task."""
     yield from _names(one)
     yield from _times(one, group, job_type)
-    yield from as_one(resources(one.resources))
-    yield from as_one(logs(one.log_config, group.ephemeral_disk))
+    yield from join_errors(resources(one.resources))
+    yield from join_errors(logs(one.log_config, group.ephemeral_disk))
     yield from _constraints(one)
     yield from affinities(one.affinities, job_type)
-    yield from as_one(of_task(one, group))
+    yield from join_errors(of_task(one, group))
     for number, artifact in enumerate(one.artifacts or (), 1):
-        yield from within(f"Artifact {number} validation failed", blocks.artifact(artifact))
+        yield from wrap_error(f"Artifact {number} validation failed", blocks.artifact(artifact))
     if one.secrets_config is not None:
-        yield from within("Vault validation failed", blocks.secrets_config(one.secrets_config))
+        yield from wrap_error("Vault validation failed", blocks.secrets_config(one.secrets_config))
     yield from _templates(one)
     yield from _actions(one)
     if one.dispatch_payload is not None:
@@ -46,13 +46,13 @@ def task(one: Task, group: TaskGroup, job_type: str) -> Iterator[str]:
 def _names(one: Task) -> Iterator[str]:
     if not one.name:
         yield "Missing task name"
-    if one.name == "alloc":  # the name of the directory that tasks share
+    if one.name == "alloc":  # the name of the shared task directory
         yield 'Task cannot be named "alloc"'
     if "/" in one.name or "\\" in one.name:
         yield "Task name cannot include slashes"
     elif "\0" in one.name:
         yield "Task name cannot include null characters"
-    elif one.name.startswith("."):  # directories with such names are the runner's
+    elif one.name.startswith("."):  # reserved names of the runner's directories
         yield f"Task name {quote(one.name)} cannot begin with a dot"
     elif (size := len(one.name.encode())) > MAX_NAME:
         yield f"Task name must be under {MAX_NAME + 1} bytes, currently {size}"
@@ -75,7 +75,7 @@ def _times(one: Task, group: TaskGroup, job_type: str) -> Iterator[str]:
 
 def _constraints(one: Task) -> Iterator[str]:
     for number, item in enumerate(one.constraints or (), 1):
-        yield from within(f"Constraint {number} validation failed", constraint(item))
+        yield from wrap_error(f"Constraint {number} validation failed", constraint(item))
         if item.operand in DISTINCT:
             yield f"Constraint {number} has disallowed Operand at task level: {item.operand}"
 
@@ -83,7 +83,7 @@ def _constraints(one: Task) -> Iterator[str]:
 def _templates(one: Task) -> Iterator[str]:
     first: dict[str, int] = {}  # destination -> number
     for number, template in enumerate(one.templates or (), 1):
-        yield from within(f"Template {number} validation failed", blocks.template(template))
+        yield from wrap_error(f"Template {number} validation failed", blocks.template(template))
         if template.dest_path in first:
             yield f"Template {number} has same destination as {first[template.dest_path]}"
         first.setdefault(template.dest_path, number)
@@ -92,9 +92,9 @@ def _templates(one: Task) -> Iterator[str]:
 def _actions(one: Task) -> Iterator[str]:
     times: dict[str, int] = {}
     for action in one.actions or ():
-        yield from within(f"Action {action.name} validation failed", blocks.action(action))
+        yield from wrap_error(f"Action {action.name} validation failed", blocks.action(action))
         times[action.name] = times.get(action.name, 0) + 1
-        if times[action.name] == 2:  # said once, however often it is there
+        if times[action.name] == 2:  # reported once, even if repeated
             yield f"Action {action.name} defined multiple times"
 
 
@@ -102,19 +102,19 @@ def _mounts(one: Task, group: TaskGroup) -> Iterator[str]:
     for number, mount in enumerate(one.volume_mounts or ()):
         if mount.volume not in (group.volumes or {}):
             yield f"Volume Mount ({number}) references undefined volume {mount.volume}"
-        for invalid in as_one(volumes.mount(mount)):
+        for invalid in join_errors(volumes.mount(mount)):
             yield f'Volume Mount ({number}) is invalid: "{invalid}"'
 
 
 def _identities(one: Task) -> Iterator[str]:
     if one.identity is not None:
         name = quote(one.identity.name)
-        yield from within(f"Identity {name} is invalid", blocks.identity(one.identity))
+        yield from wrap_error(f"Identity {name} is invalid", blocks.identity(one.identity))
     for identity in one.identities or ():
         if identity.name == blocks.DEFAULT_IDENTITY:
             yield "Duplicate default identities found"
         name = quote(identity.name)
-        yield from within(f"Identity {name} is invalid", blocks.identity(identity))
+        yield from wrap_error(f"Identity {name} is invalid", blocks.identity(identity))
 
 
 def _secrets(one: Task) -> Iterator[str]:
@@ -126,10 +126,10 @@ def _secrets(one: Task) -> Iterator[str]:
         names.add(secret.name)
         if secret.provider == "vault" and one.secrets_config is None:
             yield f'Secret {name} has provider "vault" but no vault block'
-        yield from within(f"Secret {name} is invalid", blocks.secret(secret))
+        yield from wrap_error(f"Secret {name} is invalid", blocks.secret(secret))
 
 
-# ---- proxies of a service mesh -------------------------------------------------------------------
+# --- service mesh proxies ---
 
 
 def _proxy(one: Task, group: TaskGroup) -> Iterator[str]:

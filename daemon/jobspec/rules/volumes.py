@@ -1,8 +1,8 @@
-"""Volumes that a group asks for, and the places where its tasks mount them."""
+"""Validation of a group's volume requests and its tasks' volume mounts."""
 
 from collections.abc import Iterator
 
-from daemon.jobspec.gotext import quote
+from daemon.text.go_format import quote
 from storage.records.group import TaskGroup, Volume
 from storage.records.job import JobType
 from storage.records.task import VolumeMount
@@ -17,7 +17,7 @@ _HOST_MODES = frozenset(
         "single-node-multi-writer",
     }
 )
-# How many allocations a storage plugin's volume may serve, where it is only one.
+# Access modes that limit a storage plugin's volume to one allocation.
 _ONE_USER = {
     "single-node-reader-only": "reader",
     "single-node-writer": "reader or writer",
@@ -28,7 +28,7 @@ _LABELS = frozenset({"", "z", "Z"})
 
 
 def volume(wanted: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
-    """Yield what is wrong with a volume of a group."""
+    """Yield the errors of a volume of a group."""
     if not wanted.source:
         yield "volume has an empty source"
     if wanted.per_alloc:
@@ -40,7 +40,7 @@ def volume(wanted: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
 
 
 def mount(wanted: VolumeMount) -> Iterator[str]:
-    """Yield what is wrong with a mount, apart from whether its volume exists."""
+    """Yield the errors of a mount, except for the existence of its volume."""
     if not wanted.volume:
         yield "volume mount references an empty volume"
     if wanted.propagation_mode not in _PROPAGATION:
@@ -77,7 +77,7 @@ def _by_plugin(wanted: Volume, count: int) -> Iterator[str]:
         yield "CSI volumes must have an access mode"
     yield from _read_only(wanted)
     users = _ONE_USER.get(wanted.access_mode)
-    # Any number may read where only one may write.
+    # Readers are unlimited if there is only one writer.
     harmless = users == "writer" and wanted.read_only
     if users and not harmless and count > 1 and not wanted.per_alloc:
         yield f"volume with {wanted.access_mode} access mode allows only one {users}"

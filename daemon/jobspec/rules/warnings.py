@@ -1,13 +1,13 @@
-"""What is allowed in a job, but should give its author pause."""
+"""Warnings about valid but suspicious jobs."""
 
 from collections.abc import Iterator
 from itertools import pairwise
 
 from daemon.jobspec import cron
-from daemon.jobspec.extensions import FREQUENT_LAUNCHES
-from daemon.jobspec.gotext import as_one, quote, within
 from daemon.jobspec.rules.blocks import DEFAULT_IDENTITY
-from daemon.jobspec.rules.inert import inert
+from daemon.jobspec.rules.unsupported import unsupported_fields
+from daemon.jobspec.steward_meta import FREQUENT_LAUNCHES
+from daemon.text.go_format import join_errors, quote, wrap_error
 from storage.errors import Invalid
 from storage.records.base import MINUTE, SECOND
 from storage.records.group import TaskGroup
@@ -15,14 +15,14 @@ from storage.records.job import Job, Periodic
 from storage.records.task import Identity, Service, Task
 
 _SECRETS_IDENTITY = "vault_"
-_LOOKED_AT = 10  # launches of each cron
+_LOOKED_AT = 10  # launches per cron expression
 
 
 def warnings(job: Job, *, oversubscription: bool) -> Iterator[str]:
-    """Yield what is dubious in a job; `oversubscription`: memory may exceed what is reserved."""
+    """Yield the warnings about a job. `oversubscription`: memory can exceed the reservation."""
     groups = job.task_groups or []
     for group in groups:
-        yield from within(f"Group {quote(group.name)} has warnings", _group(group))
+        yield from wrap_error(f"Group {quote(group.name)} has warnings", _group(group))
     for group in groups:
         yield from _shutdown_delays(group)
     yield from _auto_promote(groups)
@@ -31,7 +31,7 @@ def warnings(job: Job, *, oversubscription: bool) -> Iterator[str]:
     for group in groups:
         for task in group.tasks or ():
             yield from _secrets_identities(task)
-    yield from inert(job)
+    yield from unsupported_fields(job)
     if oversubscription:
         return
     for group in groups:
@@ -53,7 +53,7 @@ def _launches(periodic: Periodic, *, frequent: bool) -> Iterator[str]:
         try:
             seconds = cron.parse(spec).seconds
         except Invalid:
-            continue  # an error, and said as one
+            continue  # an error, reported as one
         if len(seconds) > 1:
             gap = min(later - earlier for earlier, later in pairwise((*seconds, seconds[0] + 60)))
             yield f"cron {quote(spec)} has launches only {gap} s apart"
@@ -63,7 +63,7 @@ def _launches(periodic: Periodic, *, frequent: bool) -> Iterator[str]:
 
 
 def _closest(periodic: Periodic) -> int:
-    """Return how close the first launches of several crons come to each other, nanoseconds."""
+    """Return the shortest interval between the first launches of several crons, in nanoseconds."""
     slots: set[int] = set()
     for spec in periodic.specs or ():
         slot: int | None = 0
@@ -71,7 +71,7 @@ def _closest(periodic: Periodic) -> int:
             try:
                 slot = cron.next_after(spec, slot or 0)
             except Invalid:
-                break  # an error, and said as one
+                break  # an error, reported as one
             if slot is None:
                 break
             slots.add(slot)
@@ -94,7 +94,7 @@ def _group(group: TaskGroup) -> Iterator[str]:
     if group.tasks and all(task.lifecycle and task.lifecycle.hook for task in group.tasks):
         yield "Group has no main task: its sidecars end as soon as they run"
     for task in group.tasks or ():
-        yield from within(f"Task {quote(task.name)} has warnings", _task(task))
+        yield from wrap_error(f"Task {quote(task.name)} has warnings", _task(task))
 
 
 def _task(task: Task) -> Iterator[str]:
@@ -113,7 +113,9 @@ def _task(task: Task) -> Iterator[str]:
             )
     yield from _services(task.services)
     for identity in task.identities or ():
-        yield from as_one(f"Identity[{identity.name}] {warning}" for warning in _identity(identity))
+        yield from join_errors(
+            f"Identity[{identity.name}] {warning}" for warning in _identity(identity)
+        )
 
 
 def _services(services: list[Service] | None) -> Iterator[str]:
@@ -150,7 +152,7 @@ def _secrets_identities(task: Task) -> Iterator[str]:
 
 def _auto_promote(groups: list[TaskGroup]) -> Iterator[str]:
     updates = [group.update for group in groups if group.update is not None]
-    # Without canaries there is nothing to promote.
+    # A deployment without canaries needs no promotion.
     some = any(update.auto_promote for update in updates)
     every = all(update.auto_promote or not update.canary for update in updates)
     if some and not every:
@@ -158,7 +160,7 @@ def _auto_promote(groups: list[TaskGroup]) -> Iterator[str]:
 
 
 def _shutdown_delays(group: TaskGroup) -> Iterator[str]:
-    """Warn of services whose tasks stop before clients can have heard of it."""
+    """Yield a warning for services whose tasks stop before clients can learn about it."""
     tasks, services = group.tasks or [], group.services or []
     owners = {service.task_name for service in services if service.task_name}
     name = quote(group.name)

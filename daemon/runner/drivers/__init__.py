@@ -1,1 +1,1 @@
-"""How tasks run: one module per way."""
+"""Task drivers, one module or package each."""

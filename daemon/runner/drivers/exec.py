@@ -1,40 +1,31 @@
-"""The driver `exec`: a command behind walls, on its own, as an unprivileged user.
+"""The driver `exec`: a command in a sandbox, as an unprivileged user.
 
-It is started, watched and ended as by `raw_exec`; `sandbox.py` says what it sees. Inside, its
-directories are /alloc, /local and /secrets, and it begins in /local.
+Processes are started, watched and killed as in `raw_exec`; `daemon/launcher/sandbox.py` defines the
+view of the sandbox. Its directories are /alloc, /local and /secrets, and the working directory is
+/local.
 """
 
 import os
 import signal as signals
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
-from daemon.confinement import bpf, filters
+from daemon.launcher.channel import Refusal
 from daemon.launcher.client import Launcher
-from daemon.launcher.messages import Owner
-from daemon.runner.drivers import config, limits, sandbox, shim
-from daemon.runner.drivers.claim import Trace
-from daemon.runner.drivers.driver import (
-    Attempt,
-    Exit,
-    Fingerprint,
-    InvalidConfig,
-    StartFailed,
-)
-from daemon.runner.drivers.group import Groups
-from daemon.runner.drivers.limits import UNLIMITED, Bounds
-from daemon.runner.drivers.local import Line, Local
-from daemon.runner.drivers.permitted import EVERYBODY, TaskUsers
-from daemon.runner.drivers.process import Process, Started
-from daemon.runner.drivers.users import DEFAULT_PATH, LAUNCH, for_user, is_trusted
-from daemon.runner.env import Directories
-from daemon.runner.uids import Uids
+from daemon.launcher.messages import DnsSettings, MountedVolume, TaskCommand, Whose
+from daemon.launcher.sandbox import places
+from daemon.launcher.user_policy import OWN_HOME
+from daemon.runner.core.driver import Attempt, ExitResult, Fingerprint, InvalidConfig
+from daemon.runner.core.task_env import TaskDirectories
+from daemon.runner.drivers import driver_config, limits
+from daemon.runner.drivers.claim_file import ClaimRecord
+from daemon.runner.drivers.limits import UNLIMITED, LimitEnforcer
+from daemon.runner.drivers.process_driver import Common, ProcessDriver
+from daemon.runner.drivers.process_group import ProcessGroups
+from daemon.runner.drivers.process_handle import ProcessHandle, StartedTask
 
-_NOBODY = "nobody"  # whom a task runs as that names no user, where there are no numbers for that
-_OWN = "task"  # the beginning of the name of a user of an allocation's own
-_TRIAL_WITHIN = 10.0  # seconds
 _SIGNALLED = 128
 _PRIVATE = frozenset({"", "private"})
 _OFF = "off"
@@ -44,11 +35,12 @@ _UNENFORCED = {
 }
 
 
+PLACES = TaskDirectories(shared="/alloc", local=OWN_HOME, secrets="/secrets")
 _FILTERED = {"enforced.seccomp": "bubblewrap"}
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """What a task may give this driver."""
+class ExecConfig(msgspec.Struct, frozen=True):
+    """The driver configuration."""
 
     command: str
     args: list[str] = []
@@ -61,81 +53,58 @@ class Settings(msgspec.Struct, frozen=True):
     user_namespaces: bool = False
 
     @property
+    def filter(self) -> Literal["default", "namespaces", "off"]:
+        """Return the system call filter of the task."""
+        if self.seccomp == _OFF:
+            return "off"
+        return "namespaces" if self.user_namespaces else "default"
+
+    @property
     def widened(self) -> str:
-        """Return what of the block opens the filter of system calls; nothing: it stays closed."""
+        """Return the setting that relaxes the system call filter, or an empty string."""
         if self.seccomp == _OFF:
             return f'seccomp "{_OFF}"'
         return "user_namespaces true" if self.user_namespaces else ""
 
 
-class Exec(Local):
+class ExecDriver(ProcessDriver):
     """The driver."""
 
     name = "exec"
+    whose: Whose = "exec"
 
     def __init__(
         self,
-        groups: Groups,
+        groups: ProcessGroups,
         inherited: Mapping[str, str],
         launcher: Launcher,
-        bounds: Bounds = UNLIMITED,
+        bounds: LimitEnforcer = UNLIMITED,
         processes: int = 0,
         *,
         unfiltered: bool = False,
-        users: TaskUsers = EVERYBODY,
-        uids: Uids | None = None,
     ) -> None:
-        """`unfiltered` lets tasks open the filter of system calls, as far as their blocks say.
-
-        `uids` are of allocations whose tasks name no user.
-        """
-        super().__init__(groups, inherited, launcher, bounds, processes, users=users)
-        self._walls = sandbox.find_tools()
-        self._unfiltered, self._uids = unfiltered, uids
-        self._no_filter = ""  # why this machine has no filter; found by `fingerprint`
+        """Create the driver; with `unfiltered`, tasks may relax the system call filter."""
+        super().__init__(groups, inherited, launcher, bounds, processes)
+        self._unfiltered = unfiltered
 
     def fingerprint(self) -> Fingerprint:
-        """Return what a node says of the driver; a trial tells whether walls can be built here."""
-        if isinstance(self._walls, str):
-            return Fingerprint(trouble=self._walls)
-        if trouble := _trial(self._walls, b""):
-            return Fingerprint(trouble=f"this machine lets us build no sandbox: {trouble}")
-        try:
-            self._no_filter = _trial(self._walls, filters.of_tasks(bpf.this_machine()))
-        except bpf.Unknown as error:
-            self._no_filter = str(error)
-        said = {"unenforced.seccomp": self._no_filter} if self._no_filter else _FILTERED
-        return self._said({**_UNENFORCED, **said, **limits.said(self._bounds)})
+        """Return the node attributes; a trial run detects whether sandboxes work on this host."""
+        said = self._launcher.walls
+        if said.walls:
+            return Fingerprint(trouble=said.walls)
+        filtered = {"unenforced.seccomp": said.no_filter} if said.no_filter else _FILTERED
+        return self._said({**_UNENFORCED, **filtered, **limits.limit_attributes(self._bounds)})
 
-    def owner(self, user: str, alloc_id: str) -> Owner | None:
-        """Return whom the files of a task are to belong to. Raises `StartFailed` or `OSError`."""
-        found = self._user(user, alloc_id)
-        return (found.uid, found.gid) if found else None
-
-    def _user(self, name: str, alloc_id: str) -> shim.User | None:
-        """Return whom a task runs as if not as the daemon itself. Raises as above."""
-        if not name and self._uids and (number := self._uids.of(alloc_id)) is not None:
-            return shim.User(
-                name=f"{_OWN}{number}",
-                uid=number,
-                gid=number,
-                groups=(number,),
-                home=sandbox.HOME,
-                is_account=False,
-            )
-        name = _whom(name)
-        return self._users.find(self.name, name) if name else None
-
-    def places(self, directory: str, task: str) -> Directories:
-        """Return where a task finds its directories, behind the walls."""
-        return sandbox.PLACES
+    def places(self, directory: str, task: str) -> TaskDirectories:
+        """Return the task directories inside the sandbox."""
+        return PLACES
 
     def check(self, block: Mapping[str, object]) -> None:
-        """Raise `InvalidConfig` unless the block names a command, and nothing that opens a wall."""
+        """Raise `InvalidConfig` unless the configuration has a command and is permitted."""
         self._settings(block)
 
-    def _settings(self, block: Mapping[str, object]) -> Settings:
-        settings = config.read(Settings, block)
+    def _settings(self, block: Mapping[str, object]) -> ExecConfig:
+        settings = driver_config.read(ExecConfig, block)
         if settings.cap_add:
             raise InvalidConfig(f"cap_add {settings.cap_add}: tasks have no capabilities here")
         for name in ("pid_mode", "ipc_mode"):
@@ -145,148 +114,58 @@ class Exec(Local):
             raise InvalidConfig(f'seccomp "{settings.seccomp}": must be default or off')
         if settings.widened and not self._unfiltered:
             raise InvalidConfig(
-                f"{settings.widened}: this agent allows it to no task; leave it out, or set "
+                f"{settings.widened}: the agent's configuration does not permit it; remove it, or set "
                 "exec_unfiltered = true in the agent's configuration"
             )
         return settings
 
-    def _filter(self, attempt: Attempt) -> bytes:
-        """Return the filter of system calls of a task; nothing: it has none."""
+    def _order(self, attempt: Attempt, common: Common) -> TaskCommand:
         settings = self._settings(attempt.config)
-        if self._no_filter or settings.seccomp == _OFF:
-            return b""
-        machine = bpf.this_machine()
-        return filters.of_tasks(machine, user_namespaces=settings.user_namespaces)
-
-    def _line(self, attempt: Attempt, entry: str) -> Line:
-        settings = self._settings(attempt.config)
-        env, user = self._surroundings(attempt)
-        home = f"{attempt.directory}/{attempt.task}"
-        directory = settings.work_dir or sandbox.HOME
-        command = _find(settings.command, attempt, env.get("PATH"), user)
-        filtered = bool(self._filter(attempt))
-        wrap = sandbox.walls(self._programs(), attempt, user, directory, filtered=filtered)
-        env["PWD"] = directory
-        argv = [command, *settings.args]
-        return self._shell(argv, env, attempt=attempt, directory=home, entry=entry, wrap=wrap)
-
-    def _session_line(
-        self, attempt: Attempt, command: Sequence[str], entry: str, trace: Trace
-    ) -> tuple[Line, int]:
-        settings = self._settings(attempt.config)
-        env, user = self._surroundings(attempt)
-        directory = settings.work_dir or sandbox.HOME
-        wrap = sandbox.way_in(
-            self._programs(),
-            attempt,
-            user,
-            directory,
-            trace.shim,
-            filtered=bool(self._filter(attempt)),
-        )
-        home = f"{attempt.directory}/{attempt.task}"
-        line = self._shell(
-            command, env, attempt=attempt, directory=home, entry=entry, wrap=wrap, inside=True
-        )
-        return line, user.uid if user else os.geteuid()
-
-    def _programs(self) -> sandbox.Tools:
-        if isinstance(self._walls, str):
-            raise StartFailed(self._walls)
-        return self._walls
-
-    def _surroundings(self, attempt: Attempt) -> tuple[dict[str, str], shim.User | None]:
-        """Return the environment, and whom the task runs as if not as the daemon itself."""
-        user = self._user(attempt.user, attempt.alloc_id)
-        if user is None and os.geteuid() == 0:
-            raise StartFailed(
-                f'user "{attempt.user}" is the daemon\'s own, and may run no task of exec'
+        dns = attempt.dns
+        if dns is not None:
+            driver_config.check_names(dns)
+        mounts = [
+            MountedVolume(
+                name=one.name,
+                volume=one.volume,
+                path=one.source,
+                destination=one.destination,
+                read_only=one.read_only,
             )
-        env = dict(attempt.env)
-        return env if user is None else for_user(env, user, self._inherited), user
+            for one in attempt.mounts
+        ]
+        try:
+            places(mounts)
+        except Refusal as error:
+            raise InvalidConfig(str(error)) from None
+        return TaskCommand(
+            **common,
+            driver="exec",
+            command=os.fsencode(settings.command),
+            args=[*map(os.fsencode, settings.args)],
+            work_dir=settings.work_dir,
+            volumes=mounts,
+            dns=None
+            if dns is None
+            else DnsSettings(
+                servers=dns.servers or [], searches=dns.searches or [], options=dns.options or []
+            ),
+            filter=settings.filter,
+        )
 
-    def _process(self, started: Started, descriptor: int | None) -> Process:
-        return Walled(self._launcher, started, descriptor)
+    def _process(self, started: StartedTask, descriptor: int | None) -> ProcessHandle:
+        return SandboxedTask(self._launcher, started, descriptor)
 
 
-class Walled(Process):
-    """A task behind walls: its main process stands further down than the shell's own child."""
+class SandboxedTask(ProcessHandle):
+    """A sandboxed task: its main process is not the direct child of the shim."""
 
     is_walled = True
 
-    def _main(self) -> list[int]:
-        if self._descriptor is None:
-            return []
-        main = sandbox.main_process(self._shim)
-        return [] if main is None else [main]
-
-    def _has_begun(self) -> bool:
-        return bool(self._main())
-
-    def _end(self, trace: Trace) -> Exit:
+    def _end(self, trace: ClaimRecord) -> ExitResult:
         end = trace.end
-        # The sandbox passes a death by signal on as its own exit status.
+        # bwrap exits with 128 plus the signal number when its child is killed.
         number = end.code - _SIGNALLED
         if not end.signal and not trace.words and number in signals.valid_signals():
-            return Exit(code=end.code, signal=number)
+            return ExitResult(code=end.code, signal=number)
         return end
-
-
-def _whom(user: str) -> str:
-    """Return the name of the user that a task runs as; empty for the daemon's own."""
-    return user or (_NOBODY if os.geteuid() == 0 else "")
-
-
-def _trial(tools: sandbox.Tools, program: bytes) -> str:
-    """Build a sandbox as for a task, with its filter; return what went wrong, or nothing."""
-    with shim.readable(program) as end:
-        return _try(tools, [] if end is None else ["--seccomp", str(end)], end)
-
-
-def _try(tools: sandbox.Tools, words: list[str], end: int | None) -> str:
-    walls = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
-    try:
-        done = subprocess.run(  # noqa: S603  # our own words
-            [
-                tools.bwrap,
-                *words,
-                *walls,
-                "--proc",
-                "/proc",
-                "--dev",
-                "/dev",
-                "--",
-                tools.setpriv,
-                "--version",
-            ],
-            capture_output=True,
-            check=False,
-            timeout=_TRIAL_WITHIN,
-            env={},
-            pass_fds=[] if end is None else [end],
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
-
-
-def _find(command: str, attempt: Attempt, path: str | None, user: shim.User | None) -> str:
-    """Return the file that a command names, as the task sees it. Raises `StartFailed`."""
-    own = sandbox.mounts(attempt)
-    places = [f"{sandbox.HOME}/{command}"]
-    if command.startswith("/"):
-        places = [command]
-    elif "/" not in command:
-        places += [f"{folder}/{command}" for folder in (path or DEFAULT_PATH).split(":") if folder]
-    there = [
-        (place, outside)
-        for place in places
-        if command and (outside := sandbox.on_host(place, own)) and os.path.isfile(outside)
-        if command.startswith("/") or place != places[0] or is_trusted(outside, user)
-    ]
-    for place, outside in there:
-        if os.access(outside, os.X_OK):
-            return place
-    if there:
-        raise StartFailed(f'{LAUNCH}binary "{there[0][0]}" is not executable')
-    raise StartFailed(f'{LAUNCH}binary "{command}" could not be found')

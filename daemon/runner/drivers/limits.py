@@ -1,69 +1,69 @@
-"""What a task may have at most, and how a driver says who holds it to that.
+"""The resource limits of a task, and their enforcement.
 
-Whoever can hold tasks to limits is one of: control groups of version 2 (`subtree.py`), those of
-version 1 (`bounds.py`), or the limits that every process has by itself. What of it a machine has
-is found once, when the daemon starts; a node's attributes name each limit with who enforces it, or
-why nobody does.
+Limits are enforced by cgroup v2 (`cgroup_v2_limits.py`), by cgroup v1 (`cgroup_v1.py`), or by
+resource limits of each process. The daemon detects the available mechanism at its start. Node
+attributes name the mechanism for each limit, or the reason why Steward cannot enforce it.
 """
 
 from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from daemon.runner.usage import Account
+from daemon.runner.core.resource_usage import CpuAccount
 from storage.records.task import Resources
 
 CPU, CORES, MEMORY, PROCESSES = "cpu", "cores", "memory", "processes"
-# Where the kernel keeps account of each: names of controllers, the same in both versions.
+# The controller of each limit; the names are the same in both versions.
 CONTROLLERS = {CPU: "cpu", CORES: "cpuset", MEMORY: "memory", PROCESSES: "pids"}
 CPUSET = CONTROLLERS[CORES]
-SHARED = "shared"  # what is held to the cores that nobody has for itself
+SHARED = "shared"  # the cgroup for tasks without reserved cores
 KEPT_FREE = "; other tasks that are held to limits keep off them"
 BY_RLIMIT = "rlimit (each process alone, by what it maps for itself)"
 
 _MEGABYTE = 1024 * 1024
 _KILOBYTE = 1024
-_LEAST_SHARES, _LEAST_WEIGHT, _MOST_WEIGHT = 2, 1, 10_000  # that the kernel takes
-_MHZ_OF_A_WEIGHT = 10  # so that weights keep their proportions up to 100 GHz
+_LEAST_SHARES, _LEAST_WEIGHT, _MOST_WEIGHT = 2, 1, 10_000  # limits of the kernel
+_MHZ_OF_A_WEIGHT = 10  # keeps weights proportional up to 100 GHz
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task may have; bytes. 0 and no cores mean: no limit.
+class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of one task, in bytes; 0 and no cores mean no limit.
 
-    `memory` is what is kept for it, `memory_max` what it may not exceed.
+    `memory` is the reservation, `memory_max` the hard limit.
     """
 
     mhz: int = 0
     cores: tuple[int, ...] = ()
     memory: int = 0
     memory_max: int = 0
-    processes: int = 0  # threads included
+    processes: int = 0  # including threads
 
     @property
     def shares(self) -> int:
-        """Return its part of busy processors beside others, for version 1: a number as large as its MHz."""
+        """Return the CPU shares for cgroup v1; equal to the MHz."""
         return max(_LEAST_SHARES, self.mhz)
 
     @property
     def weight(self) -> int:
-        """Return the same for version 2.
+        """Return the CPU weight for cgroup v2.
 
-        >>> [Limits(mhz=mhz).weight for mhz in (1, 500, 5_000_000)]
+        >>> [ResourceLimits(mhz=mhz).weight for mhz in (1, 500, 5_000_000)]
         [1, 50, 10000]
         """
         return min(max(_LEAST_WEIGHT, self.mhz // _MHZ_OF_A_WEIGHT), _MOST_WEIGHT)
 
     @property
     def cpus(self) -> str:
-        """Return its cores as the kernel writes a list of them."""
+        """Return the cores as a kernel CPU list."""
         return ",".join(map(str, self.cores))
 
 
-def left(every: str, held: Iterable[str]) -> str:
-    """Return the cores of a list that no other list has; all of them when none is left.
+def exclusive_cores(every: str, held: Iterable[str]) -> str:
+    """Return the cores that no other list contains; all cores if none is left.
 
-    >>> left("0-3", ["1", "3"]), left("0-1", ["0-1"])
+    >>> exclusive_cores("0-3", ["1", "3"]), exclusive_cores("0-1", ["0-1"])
     ('0,2', '0,1')
     """
     all_of_them = _cores(every)
@@ -72,7 +72,7 @@ def left(every: str, held: Iterable[str]) -> str:
 
 
 def _cores(text: str) -> set[int]:
-    """Return the cores of a list as the kernel writes it, such as `0-3,7`."""
+    """Parse a kernel CPU list such as `0-3,7`."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -83,9 +83,9 @@ def _cores(text: str) -> set[int]:
 
 def limits_of(
     resources: Resources, cores: tuple[int, ...] = (), mhz: int = 0, processes: int = 0
-) -> Limits:
-    """Return the limits of a task that asks for `resources` and was given `cores` with `mhz`."""
-    return Limits(
+) -> ResourceLimits:
+    """Return the limits for the `resources` of a task, with reserved `cores` and `mhz`."""
+    return ResourceLimits(
         mhz=mhz or resources.cpu,
         cores=cores,
         memory=resources.memory_mb * _MEGABYTE,
@@ -94,89 +94,109 @@ def limits_of(
     )
 
 
-class Bounds(Protocol):
-    """What holds tasks to limits."""
+class LimitEnforcer(Protocol):
+    """The mechanism that enforces limits."""
 
     @property
     def held(self) -> Mapping[str, str]:
-        """Return by what each limit is enforced that is."""
+        """Return the mechanism for each enforced limit."""
         ...
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """Return why each other one is not."""
+        """Return the reason for each limit that is not enforced."""
         ...
 
-    def entries(self, alloc_id: str, task: str, limits: Limits) -> list[str]:
-        """Return the files by which a process enters the groups that `prepare` makes for a task."""
+    @property
+    def above(self) -> list[Path]:
+        """Return the parent cgroups that are used for limits only."""
         ...
 
-    def prepare(self, alloc_id: str, task: str, limits: Limits) -> None:
-        """Make a task's groups, with its limits. Raises `OSError`."""
+    def entries(self, alloc_id: str, task: str, limits: ResourceLimits) -> list[str]:
+        """Return the files through which a process enters the cgroups of a task."""
+        ...
+
+    def prepare(self, alloc_id: str, task: str, limits: ResourceLimits) -> None:
+        """Create the cgroups of a task and set its limits. Raises `OSError`."""
         ...
 
     def present(self, alloc_id: str, task: str) -> list[str]:
-        """Return the files by which a process enters a task's groups, of those that there are."""
+        """Return the entry files of the existing cgroups of a task."""
         ...
 
     def killed(self, alloc_id: str, task: str) -> bool:
-        """Tell whether the kernel has killed something of a task for its memory."""
+        """Return whether the kernel killed a process of a task for exceeding its memory limit."""
         ...
 
-    def account(self, alloc_id: str, task: str) -> Account | None:
-        """Return what all of a task has used; None where nobody keeps account."""
+    def account(self, alloc_id: str, task: str) -> CpuAccount | None:
+        """Return the total usage of a task; None if it is not measured."""
         ...
 
     def remove(self, alloc_id: str, task: str) -> None:
-        """Remove a task's groups, when nothing of it is left."""
+        """Remove the cgroups of an ended task."""
         ...
 
     def remove_all(self, alloc_id: str) -> None:
-        """Remove what is left of the groups of an allocation."""
+        """Remove the remaining cgroups of an allocation."""
+        ...
+
+    def give(self, owner: tuple[int, int]) -> None:
+        """Create the parent cgroups and delegate them to a user. Raises `OSError`."""
+        ...
+
+    def release(self) -> object:
+        """Release the parent cgroups if no task uses them."""
         ...
 
 
-class NoGroups:
-    """No groups: `held` can only be what every process is held to by itself."""
+class RlimitEnforcer:
+    """No cgroups: only process resource limits can be enforced."""
 
     def __init__(self, held: Mapping[str, str], missing: Mapping[str, str]) -> None:
         self.held, self.missing = held, missing
+        self.above: list[Path] = []
 
-    def entries(self, alloc_id: str, task: str, limits: Limits) -> list[str]:
-        """Return nothing: there are no groups."""
+    def entries(self, alloc_id: str, task: str, limits: ResourceLimits) -> list[str]:
+        """Return no files."""
         return []
 
-    def prepare(self, alloc_id: str, task: str, limits: Limits) -> None:
-        """Make nothing."""
+    def prepare(self, alloc_id: str, task: str, limits: ResourceLimits) -> None:
+        """Do nothing."""
 
     def present(self, alloc_id: str, task: str) -> list[str]:
-        """Return nothing."""
+        """Return no files."""
         return []
 
     def killed(self, alloc_id: str, task: str) -> bool:
-        """Nobody would know."""
+        """Return false: OOM kills are not detected."""
         return False
 
-    def account(self, alloc_id: str, task: str) -> Account | None:
-        """Nobody keeps account."""
+    def account(self, alloc_id: str, task: str) -> CpuAccount | None:
+        """Return None: usage is not measured."""
         return None
 
     def remove(self, alloc_id: str, task: str) -> None:
-        """Remove nothing."""
+        """Do nothing."""
 
     def remove_all(self, alloc_id: str) -> None:
-        """Remove nothing."""
+        """Do nothing."""
+
+    def give(self, owner: tuple[int, int]) -> None:
+        """Do nothing."""
+
+    def release(self) -> None:
+        """Do nothing."""
 
 
-# Where a driver is to hold tasks to nothing.
-UNLIMITED = NoGroups(
+# For a driver that enforces no limits.
+UNLIMITED = RlimitEnforcer(
     {},
     dict.fromkeys(CONTROLLERS, "tasks are held to it where the agent has raw_exec_limits = true"),
 )
 
 
-def by_groups(version: str, controllers: Container[str]) -> dict[str, str]:
-    """Return what holds tasks to limits where groups have these controllers."""
+def cgroup_enforcement(version: str, controllers: Container[str]) -> dict[str, str]:
+    """Return the mechanism of each limit for these cgroup controllers."""
     held = {
         kind: f"{version} ({name})" for kind, name in CONTROLLERS.items() if name in controllers
     }
@@ -186,18 +206,18 @@ def by_groups(version: str, controllers: Container[str]) -> dict[str, str]:
 
 
 def with_rlimits(held: Mapping[str, str]) -> dict[str, str]:
-    """Return what holds tasks to limits, with the last resort where no group bounds their memory."""
+    """Add process resource limits as a fallback where no cgroup limits memory."""
     return {MEMORY: BY_RLIMIT, **held}
 
 
-def data_limit(bounds: Bounds, limits: Limits) -> int:
-    """Return how much each process of a task may map for itself, KiB; 0: as much as it likes."""
+def data_limit(bounds: LimitEnforcer, limits: ResourceLimits) -> int:
+    """Return RLIMIT_DATA for each process of a task in KiB; 0 means no limit."""
     by_rlimit = bounds.held.get(MEMORY) == BY_RLIMIT
     return limits.memory_max // _KILOBYTE if by_rlimit else 0
 
 
-def said(bounds: Bounds) -> dict[str, str]:
-    """Return what a node says of a driver that holds tasks to limits, by the name of an attribute."""
+def limit_attributes(bounds: LimitEnforcer) -> dict[str, str]:
+    """Return the node attributes of the limit enforcement."""
     held, missing = bounds.held, bounds.missing
     return {
         **{f"enforced.{name}": how for name, how in held.items()},

@@ -1,38 +1,36 @@
-"""The driver `mock_driver`: does as it is told, without a process. For tests of everything else.
+"""The driver `mock_driver`: simulates tasks as configured, without processes. For tests.
 
-What it runs is forgotten with the daemon.
+Its tasks are lost when the daemon exits.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import trio
 
-from daemon.launcher.messages import Owner
-from daemon.runner.drivers import config
-from daemon.runner.drivers.driver import (
+from daemon.launcher.messages import Whose
+from daemon.runner.core.driver import (
     Attempt,
-    Exit,
+    ExecStream,
+    ExitResult,
     Fingerprint,
     InvalidConfig,
-    Running,
-    Session,
     StartFailed,
+    TaskHandle,
 )
-from daemon.runner.env import Directories
-from daemon.runner.logs import TaskLog
-from daemon.runner.taskdir import directories
-from daemon.runner.usage import Use
+from daemon.runner.core.resource_usage import UsageReading
+from daemon.runner.core.task_dir import directories
+from daemon.runner.core.task_env import TaskDirectories
+from daemon.runner.drivers import driver_config
 from storage.records import durations
 from storage.records.base import SECOND
 
-_KILLED = Exit(code=137, signal=9)
-_INTERRUPTED = Exit(code=130, signal=2)
+_KILLED = ExitResult(code=137, signal=9)
+_INTERRUPTED = ExitResult(code=130, signal=2)
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """What it can be told; spans of time as text such as 1s."""
+class MockConfig(msgspec.Struct, frozen=True):
+    """The simulated behavior; durations are texts such as 1s."""
 
     run_for: str = "0s"
     exit_code: int = 0
@@ -52,93 +50,86 @@ class MockDriver:
     """The driver."""
 
     name = "mock_driver"
-    is_prompt = False  # it may be told to block
+    whose: Whose = "ours"
+    is_prompt = False  # a start may be configured to block
 
     def fingerprint(self) -> Fingerprint:
-        """Return what a node says of it."""
+        """Return the node attributes."""
         return Fingerprint(attributes={"driver.mock_driver": "true"})
 
-    def places(self, directory: str, task: str) -> Directories:
-        """Return the directories of this machine."""
+    def places(self, directory: str, task: str) -> TaskDirectories:
+        """Return the task directories on this host."""
         return directories(directory, task)
 
-    def owner(self, user: str, alloc_id: str) -> Owner | None:
-        """Return nobody: there are no users."""
-        return None
-
     def check(self, block: Mapping[str, object]) -> None:
-        """Raise `InvalidConfig` unless it can be told that."""
-        settings = config.read(Settings, block)
+        """Raise `InvalidConfig` unless the configuration is valid."""
+        settings = driver_config.read(MockConfig, block)
         for name in ("run_for", "start_block_for", "kill_after", "stdout_repeat_duration"):
             try:
                 durations.nanoseconds(getattr(settings, name))
             except ValueError as error:
                 raise InvalidConfig(f"{name}: {error}") from error
 
-    async def start(self, attempt: Attempt) -> Running:
-        """Do as if the task was started. Raises `StartFailed` when told so."""
-        settings = config.read(Settings, attempt.config)
+    async def start(self, attempt: Attempt) -> TaskHandle:
+        """Simulate a start. Raises `StartFailed` if configured."""
+        settings = driver_config.read(MockConfig, attempt.config)
         await trio.sleep(_seconds(settings.start_block_for))
         if settings.start_error:
             raise StartFailed(settings.start_error, recoverable=settings.start_error_recoverable)
         return MockTask(settings, attempt)
 
-    async def adopt(self, attempt: Attempt, handle: bytes) -> Running | None:
-        """Find nothing."""
+    async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
+        """Return None: simulated tasks do not survive the daemon."""
         del attempt, handle
         return None
 
-    async def open_session(self, attempt: Attempt, command: Sequence[str], *, tty: bool) -> Session:
-        """Refuse: there is no process beside which another one could run."""
+    async def open_session(
+        self, attempt: Attempt, command: Sequence[str], *, tty: bool
+    ) -> ExecStream:
+        """Raise `StartFailed`: there is no process."""
         raise StartFailed("exec is not supported by the mock driver")
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
-        """Nothing runs."""
+        """Do nothing."""
 
 
 class MockTask:
-    """What does as if it was a task."""
+    """A simulated task."""
 
     handle = b"mock"
 
-    def __init__(self, settings: Settings, attempt: Attempt) -> None:
+    def __init__(self, settings: MockConfig, attempt: Attempt) -> None:
         self._settings = settings
-        self._log = TaskLog(attempt.directory, attempt.task, "stdout", attempt.log)
+        self._log = attempt.logs.get("stdout")
         self._stopped = trio.Event()
         self._ended = trio.Event()
         self._forced = False
 
-    async def wait(self) -> Exit:
-        """Return what it was told to return, after the time that it was told."""
+    async def wait(self) -> ExitResult:
+        """Return the configured result after the configured time."""
         settings = self._settings
+        await self._say()  # also for a run time of zero
         with trio.move_on_after(_seconds(settings.run_for)) as time:
-            await self._speak()
+            for _ in range(settings.stdout_repeat):
+                await trio.sleep(_seconds(settings.stdout_repeat_duration))
+                await self._say()
             await self._stopped.wait()
         self._ended.set()
         if time.cancelled_caught:
-            return Exit(
+            return ExitResult(
                 code=settings.exit_code, signal=settings.exit_signal, message=settings.exit_err_msg
             )
         return _KILLED if self._forced else _INTERRUPTED
 
-    async def _speak(self) -> None:
-        settings = self._settings
-        if not settings.stdout_string:
-            return
-        for turn in range(settings.stdout_repeat + 1):
-            if turn:
-                await trio.sleep(_seconds(settings.stdout_repeat_duration))
-            descriptor = self._log.open()
-            try:
-                os.write(descriptor, settings.stdout_string.encode())
-            finally:
-                os.close(descriptor)
+    async def _say(self) -> None:
+        if self._settings.stdout_string and self._log is not None:
+            (await self._log.writing()).write(self._settings.stdout_string.encode())
 
     async def signal(self, name: str) -> None:
-        """Take no notice."""
+        """Ignore the signal."""
 
     async def stop(self, signal: str, grace: float) -> str:
-        """End, after the time that it was told or when `grace` is over."""
+        """End after the configured time, at most `grace` seconds."""
         del signal
         patience = _seconds(self._settings.kill_after)
         self._forced = patience > grace
@@ -148,18 +139,18 @@ class MockTask:
         await self._ended.wait()
         return ""
 
-    async def usage(self) -> Use:
-        """Return nothing."""
-        return Use()
+    async def usage(self) -> UsageReading:
+        """Return an empty usage."""
+        return UsageReading()
 
     async def pause(self) -> None:
-        """Nothing to hold."""
+        """Do nothing."""
 
     async def resume(self) -> None:
-        """Nothing was held."""
+        """Do nothing."""
 
     def release(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
 
 def _seconds(span: str) -> float:

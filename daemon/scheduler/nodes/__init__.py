@@ -1,1 +1,1 @@
-"""Which node: what may run on it, what fits, and which of several suits best."""
+"""Choose a node: feasibility, capacity and scoring."""

@@ -1,9 +1,9 @@
-"""Conditions on a node: what their targets stand for, and when their operators hold.
+"""Constraints: resolve their targets on a node and evaluate their operators.
 
-Targets are `${node...}`, `${attr...}`, `${meta...}`, or plain text that stands for itself.
-Something a node does not have meets no condition but `is_not_set` and `!=`. A condition that
-cannot be read (an unknown operator, a broken version or pattern) is never met: the job waits,
-and the counts of its evaluation name the condition.
+Targets are `${node...}`, `${attr...}`, `${meta...}`, or literal text. A missing attribute fails
+every operator except `is_not_set` and `!=`. An invalid constraint (an unknown operator, a malformed
+version or pattern) always fails. The job is then blocked, and the placement metrics name the
+constraint.
 """
 
 import operator
@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable
 
 from daemon.matching import regexp, versions
 from storage.errors import Invalid
+from storage.records.constraints import Affinity, Constraint
 from storage.records.node import Node
-from storage.records.scope import Affinity, Constraint
 
 DISTINCT_HOSTS = "distinct_hosts"
 DISTINCT_PROPERTY = "distinct_property"
 
-# A target with one of these differs from node to node of the same class.
+# Targets with these prefixes differ between nodes of one class.
 _UNIQUE = ("${unique.", "${node.unique.", "${attr.unique.", "${meta.unique.")
 
 
 def resolve(target: str, node: Node, region: str) -> str | None:
-    """Return what a target stands for on this node; None when the node has no such thing.
+    """Return the value of a target on a node, or None if the node does not have it.
 
-    All nodes are in one region, that of the jobs, so a node does not say which.
+    All nodes are in one region, so it is an argument and not a field of the node.
     """
     if not target.startswith("${"):
         return target
@@ -57,18 +57,18 @@ def _of_node(key: str, node: Node) -> str | None:
             return None
 
 
-def holds(condition: Constraint | Affinity, node: Node, region: str) -> bool:
-    """Tell whether a node meets a condition that concerns it alone."""
+def matches(condition: Constraint | Affinity, node: Node, region: str) -> bool:
+    """Return whether a node satisfies a constraint that depends on this node only."""
     left = resolve(condition.l_target, node, region)
     right = resolve(condition.r_target, node, region)
     return compare(condition.operand, left, right)
 
 
 def compare(operand: str, left: str | None, right: str | None) -> bool:
-    """Tell whether two values, None for absent ones, stand in the relation of an operator."""
+    """Return whether an operator holds for two values; None means a missing value."""
     match operand:
         case "distinct_hosts" | "distinct_property":
-            return True  # these look at more than one node: see `feasible` and `spread`
+            return True  # these depend on several nodes: see `feasible` and `spread`
         case "is_set":
             return left is not None
         case "is_not_set":
@@ -80,12 +80,12 @@ def compare(operand: str, left: str | None, right: str | None) -> bool:
 
 
 def text_of(constraint: Constraint) -> str:
-    """Return a constraint as the counts of an evaluation name it (golden: blocked-evaluation)."""
+    """Format a constraint as placement metrics do (recorded from Nomad: blocked-evaluation)."""
     return f"{constraint.l_target} {constraint.operand} {constraint.r_target}"
 
 
-def escapes(constraints: Iterable[Constraint]) -> bool:
-    """Tell whether constraints set nodes of one class apart."""
+def escapes_node_class(constraints: Iterable[Constraint]) -> bool:
+    """Return whether any constraint can differ between nodes of one class."""
     return any(
         target.startswith(_UNIQUE)
         for constraint in constraints
@@ -93,16 +93,16 @@ def escapes(constraints: Iterable[Constraint]) -> bool:
     )
 
 
-# ---- relations ---------------------------------------------------------------------------------
+# --- operators ---
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 
 
 def _ordered(*signs: int) -> Callable[[str, str], bool]:
-    """Return the relation that holds when the order of two values is one of these signs.
+    """Return a comparison that accepts the given orderings of two values.
 
-    Numbers are ordered as numbers, everything else as text.
+    Integers are compared as numbers, other values as text.
     """
     return lambda left, right: _order(left, right) in signs
 
@@ -119,7 +119,7 @@ def _sign(number: float) -> int:
     return (number > 0) - (number < 0)
 
 
-def _version(dialect: versions.Dialect) -> Callable[[str, str], bool]:
+def _version(dialect: versions.VersionDialect) -> Callable[[str, str], bool]:
     def check(left: str, right: str) -> bool:
         try:
             return versions.satisfies(left, right, dialect)
@@ -157,8 +157,8 @@ _RELATIONS: dict[str, Callable[[str, str], bool]] = {
     ">": _ordered(1),
     ">=": _ordered(0, 1),
     "regexp": _regexp,
-    "version": _version(versions.Dialect.VERSION),
-    "semver": _version(versions.Dialect.SEMVER),
+    "version": _version(versions.VersionDialect.VERSION),
+    "semver": _version(versions.VersionDialect.SEMVER),
     "set_contains": _contains_all,
     "set_contains_all": _contains_all,
     "set_contains_any": _contains_any,

@@ -1,8 +1,7 @@
-"""Devices: which of a node's suit a request, and which of these are free.
+"""Device requests: match them to a node's devices, and choose free instances.
 
-A node lists its devices by kind, each with a vendor, a type, a name, attributes and instances.
-A request names a type, `vendor/type` or `vendor/type/name`; all instances of one request are
-of one kind.
+A node lists devices by kind: vendor, type, name, attributes and instances. A request names a type,
+`vendor/type` or `vendor/type/name`. All instances of one request have the same kind.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -12,20 +11,20 @@ import msgspec
 from daemon.scheduler.nodes.constraints import compare
 from storage.records.allocation import AllocatedDevice
 from storage.records.base import Record
+from storage.records.constraints import Affinity, Constraint
 from storage.records.node import Node
-from storage.records.scope import Affinity, Constraint
 from storage.records.task import Device
 
 
 class DeviceInstance(Record, frozen=True, kw_only=True):
-    """One device that can be given to a task."""
+    """A device that can be assigned to a task."""
 
     id: str
     healthy: bool = True
 
 
 class DeviceKind(Record, frozen=True, kw_only=True):
-    """Devices of a node that are all the same."""
+    """Identical devices of a node."""
 
     vendor: str = ""
     type: str = ""
@@ -34,7 +33,7 @@ class DeviceKind(Record, frozen=True, kw_only=True):
     instances: list[DeviceInstance] | None = None
 
     def usable(self, taken: Collection[str]) -> list[str]:
-        """Return the ids of instances that work and are not taken, in order."""
+        """Return the sorted IDs of healthy, free instances."""
         return sorted(
             instance.id
             for instance in self.instances or ()
@@ -42,15 +41,15 @@ class DeviceKind(Record, frozen=True, kw_only=True):
         )
 
 
-class Offer(msgspec.Struct, frozen=True):
-    """Instances chosen for a request, and how well they suit: the sum of weights that hold."""
+class DeviceOffer(msgspec.Struct, frozen=True):
+    """The instances for a request, and the sum of the weights of matching affinities."""
 
     kind: DeviceKind
     ids: list[str]
     score: float
 
     def record(self) -> AllocatedDevice:
-        """Return what an allocation says of the devices that it holds."""
+        """Return the devices as stored in an allocation."""
         return AllocatedDevice(
             vendor=self.kind.vendor,
             type=self.kind.type,
@@ -60,20 +59,20 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 def kinds_of(node: Node) -> list[DeviceKind]:
-    """Return what devices a node has."""
+    """Return the devices of a node."""
     return msgspec.convert(node.node_resources.devices or [], list[DeviceKind])
 
 
 def has_all(node: Node, requests: Collection[Device]) -> bool:
-    """Tell whether a node could serve all requests if nothing else ran there."""
+    """Return whether the node could satisfy all requests if no allocation used it."""
     return choose(kinds_of(node), requests, frozenset()) is not None
 
 
 def choose(
     kinds: Collection[DeviceKind], requests: Collection[Device], taken: Collection[str]
-) -> list[Offer] | None:
-    """Return free instances for each request, best kind first; None when there are too few."""
-    offers: list[Offer] = []
+) -> list[DeviceOffer] | None:
+    """Return free instances for each request, best kind first; None if there are too few."""
+    offers: list[DeviceOffer] = []
     gone = set(taken)
     for request in requests:
         offer = _offer(kinds, request, gone)
@@ -84,9 +83,11 @@ def choose(
     return offers
 
 
-def _offer(kinds: Collection[DeviceKind], request: Device, taken: Collection[str]) -> Offer | None:
+def _offer(
+    kinds: Collection[DeviceKind], request: Device, taken: Collection[str]
+) -> DeviceOffer | None:
     possible = [
-        Offer(kind, kind.usable(taken)[: request.count], _score(kind, request))
+        DeviceOffer(kind, kind.usable(taken)[: request.count], _score(kind, request))
         for kind in kinds
         if _suits(kind, request)
     ]
@@ -111,7 +112,7 @@ def _score(kind: DeviceKind, request: Device) -> float:
 
 
 def weights_of(requests: Collection[Device]) -> float:
-    """Return the most that affinities of these requests can add up to, in absolute terms."""
+    """Return the sum of the absolute affinity weights of the requests."""
     return sum(
         abs(affinity.weight) for request in requests for affinity in request.affinities or ()
     )

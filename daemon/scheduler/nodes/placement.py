@@ -1,8 +1,8 @@
-"""Placement: finds a node for one allocation after another, and says why it found none.
+"""Place allocations on nodes one after the other, and record placement failures.
 
-A `Placer` holds the nodes as the plan leaves them so far. The counts it keeps for each
-allocation, and for each group that did not find a place, are those that evaluations, plans and
-allocations show (golden: blocked-evaluation, plan, evaluations-allocations).
+A `Placer` has the nodes as the plan has changed them so far. Its metrics for each allocation and
+each unplaced group appear in evaluations, plans and allocations (recorded from Nomad:
+blocked-evaluation, plan, evaluations-allocations).
 """
 
 from collections import Counter, defaultdict
@@ -10,33 +10,33 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from daemon.scheduler.nodes import feasible, fit, rank, spread
+from daemon.scheduler.nodes import capacity, feasibility, scoring, spread
+from daemon.scheduler.nodes.cluster_capacity import cluster_capacity
 from daemon.scheduler.nodes.constraints import DISTINCT_HOSTS
-from daemon.scheduler.nodes.preempt import Tenants
-from daemon.scheduler.nodes.queue import room_of
+from daemon.scheduler.nodes.preemption import PreemptionCandidates
 from daemon.scheduler.state import ClusterState
+from storage.records.allocated_resources import ResourceHolder
 from storage.records.allocation import (
     Allocation,
-    Client,
+    ClientState,
     ClientStatus,
     DeploymentHealth,
-    Desired,
+    DesiredState,
     DesiredStatus,
     Placement,
     RescheduleTracker,
 )
 from storage.records.evaluation import Evaluation, NodeScore, PlacementMetric
 from storage.records.group import TaskGroup
-from storage.records.holder import Holder
 from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.task import Resources
 
-_SHOWN_SCORES = 5  # nodes, best first, as the peer keeps
+_SHOWN_SCORES = 5  # scored nodes to store, best first, as in Nomad
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One allocation that is wanted, and what it takes the place of."""
+class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocation to place, and the one that it replaces."""
 
     job: Job
     group: TaskGroup
@@ -48,7 +48,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Tally:
-    """Counts what a look at the nodes found."""
+    """The metrics of one search."""
 
     def __init__(self) -> None:
         self.evaluated = 0
@@ -88,44 +88,44 @@ class _Tally:
         )
 
 
-_Ranked = list[tuple[rank.Scores, fit.Room]]
+_Ranked = list[tuple[scoring.NodeScores, capacity.NodeCapacity]]
 
 
 class _Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes that one version of the job may use now."""
+    """The nodes that one version of the job may use."""
 
-    rooms: list[fit.Room]
+    rooms: list[capacity.NodeCapacity]
     available: Mapping[str, int]  # by datacenter
     pool: str
 
 
 class _Search(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same in every search for a node for one group."""
+    """The values common to all searches for one group."""
 
     job: Job
     group: TaskGroup
     scope: _Scope
-    need: fit.Need
-    wishes: rank.Wishes
-    obstacles: Mapping[str, str | None]  # what keeps the group from a node, by its id
-    of_moment: bool  # whether a node may also be out of question for what runs there
+    need: capacity.ResourceAsk
+    wishes: scoring.NodePreferences
+    obstacles: Mapping[str, str | None]  # infeasibility by node ID
+    of_moment: bool  # whether feasibility also depends on the allocations of a node
 
 
-class Failure:
-    """A group that did not find a place, and how often."""
+class PlacementFailure:
+    """A group with unplaced allocations, and their number."""
 
     def __init__(self, search: _Search, metric: PlacementMetric) -> None:
-        """`metric` is what the first look at the nodes found."""
+        """Take the search and the metric of the first failure."""
         self._tasks = search.group.tasks or ()
         self._metric = metric
         self.count = 0
 
     def add(self, count: int = 1) -> None:
-        """Note that so many more did not find a place; nobody looks for each of them."""
+        """Count further unplaced allocations, which are not searched for."""
         self.count += count
 
     def metric(self) -> PlacementMetric:
-        """Return why, with what all of them together lack."""
+        """Return the metric with the resources that all unplaced allocations need."""
         short = self._metric.dimension_exhausted
         exhausted = None
         if short is not None:
@@ -142,18 +142,22 @@ class Failure:
 
 
 class Placer:
-    """The nodes while a plan is made, and what did not find a place on them."""
+    """The nodes during planning, and the placement failures."""
 
     def __init__(
         self, state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]
     ) -> None:
-        """`now` is in nanoseconds; `ids` gives one id for each allocation that is placed."""
+        """Start with the nodes of a state.
+
+        `now` is in nanoseconds; `ids` returns an ID for each placed allocation.
+        """
         here: defaultdict[str, list[Allocation]] = defaultdict(list)
         for allocation in state.allocations:
             here[allocation.node_id].append(allocation)
-        self.rooms = {one.node.id: room_of(one, here[one.node.id]) for one in state.nodes}
-        self.failures: dict[str, Failure] = {}
-        self.evicted: dict[str, list[Holder]] = {}  # by the allocation that they make room for
+        self.rooms = {one.node.id: cluster_capacity(one, here[one.node.id]) for one in state.nodes}
+        self.failures: dict[str, PlacementFailure] = {}
+        # Preempted allocations by the ID of the preempting one.
+        self.evicted: dict[str, list[ResourceHolder]] = {}
         self._tenants = _tenants(state, self.rooms)
         self._priority = state.job.priority if state.job else 0
         self._evaluation = evaluation
@@ -162,39 +166,39 @@ class Placer:
         self._scopes: dict[int, _Scope] = {}
         self._searches: dict[tuple[int, str], _Search] = {}
 
-    # ---- what the plan stops -------------------------------------------------------------------
+    # --- stops ---
 
     def free(self, allocation: Allocation) -> None:
-        """Take back what an allocation holds, because the plan stops it."""
+        """Release the resources of an allocation that the plan stops."""
         if room := self.rooms.get(allocation.node_id):
             room.free(allocation)
 
     def hold(self, allocation: Allocation) -> None:
-        """Leave an allocation what it holds, because the plan does not stop it after all."""
+        """Assign the resources again, because the plan does not stop the allocation after all."""
         if room := self.rooms.get(allocation.node_id):
             room.hold(allocation)
 
-    # ---- what the plan places --------------------------------------------------------------------
+    # --- placements ---
 
-    def place(self, request: Request) -> Allocation | None:
-        """Return the allocation on the node that suits best; None, and a failure, if none does.
+    def place(self, request: PlacementRequest) -> Allocation | None:
+        """Return the allocation on the best node, or None and record a failure.
 
-        Where one of a group found no place its likes are not looked for.
+        After one failure of a group, no further search is made for it.
         """
         if failure := self.failures.get(request.group.name):
             failure.add()
             return None
         return self._find(request)
 
-    def replace(self, request: Request, previous: Allocation) -> Allocation | None:
-        """Return the allocation as `place` does, in the room that what it replaces gives back."""
+    def replace(self, request: PlacementRequest, previous: Allocation) -> Allocation | None:
+        """Return the allocation like `place`, with the resources of the replaced one available."""
         self.free(previous)
         found = self._find(request)
         if found is None:
             self.hold(previous)
         return found
 
-    def _find(self, request: Request) -> Allocation | None:
+    def _find(self, request: PlacementRequest) -> Allocation | None:
         search = self._search(request.job, request.group)
         for rooms in (self._preferred(search, request), search.scope.rooms):
             tally = _Tally()
@@ -207,23 +211,23 @@ class Placer:
         self.fail(request.job, request.group, tally.metric(search.scope, []))
         return None
 
-    def place_on(self, request: Request, node_id: str) -> Allocation | PlacementMetric:
-        """Return the allocation on this node, or why it cannot be there."""
+    def place_on(self, request: PlacementRequest, node_id: str) -> Allocation | PlacementMetric:
+        """Return the allocation on a given node, or the metric of the failure."""
         search, room = self._search(request.job, request.group), self.rooms[node_id]
         tally = _Tally()
         if not self._fits(search, request, room, tally):
             displacing = self._displace(search, request, [room])
             return displacing or tally.metric(search.scope, [])
-        ranked = [(rank.fit_only(search.need, room), room)]
+        ranked = [(scoring.fit_only(search.need, room), room)]
         return self._allocation(search, request, room, tally.metric(search.scope, ranked))
 
     def _displace(
-        self, search: _Search, request: Request, rooms: Iterable[fit.Room]
+        self, search: _Search, request: PlacementRequest, rooms: Iterable[capacity.NodeCapacity]
     ) -> Allocation | None:
-        """Return the allocation in room that others make, on the node where the least important go."""
+        """Return the allocation after preemption, on the node with the least important victims."""
         tally = _Tally()
-        options: list[tuple[tuple[int, int], fit.Room, list[Holder]]] = []
-        may = request.job.priority >= self._priority  # an older one may matter less
+        options: list[tuple[tuple[int, int], capacity.NodeCapacity, list[ResourceHolder]]] = []
+        may = request.job.priority >= self._priority  # an older version may have a lower priority
         for room in rooms if may else ():
             if room.node.id in self._tenants and self._suits(search, request, room, tally):
                 victims = self._tenants[room.node.id].choose(search.need)
@@ -235,7 +239,7 @@ class Placer:
         _, room, victims = min(options, key=lambda one: one[0])
         tenants = self._tenants[room.node.id]
         tenants.vacate(victims)
-        ranked = [(rank.fit_only(search.need, room), room)]
+        ranked = [(scoring.fit_only(search.need, room), room)]
         metric = tally.metric(search.scope, ranked)
         found = self._allocation(
             search, request, room, metric, victims=victims, waits_for=tenants.ending
@@ -246,22 +250,22 @@ class Placer:
         return found
 
     def fail(self, job: Job, group: TaskGroup, metric: PlacementMetric) -> None:
-        """Note that one allocation of a group did not find a place; the first reason is kept."""
+        """Record an unplaced allocation. A group keeps its first reason."""
         known = self.failures.get(group.name)
-        failure = known or Failure(self._search(job, group), metric)
+        failure = known or PlacementFailure(self._search(job, group), metric)
         failure.add()
         self.failures[group.name] = failure
 
     def may_stay(self, job: Job, group: TaskGroup, allocation: Allocation) -> bool:
-        """Tell whether a new version of the job may still run where an allocation is."""
+        """Return whether a new version of the job may run on the allocation's node."""
         room = self.rooms.get(allocation.node_id)
-        if room is None or not feasible.in_scope(job, room.node):
+        if room is None or not feasibility.in_scope(job, room.node):
             return False
         search = self._search(job, group)
         if room.node.id in search.obstacles:
             reason = search.obstacles[room.node.id]
-        else:  # the node takes no new work
-            reason = feasible.obstacle(job, group, room.node)
+        else:  # the node is ineligible
+            reason = feasibility.infeasibility(job, group, room.node)
         if reason is None and search.of_moment:
             room.groups[group.name] -= 1
             reason = self._reason_of_moment(search, allocation.index, room)
@@ -269,18 +273,22 @@ class Placer:
         return reason is None
 
     def is_suited(self, job: Job, group: TaskGroup, node_id: str) -> bool:
-        """Tell whether a node of the job's scope could run a group if it had room."""
+        """Return whether a group is feasible on a node in scope, regardless of capacity."""
         return self._search(job, group).obstacles.get(node_id) is None
 
-    def _preferred(self, search: _Search, request: Request) -> list[fit.Room]:
-        """Return the node of the predecessor when its disk is to be kept."""
+    def _preferred(self, search: _Search, request: PlacementRequest) -> list[capacity.NodeCapacity]:
+        """Return the previous node if the disk is to be migrated, as a list."""
         disk, previous = request.group.ephemeral_disk, request.previous
         if previous is None or not (disk.sticky or disk.migrate):
             return []
         return [room for room in search.scope.rooms if room.node.id == previous.node_id]
 
     def _ranked(
-        self, search: _Search, request: Request, rooms: Iterable[fit.Room], tally: _Tally
+        self,
+        search: _Search,
+        request: PlacementRequest,
+        rooms: Iterable[capacity.NodeCapacity],
+        tally: _Tally,
     ) -> _Ranked:
         failed_on = _failed_on(request.previous)
         return [
@@ -289,8 +297,10 @@ class Placer:
             if self._fits(search, request, room, tally)
         ]
 
-    def _scores(self, search: _Search, room: fit.Room, failed_on: set[str]) -> rank.Scores:
-        return rank.scores(
+    def _scores(
+        self, search: _Search, room: capacity.NodeCapacity, failed_on: set[str]
+    ) -> scoring.NodeScores:
+        return scoring.scores(
             search.job,
             search.need,
             search.wishes,
@@ -299,7 +309,9 @@ class Placer:
             failed_here=room.node.id in failed_on,
         )
 
-    def _fits(self, search: _Search, request: Request, room: fit.Room, tally: _Tally) -> bool:
+    def _fits(
+        self, search: _Search, request: PlacementRequest, room: capacity.NodeCapacity, tally: _Tally
+    ) -> bool:
         if not self._suits(search, request, room, tally):
             return False
         dimension = room.lack(search.need)
@@ -308,8 +320,10 @@ class Placer:
             return False
         return True
 
-    def _suits(self, search: _Search, request: Request, room: fit.Room, tally: _Tally) -> bool:
-        """Tell whether a node is one on which the allocation might run, given room."""
+    def _suits(
+        self, search: _Search, request: PlacementRequest, room: capacity.NodeCapacity, tally: _Tally
+    ) -> bool:
+        """Return whether a node is feasible for an allocation, and count the reason if not."""
         tally.evaluated += 1
         reason = search.obstacles[room.node.id]
         if reason is None and search.of_moment:
@@ -318,26 +332,28 @@ class Placer:
             tally.filter(room.node, reason)
         return reason is None
 
-    def _reason_of_moment(self, search: _Search, number: int, room: fit.Room) -> str | None:
-        """Return what keeps one allocation from a node that suits its group in general."""
+    def _reason_of_moment(
+        self, search: _Search, number: int, room: capacity.NodeCapacity
+    ) -> str | None:
+        """Return why one allocation is infeasible on a node that is feasible for its group."""
         job, group = search.job, search.group
-        volume = feasible.volume_obstacle(group, room.node, number)
+        volume = feasibility.volume_obstacle(job, group, room.node, number)
         if volume is not None:
             return volume
-        of_job = feasible.wants_distinct_hosts(job.constraints) and room.groups.total()
-        of_group = feasible.wants_distinct_hosts(group.constraints) and room.groups[group.name]
+        of_job = feasibility.wants_distinct_hosts(job.constraints) and room.groups.total()
+        of_group = feasibility.wants_distinct_hosts(group.constraints) and room.groups[group.name]
         if of_job or of_group:
             return DISTINCT_HOSTS
-        return spread.crowded(job, group, room, self.rooms.values())
+        return spread.exhausted_property(job, group, room, self.rooms.values())
 
     def _allocation(
         self,
         search: _Search,
-        request: Request,
-        room: fit.Room,
+        request: PlacementRequest,
+        room: capacity.NodeCapacity,
         metric: PlacementMetric,
         *,
-        victims: Iterable[Holder] = (),
+        victims: Iterable[ResourceHolder] = (),
         waits_for: Iterable[str] = (),
     ) -> Allocation:
         job, allocation_id = request.job, next(self._ids)
@@ -357,13 +373,13 @@ class Placer:
             desired_status=DesiredStatus.RUN,
             client_status=ClientStatus.PENDING,
             placement=Placement(resources=resources, metrics=metric, node_name=room.node.name),
-            desired=Desired(
+            desired=DesiredState(
                 previous_allocation=previous,
                 reschedule_tracker=request.tracker,
                 preempted_allocations=(preempted := [one.id for one in victims]) or None,
                 waits_for=[*waits_for, *preempted] or None,
             ),
-            client=Client(),
+            client=ClientState(),
             health=DeploymentHealth(canary=True) if request.canary else None,
             create_index=0,
             modify_index=0,
@@ -374,7 +390,7 @@ class Placer:
         room.hold(allocation)
         return allocation
 
-    # ---- what is the same for all allocations of a group -----------------------------------------
+    # --- group searches ---
 
     def _search(self, job: Job, group: TaskGroup) -> _Search:
         key = (job.version, group.name)
@@ -386,14 +402,14 @@ class Placer:
             job=job,
             group=group,
             scope=self._scope(job),
-            need=fit.need_of(group),
-            wishes=rank.wishes_of(job, group),
+            need=capacity.resource_ask(group),
+            wishes=scoring.node_preferences(job, group),
             obstacles={
-                room.node.id: feasible.obstacle(job, group, room.node)
+                room.node.id: feasibility.infeasibility(job, group, room.node)
                 for room in self._scope(job).rooms
             },
             of_moment=bool(group.volumes)
-            or any(one.operand in feasible.OF_MOMENT for one in constraints),
+            or any(one.operand in feasibility.OF_MOMENT for one in constraints),
         )
         self._searches[key] = search
         return search
@@ -405,7 +421,7 @@ class Placer:
         rooms = [
             room
             for room in self.rooms.values()
-            if room.node.ready and feasible.in_scope(job, room.node)
+            if room.node.ready and feasibility.in_scope(job, room.node)
         ]
         available = Counter(room.node.datacenter for room in rooms)
         scope = _Scope(rooms=rooms, available=dict(available), pool=job.node_pool)
@@ -413,7 +429,7 @@ class Placer:
         return scope
 
     def eligibility(self) -> dict[str, bool]:
-        """Return, for each class of nodes, whether any group that was to be placed may run there."""
+        """Return, for each node class, whether any unplaced group is feasible there."""
         classes: dict[str, bool] = {}
         for search in self._searches.values():
             for node_id, obstacle in search.obstacles.items():
@@ -422,19 +438,21 @@ class Placer:
         return classes
 
 
-def _tenants(state: ClusterState, rooms: Mapping[str, fit.Room]) -> dict[str, Tenants]:
-    """Return who holds what of each node; nothing when nobody has to make room."""
+def _tenants(
+    state: ClusterState, rooms: Mapping[str, capacity.NodeCapacity]
+) -> dict[str, PreemptionCandidates]:
+    """Return the preemption candidates of each node; empty if preemption is not possible."""
     if state.holders is None or state.job is None:
         return {}
-    here: defaultdict[str, list[Holder]] = defaultdict(list)
+    here: defaultdict[str, list[ResourceHolder]] = defaultdict(list)
     for one in state.holders:
         here[one.node_id].append(one)
     job, machines = state.job, [(name, room) for name, room in rooms.items() if not room.queues]
-    return {name: Tenants(room, here[name], job) for name, room in machines}
+    return {name: PreemptionCandidates(room, here[name], job) for name, room in machines}
 
 
 def _failed_on(previous: Allocation | None) -> set[str]:
-    """Return the nodes on which this allocation failed before."""
+    """Return the nodes on which this allocation has failed before."""
     if previous is None:
         return set()
     tracker = previous.desired.reschedule_tracker
@@ -445,5 +463,5 @@ def _failed_on(previous: Allocation | None) -> set[str]:
 
 
 def _number(name: str) -> int:
-    """Return the number in a name: 3 for `job.group[3]`."""
+    """Return the index in a name: 3 for `job.group[3]`."""
     return int(name.rpartition("[")[2].removesuffix("]"))

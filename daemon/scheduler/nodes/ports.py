@@ -1,8 +1,8 @@
-"""Ports: which of a node's are free, and which ones an allocation gets.
+"""Ports: find missing and free ports of a node, and choose ports for an allocation.
 
-All addresses of a node share one set of ports. A dynamic port comes from a range of the node;
-where the search for a free one begins follows from the id of the allocation, so that a plan is
-the same each time it is made, while a port that just became free is rarely taken again at once.
+All addresses of a node share one set of ports. A dynamic port comes from the node's range. The
+search starts at a position derived from the allocation ID. Plans are therefore deterministic, and a
+port that was just released is rarely reused immediately.
 """
 
 from collections.abc import Iterable, Set
@@ -10,42 +10,42 @@ from itertools import chain
 from zlib import crc32
 
 from daemon.scheduler.nodes.constraints import resolve
-from daemon.scheduler.nodes.feasible import ports_of
+from daemon.scheduler.nodes.feasibility import ports_of
 from storage.records.allocation import (
     AllocatedNetwork,
     AllocatedPort,
     OfferedPort,
 )
 from storage.records.node import Node
-from storage.records.numbers import whole
+from storage.records.numbers import parse_integer
 from storage.records.task import Network, Port
 
-_SAME = -1  # `to`: inside, the port has the number that it has outside
+_SAME = -1  # `to`: the port inside equals the port outside
 _LAST = 65535
 
 
 def reserved(node: Node) -> set[int]:
-    """Return the ports that a node keeps for itself, on any of its networks."""
+    """Return the reserved ports of a node, on any of its networks."""
     texts = [node.reserved_resources.networks.reserved_host_ports]
     texts += [str(one.get("ReservedPorts", "")) for one in node.host_networks.values()]
     kept: set[int] = set()
     for part in ",".join(texts).split(","):  # such as 22,8000-8010
         first, dash, last = part.strip().partition("-")
         if first.isdecimal() and (last.isdecimal() or not dash):
-            kept.update(range(whole(first), min(whole(last or first), _LAST) + 1))
+            kept.update(range(parse_integer(first), min(parse_integer(last or first), _LAST) + 1))
     return kept
 
 
 def dynamic_range(node: Node) -> range:
-    """Return the ports from which dynamic ones are taken."""
+    """Return the range of dynamic ports."""
     resources = node.node_resources
     return range(resources.min_dynamic_port, resources.max_dynamic_port + 1)
 
 
-def lack(networks: Iterable[Network], used: Set[int], free_dynamic: int) -> str | None:
-    """Return what is missing to serve all networks, in the peer's words; None when nothing is.
+def missing_ports(networks: Iterable[Network], used: Set[int], free_dynamic: int) -> str | None:
+    """Return the missing ports in Nomad's text, or None.
 
-    `free_dynamic` is how many ports of the dynamic range are not used.
+    `free_dynamic` is the number of unused ports in the dynamic range.
     """
     static: set[int] = set()
     wanted = 0
@@ -58,14 +58,14 @@ def lack(networks: Iterable[Network], used: Set[int], free_dynamic: int) -> str 
                 return f"network: reserved port collision {port.label}={port.value}"
             static.add(port.value)
         wanted += len(network.dynamic_ports or ())
-    # Static ports may lie in the dynamic range: then they are not free any more.
+    # Static ports in the dynamic range reduce the number of free dynamic ports.
     if wanted and wanted > free_dynamic - len(static - used):
         return "network: dynamic port selection failed"
     return None
 
 
-def collisions(networks: Iterable[Network], used: Set[int]) -> int:
-    """Return how many static ports of networks others have."""
+def count_port_conflicts(networks: Iterable[Network], used: Set[int]) -> int:
+    """Return how many static ports of the networks are in use."""
     return sum(
         port.value in used and not port.ignore_collision
         for network in networks
@@ -73,8 +73,8 @@ def collisions(networks: Iterable[Network], used: Set[int]) -> int:
     )
 
 
-class Chooser:
-    """Takes free ports of one node for one allocation, after `lack` found that there are enough."""
+class PortAllocator:
+    """Chooses free ports for one allocation, after `missing_ports` returned None."""
 
     def __init__(
         self,
@@ -84,19 +84,19 @@ class Chooser:
         seed: str,
         avoided: Set[int] = frozenset(),
     ) -> None:
-        """`networks` are all that the allocation asks for; `seed` is its id.
+        """Take all requested networks; `seed` is the allocation ID.
 
-        What is `avoided` is taken when nothing else is free.
+        Ports in `avoided` are used only if no others are free.
         """
         self._avoided = avoided
         self._range = dynamic_range(node)
         self._used = used
         self._seed = seed
-        # Static ports of the allocation are not to be taken as dynamic ones.
+        # Dynamic ports must not use the allocation's static ports.
         self._taken = {port.value for network in networks for port in network.reserved_ports or ()}
 
     def values(self, network: Network) -> dict[str, int]:
-        """Return the number that each port of a network gets, by label."""
+        """Return the value of each port of a network, by label."""
         static = {port.label: port.value for port in network.reserved_ports or ()}
         return static | {port.label: self._take(port.label) for port in network.dynamic_ports or ()}
 
@@ -113,7 +113,7 @@ class Chooser:
 
 
 def offer(
-    network: Network, node: Node, region: str, chooser: Chooser
+    network: Network, node: Node, region: str, chooser: PortAllocator
 ) -> tuple[AllocatedNetwork, list[AllocatedPort]]:
     """Return a network with its ports chosen, and the same ports as a flat list."""
     address = _host_address(node)
@@ -164,7 +164,7 @@ def _host_address(node: Node) -> str:
 
 
 def _address(port: Port, node: Node, region: str) -> str:
-    """Return the address of the host network that a port names, empty when it has none."""
+    """Return the address of the host network that a port names, or an empty string."""
     name = resolve(port.host_network, node, region) or ""
     known = node.host_networks.get(name, {})
     for key in ("IP", "CIDR"):

@@ -1,8 +1,8 @@
-"""Values in use: how the allocations of a job are distributed over an attribute of their nodes.
+"""The distribution of a job's allocations over values of a node attribute.
 
-Both `distinct_property`, which limits how many may share a value, and `spread`, which wishes for
-a distribution, look at the same counts: allocations that are wanted, without those the plan
-stops and with those it has placed so far.
+`distinct_property` limits the allocations per value, and `spread` prefers a distribution. Both use
+the same counts: desired allocations, without those that the plan stops and with those that it has
+placed so far.
 """
 
 import re
@@ -11,18 +11,20 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from daemon.scheduler.nodes.capacity import NodeCapacity
 from daemon.scheduler.nodes.constraints import DISTINCT_PROPERTY, resolve
-from daemon.scheduler.nodes.fit import Room
+from storage.records.constraints import Constraint, Spread
 from storage.records.group import TaskGroup
 from storage.records.job import Job
-from storage.records.scope import Constraint, Spread
 
 _COUNT = re.compile(r"[0-9]{1,9}")
-_REST = "*"  # every value that no target names
+_REST = "*"  # every value without a target
 
 
-def _in_use(rooms: Iterable[Room], attribute: str, region: str, group: str | None) -> Counter[str]:
-    """Return how many allocations, of one group or of all, run on nodes with each value."""
+def _in_use(
+    rooms: Iterable[NodeCapacity], attribute: str, region: str, group: str | None
+) -> Counter[str]:
+    """Return the number of allocations on nodes with each value, of one group or of all."""
     used: Counter[str] = Counter()
     for room in rooms:
         count = room.groups.total() if group is None else room.groups[group]
@@ -32,11 +34,13 @@ def _in_use(rooms: Iterable[Room], attribute: str, region: str, group: str | Non
     return used
 
 
-# ---- distinct_property -------------------------------------------------------------------------
+# --- distinct_property ---
 
 
-def crowded(job: Job, group: TaskGroup, room: Room, rooms: Iterable[Room]) -> str | None:
-    """Return which `distinct_property` leaves no place on a node, None when none does."""
+def exhausted_property(
+    job: Job, group: TaskGroup, room: NodeCapacity, rooms: Iterable[NodeCapacity]
+) -> str | None:
+    """Return the `distinct_property` that excludes a node, or None."""
     checks: list[tuple[Constraint, str | None]]
     checks = [(one, None) for one in _limits(job.constraints)]
     checks += [(one, group.name) for one in _limits(group.constraints)]
@@ -56,13 +60,13 @@ def _limits(constraints: Iterable[Constraint] | None) -> list[Constraint]:
     return [one for one in constraints or () if one.operand == DISTINCT_PROPERTY]
 
 
-# ---- spread --------------------------------------------------------------------------------------
+# --- spread ---
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """One spread of a group: the share of its weight, and how many it wants on each value.
+class SpreadTargetCounts(msgspec.Struct, frozen=True):
+    """A spread of a group: its share of the weight, and the desired count per value.
 
-    Without targets all values are to be used evenly.
+    Without targets, allocations are distributed evenly over all values.
     """
 
     attribute: str
@@ -70,12 +74,12 @@ class Wish(msgspec.Struct, frozen=True):
     wanted: Mapping[str, float]
 
 
-def wishes(job: Job, group: TaskGroup) -> list[Wish]:
-    """Return the spreads of a group and of its job."""
+def spread_targets(job: Job, group: TaskGroup) -> list[SpreadTargetCounts]:
+    """Return the spreads of a group and its job."""
     spreads = [*(group.spreads or ()), *(job.spreads or ())]
     total = sum(spread.weight for spread in spreads) or 1
     return [
-        Wish(spread.attribute, spread.weight / total, _wanted(spread, group.count))
+        SpreadTargetCounts(spread.attribute, spread.weight / total, _wanted(spread, group.count))
         for spread in spreads
     ]
 
@@ -89,9 +93,13 @@ def _wanted(spread: Spread, count: int) -> dict[str, float]:
 
 
 def score(
-    wanted: Iterable[Wish], group: TaskGroup, room: Room, rooms: Iterable[Room], region: str
+    wanted: Iterable[SpreadTargetCounts],
+    group: TaskGroup,
+    room: NodeCapacity,
+    rooms: Iterable[NodeCapacity],
+    region: str,
 ) -> float:
-    """Return how much one more allocation on this node does for the distribution."""
+    """Return how much an additional allocation on this node improves the distribution."""
     total = 0.0
     for wish in wanted:
         used = _in_use(rooms, wish.attribute, region, group.name)
@@ -105,7 +113,7 @@ def score(
     return total
 
 
-def _towards_target(wish: Wish, value: str, used: Counter[str]) -> float:
+def _towards_target(wish: SpreadTargetCounts, value: str, used: Counter[str]) -> float:
     if value not in wish.wanted:
         unnamed = [count for other, count in used.items() if other not in wish.wanted]
         value, count = _REST, sum(unnamed)

@@ -43,6 +43,15 @@ async function refresh() {
   }
   [...fresh.querySelectorAll("[data-live]")].forEach(show);
   localize(document);
+  reachByKeys();
+}
+
+// What is wider than its place is scrolled by keys, too: the keyboard stops there, and only there.
+function reachByKeys() {
+  for (const place of document.querySelectorAll(".wide, .cli code")) {
+    if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
+    else place.removeAttribute("tabindex");
+  }
 }
 
 // Show a region as it is now; one that is new comes before the next that is there, or else at the end.
@@ -166,12 +175,28 @@ class Log {
     });
   }
 
+  // After a restart of the daemon, what is shown is read once more.
+  async follow() {
+    for (;;) {
+      try {
+        await this.read();
+        return;
+      } catch {
+        this.state.textContent = "The connection is lost: trying again.";
+        await new Promise((resolve) => setTimeout(resolve, 2000));
+      }
+    }
+  }
+
   async read() {
     const answer = await fetch(this.place.dataset.source);
     if (!answer.ok) {
       this.state.textContent = await answer.text();
       return;
     }
+    this.rest = "";
+    this.lines = [];
+    this.place.textContent = "";
     this.state.textContent = "following";
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
@@ -249,10 +274,12 @@ function listEvents(table) {
 }
 
 localize(document);
+reachByKeys();
+addEventListener("resize", reachByKeys);
 signInByLink();
 openFile();
 follow();
-const log = document.getElementById("log");
-if (log) new Log(log).read().catch(() => { document.getElementById("log-state").textContent = "The connection was lost: load the page again."; });
+const log = document.querySelector("pre#log");
+if (log) new Log(log).follow();
 const events = document.getElementById("events");
 if (events) listEvents(events);

@@ -673,6 +673,109 @@ var checks = []check{
 		_, err := w.client.Regions().List()
 		return err
 	}},
+	{"node pool with a life of identities", func(w *world) error {
+		pools := w.client.NodePools()
+		wanted := &api.NodePool{Name: "dev", NodeIdentityTTL: 36 * time.Hour}
+		if _, err := pools.Register(wanted, nil); err != nil {
+			return err
+		}
+		found, _, err := pools.Info("dev", nil)
+		if err != nil {
+			return err
+		}
+		if err := expect(found.NodeIdentityTTL == 36*time.Hour, "%v", found.NodeIdentityTTL); err != nil {
+			return err
+		}
+		_, err = pools.Delete("dev", nil)
+		return err
+	}},
+	{"token upload", func(w *world) error {
+		token := &api.ACLToken{
+			AccessorID: "b306571d-a3fa-42d2-ac5b-bbe49d8c3c7f",
+			SecretID:   "c28ba0f6-ab8d-4e4d-b9f0-7f9f5d1c2e3a",
+			Type:       "client",
+			Policies:   []string{"some"},
+		}
+		made, _, err := w.client.ACLTokens().Upload(token, nil)
+		if err != nil {
+			return err
+		}
+		if err := expect(made.SecretID == token.SecretID, "%s", made.SecretID); err != nil {
+			return err
+		}
+		_, err = w.client.ACLTokens().Delete(token.AccessorID, nil)
+		return err
+	}},
+	{"host volume create, list, delete", func(w *world) error {
+		volumes := w.client.HostVolumes()
+		wanted := &api.HostVolume{Name: "data", PluginID: "mkdir"}
+		made, _, err := volumes.Create(&api.HostVolumeCreateRequest{Volume: wanted}, nil)
+		if err != nil {
+			return err
+		}
+		if err := expect(made.Volume.State == api.HostVolumeStateReady, "%s", made.Volume.State); err != nil {
+			return err
+		}
+		found, _, err := volumes.List(nil, nil)
+		if err != nil {
+			return err
+		}
+		if err := expect(len(found) == 1 && found[0].ID == made.Volume.ID, "%v", found); err != nil {
+			return err
+		}
+		_, _, err = volumes.Delete(&api.HostVolumeDeleteRequest{ID: made.Volume.ID}, nil)
+		return err
+	}},
+	{"a lock has one holder", func(w *world) error {
+		lock := func() (*api.Locks, error) {
+			return w.client.Locks(api.WriteOptions{}, api.Variable{Path: "locks/a", Lock: &api.VariableLock{TTL: "10s"}})
+		}
+		first, err := lock()
+		if err != nil {
+			return err
+		}
+		second, err := lock()
+		if err != nil {
+			return err
+		}
+		ctx := context.Background()
+		if _, err := first.Acquire(ctx); err != nil {
+			return err
+		}
+		if _, err := second.Acquire(ctx); !errors.Is(err, api.ErrLockConflict) {
+			return fmt.Errorf("a second holder: %v", err)
+		}
+		if err := first.Renew(ctx); err != nil {
+			return err
+		}
+		return first.Release(ctx)
+	}},
+	{"evaluation with related ones", func(w *world) error {
+		large := job("roomless", 1)
+		large.TaskGroups[0].Tasks[0].Resources.MemoryMB = ptr(1 << 30)
+		done, _, err := w.client.Jobs().Register(large, nil)
+		if err != nil {
+			return err
+		}
+		if err := until(func(index uint64) (bool, uint64, error) {
+			found, meta, err := w.client.Evaluations().Info(done.EvalID, waiting(index))
+			if err != nil {
+				return false, 0, err
+			}
+			return found.BlockedEval != "", meta.LastIndex, nil
+		}); err != nil {
+			return err
+		}
+		related := &api.QueryOptions{Params: map[string]string{"related": "true"}}
+		found, _, err := w.client.Evaluations().Info(done.EvalID, related)
+		if err != nil {
+			return err
+		}
+		if _, _, err := w.client.Jobs().Deregister("roomless", true, nil); err != nil {
+			return err
+		}
+		return expect(len(found.RelatedEvals) == 1, "%v", found.RelatedEvals)
+	}},
 	{"job stop and system gc", func(w *world) error {
 		if _, _, err := w.client.Jobs().Deregister("web", false, nil); err != nil {
 			return err

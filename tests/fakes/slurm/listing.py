@@ -1,4 +1,4 @@
-"""squeue and sinfo: lines in the form that a pattern asks for."""
+"""squeue and sinfo: lines in the format of a pattern."""
 
 import os
 import re
@@ -44,7 +44,7 @@ LONG_FIELDS = {
 
 
 def squeue(directory: Path, options: Options, words: Sequence[str]) -> str:
-    """Print the jobs that the controller remembers, a line each."""
+    """Print the jobs that the controller knows, one per line."""
     if words:
         raise Refused(f"squeue: error: Unrecognized option: {words[0]}")
     wanted = options.get("states", "PENDING,RUNNING,COMPLETING")
@@ -85,7 +85,7 @@ def _long(pattern: str, job: Job) -> str:
 def _filled(
     pattern: str, fields: dict[str, tuple[str, Callable[[Any], object]]], row: object
 ) -> str:
-    """Return the pattern with its letters replaced: by the row's values, or by their titles."""
+    """Return the pattern with its letters replaced by the row's values or by their titles."""
 
     def shown(found: re.Match[str]) -> str:
         if found[1] not in fields:
@@ -125,7 +125,7 @@ NODE_FIELDS: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
 
 
 def sinfo(directory: Path, options: Options, words: Sequence[str]) -> str:
-    """Print the nodes, a line for each and its partition."""
+    """Print one line per node and partition."""
     if words:
         raise Refused(f"sinfo: error: Unrecognized option: {words[0]}")
     wanted = options.get("partition", "").split(",")

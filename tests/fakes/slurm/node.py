@@ -1,7 +1,7 @@
-"""The child that runs one job: it starts the script, and tells the controller how it ended.
+"""The child that runs one job: it starts the script and reports the exit status.
 
-It lives by itself, as the step daemon of a node does: whatever the controller forgets or declares
-lost meanwhile, the script goes on. SIGTERM asks it to end the job, politely and then for good.
+Like the step daemon of a node, it is independent: the script keeps running even if the controller
+loses the job. SIGTERM asks it to end the job, first with SIGTERM and then with SIGKILL.
 """
 
 import os
@@ -14,19 +14,19 @@ from pwd import getpwuid
 
 from tests.fakes.slurm.state import Job, opened
 
-NOWHERE = "/tmp"  # noqa: S108  # where real nodes run what has no directory
+NOWHERE = "/tmp"  # noqa: S108  # real nodes run jobs without a directory here
 WATCHED = {signal.SIGCHLD, signal.SIGTERM}
 
 
 def main(place: str, number: str) -> None:
-    """Run a job of the file to its end."""
+    """Run a job of the file to completion."""
     directory = Path(place)
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     with opened(directory) as state:
         job = state.job(number)
         if job is None or job["launch"] == job["taken"]:
             return
-        if job["state"] == "COMPLETING":  # it was cancelled before it began
+        if job["state"] == "COMPLETING":  # cancelled before its start
             state.end(job, "CANCELLED", code=signal.SIGTERM)
         if job["state"] != "RUNNING":
             return
@@ -38,7 +38,7 @@ def main(place: str, number: str) -> None:
     status = _until_ended(child, patience)
     with opened(directory) as state:
         now = state.job(number)
-        # A controller that has forgotten, ended or launched it again does not listen.
+        # The controller ignores the report if it has lost, ended or relaunched the job.
         if now is not None and (now["serial"], now["launch"]) == (serial, launch):
             for step in now["steps"]:
                 _kill(step)
@@ -92,7 +92,7 @@ def _environment(directory: Path, job: Job) -> dict[str, str]:
 
 
 def _until_ended(child: "subprocess.Popen[bytes]", patience: float) -> int:
-    """Return the wait status of the script when nothing of its session is left."""
+    """Return the wait status of the script when its session has no process left."""
     ends: float | None = None
     while True:
         left = None if ends is None else max(0.0, ends - time.monotonic())
@@ -106,7 +106,7 @@ def _until_ended(child: "subprocess.Popen[bytes]", patience: float) -> int:
             ends = None
         ended, status = os.waitpid(child.pid, os.WNOHANG)
         if ended:
-            _kill(child.pid)  # what the script left behind
+            _kill(child.pid)  # remaining processes of the script
             return status
 
 
@@ -116,7 +116,7 @@ def _wait(seconds: float) -> int | None:
 
 
 def _signal(root: int, number: int) -> None:
-    """Signal all of a job, whatever sessions it has made: what has begun in its tree of processes."""
+    """Signal all processes of a job in any session: its tree of descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -124,7 +124,7 @@ def _signal(root: int, number: int) -> None:
                 said = (entry / "stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(said[1]), []).append(int(entry.name))
     found = [root]
-    for one in found:  # it grows meanwhile
+    for one in found:  # the tree can grow in the meantime
         found += children.get(one, [])
     for one in reversed(found):
         with suppress(ProcessLookupError):

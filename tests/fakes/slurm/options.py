@@ -1,6 +1,7 @@
-"""The options that each program takes, and the sentence with which it refuses others.
+"""Options of each program, and its error message for others.
 
-Only those of the real programs which we know the meaning of: anything else is a fault of who asks.
+Only options of the real programs with a known meaning are accepted. Any other option is a fault of
+the caller.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from collections.abc import Mapping, Sequence
 NO_SUCH_JOB = "Invalid job id specified"
 Options = dict[str, str]
 
-# Long name -> its letter; with a value when the name ends in =.
+# Long name -> its letter; with a value if the name ends in =.
 SBATCH = {
     "parsable": "",
     "requeue": "",
@@ -79,7 +80,7 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
 
 
 class Refused(Exception):
-    """What a program prints when it cannot, and its exit status; `aloud`: to standard output."""
+    """The error output of a program and its exit status; `aloud`: on standard output."""
 
     def __init__(self, text: str, status: int = 1, *, aloud: bool = False) -> None:
         super().__init__(text)
@@ -87,7 +88,7 @@ class Refused(Exception):
 
 
 def parse(program: str, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the options by their long names, and what stands after them."""
+    """Return the options by their long names, and the positional arguments."""
     known = KNOWN[program]
     found: dict[str, str] = {}
     rest = list(words)

@@ -1,6 +1,6 @@
-"""sbatch, scancel, srun, scontrol, and what all programs share: what they print, and how they end.
+"""sbatch, scancel, srun, scontrol, and their common functions for output and exit.
 
-The texts are those of the real programs (22.05), which tests/service/slurm/test_fakes.py compares.
+The texts are those of the real programs (22.05); tests/service/slurm/test_fakes.py compares them.
 """
 
 import ctypes
@@ -30,11 +30,11 @@ SETTINGS = {
 PR_SET_PDEATHSIG = 1
 
 
-# ---- sbatch ---------------------------------------------------------------------------------------
+# --- sbatch ---
 
 
 def sbatch(directory: Path, options: Options, words: Sequence[str]) -> str:
-    """Take a script from standard input, and print the number of its job."""
+    """Read a script from standard input, and print its job ID."""
     if words:
         raise Refused(f"sbatch: error: Unable to open file {words[0]}")
     wanted = _wanted(options)
@@ -51,7 +51,7 @@ def sbatch(directory: Path, options: Options, words: Sequence[str]) -> str:
         _refuse(state, wanted, options)
         number = _submit(state, wanted, script)
         switch = state.known.pop("after_submit", "")
-        if switch == "forgotten":  # the controller died before it had written it down
+        if switch == "forgotten":  # the controller died before it stored the job
             del state.jobs[number]
             state.known["next_id"] = int(number)
     if switch in ("unsure", "forgotten"):
@@ -93,7 +93,7 @@ def _wanted(options: Options) -> Job:
 
 
 def _exported(words: str) -> dict[str, str]:
-    """Return what of our environment the job gets: all of it, or only the names."""
+    """Return the environment that the job inherits: all of it, or the named variables."""
     found: dict[str, str] = {}
     for word in words.split(","):
         name, given, value = word.partition("=")
@@ -120,7 +120,7 @@ def _refuse(state: State, wanted: Job, options: Options) -> None:
     if not known.issuperset(features):
         raise Refused(f"{failed} Invalid feature specification")
     if wanted["memory"] > max(node["memory"] for node in nodes):
-        # The real controller keeps a record of it all the same.
+        # The real controller also keeps a record in this case.
         state.end(state.jobs[_submit(state, wanted, "")], "FAILED", "BadConstraints", 1)
         raise Refused(
             f"sbatch: error: Memory specification can not be satisfied\n{failed}"
@@ -154,11 +154,11 @@ def _submit(state: State, wanted: Job, script: str) -> str:
     return number
 
 
-# ---- scancel --------------------------------------------------------------------------------------
+# --- scancel ---
 
 
 def scancel(directory: Path, options: Options, words: Sequence[str]) -> str:
-    """End jobs, or send them a signal. Numbers that nobody knows are passed over when it ends them."""
+    """Cancel jobs, or send them a signal. Cancelling ignores unknown job IDs."""
     if not words and "name" not in options:
         raise Refused("scancel: error: No job identification provided")
     number = _signal(options["signal"]) if "signal" in options else 0
@@ -172,7 +172,7 @@ def scancel(directory: Path, options: Options, words: Sequence[str]) -> str:
                 raise Refused(f"scancel: error: Kill job error on job id {word}: {NO_SUCH_JOB}")
             if job is None or job["state"] in ENDED:
                 continue
-            if options.get("name", job["name"]) != job["name"]:  # both have to fit
+            if options.get("name", job["name"]) != job["name"]:  # both must match
                 continue
             if number:
                 _send(job, number, everywhere="full" in options)
@@ -199,11 +199,11 @@ def _send(job: Job, number: int, *, everywhere: bool) -> None:
         os.kill(job["script_pid"], number)
 
 
-# ---- srun -----------------------------------------------------------------------------------------
+# --- srun ---
 
 
 def srun(directory: Path, options: Options, words: Sequence[str]) -> str:
-    """Run a command inside a job that runs; end with the command's status, as the real one does."""
+    """Run a command inside a running job; exit with the command's status, like the real srun."""
     number = options.get("jobid", "")
     refused = f"srun: error: Unable to confirm allocation for job {number}:"
     with opened(directory) as state:
@@ -247,11 +247,11 @@ def _step(words: Sequence[str], options: Options, env: dict[str, str]) -> "subpr
         ) from None
 
 
-# ---- scontrol -------------------------------------------------------------------------------------
+# --- scontrol ---
 
 
 def scontrol(directory: Path, options: Options, words: Sequence[str]) -> str:
-    """Print what the controller knows of one thing, or change a node."""
+    """Print the controller's record of an object, or change a node."""
     match list(words):
         case ["ping"]:
             return "Slurmctld(primary) at fake is UP"
@@ -292,7 +292,7 @@ def _show_partition(directory: Path, name: str) -> str:
     )
 
 
-# ---- all of them ----------------------------------------------------------------------------------
+# --- common ---
 
 PROGRAMS: dict[str, Callable[[Path, Options, Sequence[str]], str]] = {
     "sbatch": sbatch,
@@ -313,7 +313,7 @@ WITHOUT_CONTROLLER = {
 
 
 def main(program: str, place: str, *given: str) -> int:
-    """Be one of the programs; return its exit status."""
+    """Run one of the programs; return its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     directory = Path(place)
     try:
@@ -337,7 +337,7 @@ def main(program: str, place: str, *given: str) -> int:
 
 
 def _contact(program: str, directory: Path, options: Options, words: Sequence[str]) -> None:
-    """Reach the controller; where it is away, wait a while and say so."""
+    """Contact the controller; if it is away, wait for a while and report it."""
     with opened(directory) as state:
         state.known["calls"].append([program, *words])
         away = state.known.get("away")

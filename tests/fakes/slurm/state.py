@@ -1,6 +1,6 @@
-"""What the cluster knows, in one JSON file; who changes it holds a lock meanwhile.
+"""State of the cluster in one JSON file, protected by a lock.
 
-No program of it stays: whoever changes something lets what can begin now begin.
+The cluster has no daemon: every change of the state also starts the jobs that can run.
 """
 
 import fcntl
@@ -23,13 +23,13 @@ UNAVAILABLE = (
 
 
 def command(module: str) -> list[str]:
-    """Return the words that run the main function of a module here, as fast as Python starts."""
+    """Return the command that runs the main function of a module here, with a fast Python start."""
     run = f"import sys; sys.path.append('{ROOT}'); from tests.fakes.slurm.{module} import main"
     return [sys.executable, "-I", "-S", "-c", f"{run}; sys.exit(main(*sys.argv[1:]))"]
 
 
 class State:
-    """The open file: plain values in `known`, written back when the lock is given up."""
+    """The open file: plain values in `known`, stored when the lock is released."""
 
     def __init__(self, directory: Path, known: dict[str, Any]) -> None:
         self.directory, self.known = directory, known
@@ -38,24 +38,24 @@ class State:
         self.partitions: dict[str, dict[str, Any]] = known["partitions"]
 
     def job(self, number: object) -> Job | None:
-        """Return a job; None when the controller knows none of this number."""
+        """Return a job; None if the controller does not know the ID."""
         return self.jobs.get(str(number))
 
     def new_id(self) -> str:
-        """Return the next number."""
+        """Return the next job ID."""
         number = str(self.known["next_id"])
         self.known["next_id"] += 1
         return number
 
     def serial(self) -> int:
-        """Return a number that no other job ever has, unlike its id."""
+        """Return a number that is unique among all jobs, unlike the job ID."""
         self.known["serial"] += 1
         return int(self.known["serial"])
 
-    # ---- what begins ---------------------------------------------------------------------------
+    # --- job starts ---
 
     def begin(self) -> None:
-        """Start each job that waits and fits somewhere; say of the others why they wait."""
+        """Start each pending job that fits on a node; set the pending reason of the others."""
         for job in list(self.jobs.values()):
             if job["state"] == "PENDING" and not job["held"]:
                 job["reason"], node = self._place(job)
@@ -63,7 +63,7 @@ class State:
                     self._launch(job, node)
 
     def _place(self, job: Job) -> tuple[str, str]:
-        """Return why it waits, or the node for it."""
+        """Return the pending reason, or the node for the job."""
         names = self.partitions[job["partition"]]["nodes"]
         able = [name for name in names if self._could(name, job)]
         if not able:
@@ -79,7 +79,7 @@ class State:
         return bool(node["cpus"] >= job["cpus"] and job["features"] <= node["features"].split(","))
 
     def free(self, name: str) -> int:
-        """Return how many processors of a node nobody has."""
+        """Return the number of free CPUs of a node."""
         taken = [
             job["cpus"]
             for job in self.jobs.values()
@@ -90,7 +90,7 @@ class State:
     def _launch(self, job: Job, node: str) -> None:
         job.update(state="RUNNING", reason="None", node=node, launch=job["launch"] + 1)
         job["started"] = int(time.time())
-        # It takes the lock first, so it finds this launch in the file; and it is nobody's child.
+        # It takes the lock first, so it finds this launch in the file. It is re-parented to init.
         with (self.directory / "node.log").open("ab") as log:
             subprocess.run(
                 ["setsid", "--fork", *command("node"), self.directory, job["id"]],
@@ -103,13 +103,13 @@ class State:
             )
 
     def end(self, job: Job, state: str, reason: str = "None", code: int = 0) -> None:
-        """Note how a job has ended."""
+        """Record the end of a job."""
         job.update(state=state, reason=reason, code=code, ended=int(time.time()))
 
 
 @contextmanager
 def opened(directory: Path) -> Iterator[State]:
-    """Hold the lock and the state while the block runs; then keep what it changed."""
+    """Hold the lock and the state while the block runs; then store the changes."""
     file = directory / "state.json"
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

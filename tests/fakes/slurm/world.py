@@ -1,4 +1,4 @@
-"""The fake cluster as tests hold it: where its programs are, what it was asked, and what goes wrong."""
+"""The fake cluster as seen by tests: the PATH of its programs, its requests and its faults."""
 
 import json
 import os
@@ -16,7 +16,7 @@ FEATURES = ("all,node1", "all,node2")
 
 
 class FakeSlurm:
-    """Two nodes with 16 processors and 8000 MB each, in the partition `main`; `short` has the second."""
+    """Two nodes with 16 CPUs and 8000 MB each, in partition `main`; `short` has the second."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -49,59 +49,59 @@ class FakeSlurm:
         }
         (directory / "state.json").write_text(json.dumps(first))
 
-    # ---- what it knows -------------------------------------------------------------------------
+    # --- state ---
 
     @property
     def path(self) -> str:
-        """The PATH in which its programs are, before those of the machine."""
+        """The PATH with its programs before those of the host."""
         return os.pathsep.join([str(self.bin), os.defpath])
 
     def known(self) -> dict[str, Any]:
-        """Return all of its file."""
+        """Return the contents of the file."""
         with opened(self.directory) as state:
             return state.known
 
     def jobs(self, name: str = "") -> list[Job]:
-        """Return the jobs that it remembers, or those of a name, the oldest first."""
+        """Return the known jobs, or those with a name, the oldest first."""
         found: list[Job] = list(self.known()["jobs"].values())
         return [job for job in found if name in ("", job["name"])]
 
     @property
     def faults(self) -> list[str]:
-        """What it was asked and does not know: options that no real program has, mostly."""
+        """Return the unknown requests, mostly options that no real program has."""
         return list(self.known()["faults"])
 
     def forgive(self) -> None:
-        """Forget what it was asked in vain: the test meant it."""
+        """Clear the unknown requests, because the test intended them."""
         with opened(self.directory) as state:
             state.known["faults"].clear()
 
-    # ---- the faults of the facts, section 5 -----------------------------------------------------
+    # --- faults of the facts, section 5 ---
 
     def controller_away(self, seconds: float = 0.0) -> None:
-        """Let each program hang that long, and then fail; jobs go on."""
+        """Let each program hang for this time, and then fail; jobs keep running."""
         with opened(self.directory) as state:
             state.known["away"] = seconds
 
     def controller_back(self) -> None:
-        """Let it answer again; what jobs have done meanwhile is known."""
+        """Let the controller respond again; it then knows the progress of the jobs."""
         with opened(self.directory) as state:
             state.known.pop("away", None)
 
     def crash_after_submission(self, how: str) -> None:
-        """Let the next sbatch fail without being sure, after the job was taken.
+        """Let the next sbatch fail with an unknown outcome, after the submission.
 
-        `unsure`: the job is there all the same; `forgotten`: it is not, and its number is free.
+        `unsure`: the job exists anyway. `forgotten`: the job does not exist, and its ID is free.
         """
         assert how in ("unsure", "forgotten"), how
         with opened(self.directory) as state:
             state.known["after_submit"] = how
 
     def forget(self, number: str, *, reuse: bool = False) -> None:
-        """Let the controller know nothing of a job; its processes live on.
+        """Let the controller lose a job, whose processes keep running.
 
-        So it is after a crash, and when it has ended more than `MinJobAge` ago. With `reuse` the
-        next submission gets its number.
+        This happens after a crash, and when the job ended more than `MinJobAge` ago. With `reuse`
+        the next submission gets its ID.
         """
         with opened(self.directory) as state:
             del state.jobs[number]
@@ -109,12 +109,15 @@ class FakeSlurm:
                 state.known["next_id"] = int(number)
 
     def launch_again(self, number: str) -> None:
-        """Let a job come back as pending after a crash: it is launched once more beside itself."""
+        """Return a job to pending after a crash.
+
+        The job is launched again, in addition to its first launch.
+        """
         with opened(self.directory) as state:
             state.jobs[number].update(state="PENDING", reason="None", node="", code=0)
 
     def hold_after_failed_launch(self, number: str) -> None:
-        """Let the second launch of a job be refused: it is held, and its node drained."""
+        """Let the second launch of a job fail: the job is held, and its node drained."""
         with opened(self.directory) as state:
             job = state.jobs[number]
             state.nodes[job["node"]].update(state="drain", reason="Duplicate jobid")
@@ -127,7 +130,7 @@ class FakeSlurm:
             )
 
     def node_down(self, node: str) -> None:
-        """Declare a node lost with the jobs that run there; their processes live on."""
+        """Declare a node lost with its running jobs, whose processes keep running."""
         with opened(self.directory) as state:
             state.nodes[node].update(state="down", reason="Not responding")
             for job in state.jobs.values():
@@ -135,21 +138,21 @@ class FakeSlurm:
                     state.end(job, "NODE_FAIL", "NodeDown")
 
     def drain(self, node: str, reason: str) -> None:
-        """Let nothing new begin on a node."""
+        """Drain a node: it starts no further jobs."""
         with opened(self.directory) as state:
             state.nodes[node].update(state="drain", reason=reason)
 
     def resume(self, node: str) -> None:
-        """Let a node take jobs again."""
+        """Let a node accept jobs again."""
         with opened(self.directory) as state:
             state.nodes[node].update(state="idle", reason="none")
 
     def preempt(self, number: str) -> None:
-        """End a job for one that matters more."""
+        """Preempt a job by one with a higher priority."""
         self._end(number, "PREEMPTED", "None", signal.SIGTERM)
 
     def time_out(self, number: str, *, is_signalled: bool = True) -> None:
-        """End a job because its time limit has passed; its signals may go astray."""
+        """End a job at its time limit; its signals can be lost."""
         self._end(number, "TIMEOUT", "TimeLimit", signal.SIGKILL, is_signalled=is_signalled)
 
     def _end(
@@ -162,25 +165,25 @@ class FakeSlurm:
                 os.kill(job["pid"], signal.SIGTERM)
 
     def kill(self, number: str) -> None:
-        """End all processes of a job at once, as the loss of its host does."""
+        """Kill all processes of a job immediately, like the loss of its host."""
         for pid in _with(os.fsencode(self.directory), f"SLURM_JOB_ID={number}\0".encode()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def remove_partition(self, name: str) -> None:
-        """Let the cluster have a partition no more."""
+        """Remove a partition from the cluster."""
         with opened(self.directory) as state:
             del state.partitions[name]
 
     def next_number(self, number: int) -> None:
-        """Let the next submission get this number, whoever had it before."""
+        """Give the next submission this ID, even if an earlier job had it."""
         with opened(self.directory) as state:
             state.known["next_id"] = number
 
-    # ---- its end -------------------------------------------------------------------------------
+    # --- shutdown ---
 
     def close(self) -> None:
-        """End all that still runs."""
+        """Kill all running jobs."""
         mark = os.fsencode(self.directory)
         for pid in _with(mark):
             with suppress(ProcessLookupError):
@@ -188,7 +191,7 @@ class FakeSlurm:
 
 
 def _with(*marks: bytes) -> list[int]:
-    """Return the processes that have all these in their arguments or their environment."""
+    """Return the processes that have all these texts in their arguments or environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -201,7 +204,7 @@ def _with(*marks: bytes) -> list[int]:
 
 @contextmanager
 def fake_slurm(directory: Path) -> Iterator[FakeSlurm]:
-    """Offer a cluster while the block runs; nobody may have asked what no real one knows."""
+    """Provide a cluster while the block runs; at the end, check for unknown requests."""
     world = FakeSlurm(directory)
     try:
         yield world

@@ -3,16 +3,18 @@
 import json
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from daemon.acl import audit as module
 from daemon.acl.audit import Audit, open_audit
-from daemon.acl.auditsinks import FileSink, JournalSink, copy_to
-from daemon.acl.seal import Seal
-from daemon.config import Config
+from daemon.acl.audit_sinks import FileAuditSink, JournalAuditSink, copy_to
+from daemon.acl.seal import EnvelopeCipher
+from daemon.config.settings import Settings
 from storage.errors import Refused
 from storage.queries import audit, jobs
 from storage.records.audit import AuditEntry
@@ -20,7 +22,7 @@ from storage.store import Store
 from storage.writer import Transaction
 from tests.samples import NOW, job
 
-SEAL = Seal({1: bytes(32)})
+SEAL = EnvelopeCipher({1: bytes(32)})
 
 
 class Clock:
@@ -85,6 +87,26 @@ async def test_a_request_has_one_entry_whatever_it_changes(store: Store, opened:
     assert len(entries(store)) == 1
 
 
+async def test_a_change_that_is_begun_twice_has_its_entry(store: Store, opened: Audit) -> None:
+    def change_many(tx: Transaction) -> None:
+        many = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 50000)"
+        insert = "INSERT INTO namespaces SELECT 'n' || n, '{}', :index, :index FROM n"
+        tx.execute(f"{many} {insert}", {"index": tx.index})
+
+    async def ask(work: Callable[[Transaction], None]) -> None:
+        trail = opened.begin("POST", "/v1/jobs", "", "10.0.0.1")
+        with trail.watching():
+            await store.write(work)
+        trail.ended(200, "")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.write, lambda _: None)  # what follows waits for it together
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ask, add_job)
+        nursery.start_soon(ask, change_many)  # longer than the share of a write
+    assert len(entries(store)) == 2
+
+
 async def test_what_others_write_is_not_this_requests(store: Store, opened: Audit) -> None:
     trail = opened.begin("POST", "/v1/jobs", "", "")
     with trail.watching():
@@ -125,13 +147,13 @@ async def test_a_flood_of_refusals_is_counted_and_not_kept(
 
 
 async def test_the_last_refusals_are_written_at_the_end(store: Store) -> None:
-    async with open_audit(store, Clock(), SEAL, Config()) as opened:
+    async with open_audit(store, Clock(), SEAL, Settings()) as opened:
         opened.begin("GET", "/v1/jobs", "", "").ended(403, "")
     assert len(entries(store)) == 1
 
 
 async def test_refusals_are_written_by_and_by(store: Store) -> None:
-    async with open_audit(store, Clock(), SEAL, Config()) as opened:
+    async with open_audit(store, Clock(), SEAL, Settings()) as opened:
         with store.watch(audit.TOPIC) as change:
             opened.begin("GET", "/v1/jobs", "", "").ended(403, "")
             with trio.fail_after(10):
@@ -159,7 +181,7 @@ async def test_an_unknown_secret_appears_as_a_hash_of_this_installation(
 async def test_the_key_of_the_hashes_is_kept(store: Store) -> None:
     hashes = set()
     for _ in range(2):
-        async with open_audit(store, Clock(), SEAL, Config()) as opened:
+        async with open_audit(store, Clock(), SEAL, Settings()) as opened:
             hashes.add(opened.hash("secret"))
     assert len(hashes) == 1
 
@@ -221,7 +243,7 @@ async def test_what_is_older_than_the_settings_say_goes(store: Store) -> None:
     await store.write(lambda tx: audit.add(tx, AuditEntry(time=NOW, method="", path="old")))
     clock = Clock()
     clock.time = NOW + 2 * 86_400 * 10**9
-    async with open_audit(store, clock, SEAL, Config(audit_retention_days=1)):
+    async with open_audit(store, clock, SEAL, Settings(audit_retention_days=1)):
         with trio.fail_after(10):
             while entries(store):
                 await trio.lowlevel.checkpoint()
@@ -249,14 +271,14 @@ async def test_a_file_gets_every_entry_once_also_after_a_restart(
     path = tmp_path / "audit.log"
     for first, second in (("/1", "/2"), ("/3", "/4")):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(copy_to, store, FileSink(path))
+            nursery.start_soon(copy_to, store, FileAuditSink(path))
             await trio.testing.wait_all_tasks_blocked(0.05)
             await opened.begin("POST", first, "", "").acted()
             await copied(path, int(first[1:]))
             nursery.cancel_scope.cancel()
         await opened.begin("POST", second, "", "").acted()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(copy_to, store, FileSink(path))
+        nursery.start_soon(copy_to, store, FileAuditSink(path))
         assert await copied(path, 4) == ["/1", "/2", "/3", "/4"]
         nursery.cancel_scope.cancel()
     assert os.stat(path).st_mode & 0o777 == 0o600
@@ -268,7 +290,7 @@ async def test_the_journal_gets_a_field_for_each_part(tmp_path: Path) -> None:
         entry = AuditEntry(
             time=NOW, method="GET", path="/v1/jobs", status=403, reason="no", accessor="me"
         )
-        JournalSink(tmp_path / "journal").write([entry])
+        JournalAuditSink(tmp_path / "journal").write([entry])
         fields = dict(line.split("=", 1) for line in journal.recv(4096).decode().splitlines())
     assert fields["MESSAGE"] == "me: GET /v1/jobs: 403 no"
     assert fields["SYSLOG_IDENTIFIER"] == "steward-audit"

@@ -6,9 +6,15 @@ import msgspec
 import pytest
 
 from daemon.acl.check import Caller
-from daemon.acl.children import Made, Terms, Wanted, make, renewed
-from daemon.acl.grant import Grant
-from daemon.fields import Fields
+from daemon.acl.grant import CapabilitySet
+from daemon.acl.token_requests import (
+    NewToken,
+    RenewalLimits,
+    TokenRequestFields,
+    create_token,
+    renew_token,
+)
+from daemon.text.request_fields import RequestFields
 from storage.errors import Malformed
 from storage.records.acl import Token, TokenKind, TokenRole
 from storage.records.base import SECOND
@@ -26,15 +32,15 @@ def made(
     role: TokenRole | None = None,
     *,
     has_sudo: bool = False,
-) -> Made:
-    wanted = Wanted(
-        maker=Caller(maker, Grant(())),
-        fields=Fields(fields),
+) -> NewToken:
+    wanted = TokenRequestFields(
+        maker=Caller(maker, CapabilitySet(())),
+        fields=RequestFields(fields),
         role=role or TokenRole(name=""),
         path="auth/token/create",
         has_sudo=has_sudo,
     )
-    return store.read(lambda db: make(db, wanted, accessor="new", now=NOW))
+    return store.read(lambda db: create_token(db, wanted, accessor="new", now=NOW))
 
 
 async def test_a_token_has_the_policies_of_its_maker_unless_fewer_are_named(store: Store) -> None:
@@ -161,20 +167,20 @@ def lived(**fields: object) -> Token:
 @pytest.mark.parametrize(
     ("token", "increment", "terms", "ttl"),
     [
-        (lived(), 0, Terms(ttl=600), 600),
-        (lived(), 120, Terms(ttl=600), 120),
-        (lived(), 0, Terms(ttl=600, max_ttl=700), 600),
-        (lived(), 7200, Terms(ttl=600, max_ttl=700), 600),
-        (lived(), 7200, Terms(ttl=600, period=90), 90),
-        (lived(explicit_max_ttl=650 * SECOND), 0, Terms(ttl=600), 550),
-        (lived(), -5, Terms(ttl=600), 600),
+        (lived(), 0, RenewalLimits(ttl=600), 600),
+        (lived(), 120, RenewalLimits(ttl=600), 120),
+        (lived(), 0, RenewalLimits(ttl=600, max_ttl=700), 600),
+        (lived(), 7200, RenewalLimits(ttl=600, max_ttl=700), 600),
+        (lived(), 7200, RenewalLimits(ttl=600, period=90), 90),
+        (lived(explicit_max_ttl=650 * SECOND), 0, RenewalLimits(ttl=600), 550),
+        (lived(), -5, RenewalLimits(ttl=600), 600),
     ],
 )
 def test_a_token_is_renewed_within_its_limits(
-    token: Token, increment: int, terms: Terms, ttl: int
+    token: Token, increment: int, terms: RenewalLimits, ttl: int
 ) -> None:
     now = NOW + 100 * SECOND
-    after, span = renewed(token, increment, terms, now)
+    after, span = renew_token(token, increment, terms, now)
     assert (span.ttl, after.expires_at, after.renewed_at) == (ttl, now + ttl * SECOND, now)
 
 
@@ -188,4 +194,4 @@ def test_a_token_is_renewed_within_its_limits(
 )
 def test_some_tokens_are_not_renewed(token: Token, message: str) -> None:
     with pytest.raises(Malformed, match=message):
-        renewed(token, 0, Terms(ttl=600), NOW)
+        renew_token(token, 0, RenewalLimits(ttl=600), NOW)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from daemon.acl.rootkey import KEY_SIZE, KeyFile, RootKey, find_source, passphrase
-from daemon.config import Config
-from daemon.datadir import store_dir
+from daemon.acl.rootkey import KEY_SIZE, KeyFile, RootKey, find_key_source, key_from_passphrase
+from daemon.config.data_directory import store_dir
+from daemon.config.settings import Settings
 from storage.errors import Invalid
 
 KEY = bytes(range(KEY_SIZE))
@@ -19,8 +19,8 @@ def never(prompt: str) -> str:
     raise AssertionError(f"asked for {prompt}")
 
 
-def key_of(config: Config, ask: object = never, **environment: str) -> bytes:
-    source = find_source(config, environment, ask)  # type: ignore[arg-type]
+def key_of(config: Settings, ask: object = never, **environment: str) -> bytes:
+    source = find_key_source(config, environment, ask)  # type: ignore[arg-type]
     return source.take().wrapping_key(b"salt" * 4)
 
 
@@ -36,21 +36,21 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> Path:
 )
 def test_a_key_file_holds_bytes_or_digits_or_base64(tmp_path: Path, content: bytes) -> None:
     file = write(tmp_path / "key", content)
-    assert key_of(Config(key_file=file)) == KEY
+    assert key_of(Settings(key_file=file)) == KEY
 
 
 @pytest.mark.parametrize("content", [b"", b"x", KEY + b"x", KEY.hex()[:-2].encode(), b"\xff" * 33])
 def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
     file = write(tmp_path / "key", content)
     with pytest.raises(Invalid, match="does not hold a key"):
-        key_of(Config(key_file=file))
+        key_of(Settings(key_file=file))
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o660, 0o666, 0o610])
 def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
     file = write(tmp_path / "key", KEY, mode)
     with pytest.raises(Invalid, match=f"chmod 600 {file}"):
-        key_of(Config(key_file=file))
+        key_of(Settings(key_file=file))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -58,29 +58,29 @@ def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "key", KEY)
     os.chown(file, 65534, 65534)
     with pytest.raises(Invalid, match="belongs to another user"):
-        key_of(Config(key_file=file))
+        key_of(Settings(key_file=file))
 
 
 def test_a_link_to_a_key_file_is_refused(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(write(tmp_path / "key", KEY))
     with pytest.raises(Invalid, match="cannot read the key file"):
-        key_of(Config(key_file=link))
+        key_of(Settings(key_file=link))
 
 
 def test_a_key_file_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "key", 0o600)
     with pytest.raises(Invalid, match="is not a file"):
-        key_of(Config(key_file=tmp_path / "key"))
+        key_of(Settings(key_file=tmp_path / "key"))
 
 
 def test_a_key_file_that_was_named_is_never_made(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="No such file"):
-        key_of(Config(key_file=tmp_path / "key"))
+        key_of(Settings(key_file=tmp_path / "key"))
 
 
 def test_a_development_daemon_makes_a_key_in_its_data_directory(tmp_path: Path) -> None:
-    config = Config(dev=True, data_dir=tmp_path)
+    config = Settings(dev=True, data_dir=tmp_path)
     made = key_of(config)
     assert key_of(config) == made
     assert (store_dir(tmp_path) / "root.key").stat().st_mode & 0o777 == 0o600
@@ -88,34 +88,34 @@ def test_a_development_daemon_makes_a_key_in_its_data_directory(tmp_path: Path) 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root's place is /etc/steward")
 def test_a_user_has_the_key_outside_of_the_data_directory(tmp_path: Path) -> None:
-    key_of(Config(data_dir=tmp_path / "data"), XDG_CONFIG_HOME=str(tmp_path / "config"))
+    key_of(Settings(data_dir=tmp_path / "data"), XDG_CONFIG_HOME=str(tmp_path / "config"))
     assert (tmp_path / "config" / "steward" / "root.key").exists()
 
 
 def test_a_credential_of_the_service_manager_is_used(tmp_path: Path) -> None:
     write(tmp_path / "root-key", KEY, 0o440)
-    config = Config(dev=True, data_dir=tmp_path / "data")
+    config = Settings(dev=True, data_dir=tmp_path / "data")
     assert key_of(config, CREDENTIALS_DIRECTORY=str(tmp_path)) == KEY
 
 
 def test_a_passphrase_can_be_a_credential(tmp_path: Path) -> None:
     write(tmp_path / "passphrase", f"{WORDS}\n".encode(), 0o440)
-    found = key_of(Config(), CREDENTIALS_DIRECTORY=str(tmp_path))
-    assert found == passphrase(WORDS, "").wrapping_key(b"salt" * 4)
+    found = key_of(Settings(), CREDENTIALS_DIRECTORY=str(tmp_path))
+    assert found == key_from_passphrase(WORDS, "").wrapping_key(b"salt" * 4)
 
 
 def test_a_passphrase_is_asked_for() -> None:
-    found = key_of(Config(ask_passphrase=True), lambda prompt: WORDS)
-    assert found == passphrase(WORDS, "").wrapping_key(b"salt" * 4)
+    found = key_of(Settings(ask_passphrase=True), lambda prompt: WORDS)
+    assert found == key_from_passphrase(WORDS, "").wrapping_key(b"salt" * 4)
 
 
 def test_a_short_passphrase_is_refused() -> None:
     with pytest.raises(Invalid, match="less than 12 characters"):
-        key_of(Config(ask_passphrase=True), lambda prompt: "short")
+        key_of(Settings(ask_passphrase=True), lambda prompt: "short")
 
 
 def test_a_passphrase_gives_another_key_with_another_salt() -> None:
-    words = passphrase(WORDS, "")
+    words = key_from_passphrase(WORDS, "")
     assert words.wrapping_key(b"a" * 16) != words.wrapping_key(b"b" * 16)
 
 

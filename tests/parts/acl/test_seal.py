@@ -9,32 +9,32 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon import rekey as command
 from daemon.acl import rootkey
 from daemon.acl import seal as seal_module
-from daemon.acl.rootkey import GivenKey, KeyFile, RootKey
-from daemon.acl.seal import Seal, open_seal, rekey
-from daemon.config import Config
+from daemon.acl.rootkey import ConfiguredKey, KeyFile, RootKey
+from daemon.acl.seal import EnvelopeCipher, open_seal, replace_root_key
+from daemon.admin import rekey as command
+from daemon.config.settings import Settings
 from storage.errors import Unsealable, leaves
 from storage.queries import secrets
 from storage.store import FILE_NAME, Store, open_store
 from tests.samples import NOW
 
-KEY = GivenKey(RootKey(b"k" * 32, "key"))
-OTHER = GivenKey(RootKey(b"o" * 32, "other key"))
-WORDS = GivenKey(rootkey.passphrase("correct horse battery", "words"))
+KEY = ConfiguredKey(RootKey(b"k" * 32, "key"))
+OTHER = ConfiguredKey(RootKey(b"o" * 32, "other key"))
+WORDS = ConfiguredKey(rootkey.key_from_passphrase("correct horse battery", "words"))
 
 
 @given(st.binary(max_size=200), st.text(max_size=50))
 def test_what_is_sealed_opens_again(plain: bytes, place: str) -> None:
-    seal = Seal({1: bytes(32)})
+    seal = EnvelopeCipher({1: bytes(32)})
     sealed = seal.seal(plain, place)
     assert seal.unseal(sealed, place) == plain
     assert len(plain) < 4 or plain not in sealed
 
 
 def test_the_same_value_is_never_sealed_the_same_way() -> None:
-    seal = Seal({1: bytes(32)})
+    seal = EnvelopeCipher({1: bytes(32)})
     assert seal.seal(b"x", "a") != seal.seal(b"x", "a")
 
 
@@ -52,37 +52,39 @@ def test_the_same_value_is_never_sealed_the_same_way() -> None:
     ],
 )
 def test_what_was_changed_does_not_open(change: Callable[[bytes], bytes]) -> None:
-    seal = Seal({1: bytes(32)})
+    seal = EnvelopeCipher({1: bytes(32)})
     with pytest.raises(Unsealable):
         seal.unseal(change(seal.seal(b"value", "place")), "place")
 
 
 def test_what_was_moved_to_another_place_does_not_open() -> None:
-    seal = Seal({1: bytes(32)})
+    seal = EnvelopeCipher({1: bytes(32)})
     with pytest.raises(Unsealable, match="misplaced"):
         seal.unseal(seal.seal(b"value", "variables/default/a"), "variables/default/b")
 
 
-async def keep(store: Store, seal: Seal, place: str, value: bytes) -> None:
+async def keep(store: Store, seal: EnvelopeCipher, place: str, value: bytes) -> None:
     sealed = seal.seal(value, place)
     await store.write(lambda tx: secrets.put(tx, place, sealed))
 
 
-def opened(store: Store, seal: Seal, place: str) -> bytes:
+def opened(store: Store, seal: EnvelopeCipher, place: str) -> bytes:
     sealed = store.read(lambda db: secrets.find(db, place))
     assert sealed is not None
     return seal.unseal(sealed, place)
 
 
 @pytest.mark.parametrize("source", [KEY, WORDS])
-async def test_a_store_opens_with_the_key_it_was_made_with(store: Store, source: GivenKey) -> None:
+async def test_a_store_opens_with_the_key_it_was_made_with(
+    store: Store, source: ConfiguredKey
+) -> None:
     await keep(store, await open_seal(store, source, NOW), "a", b"secret")
     assert opened(store, await open_seal(store, source, NOW), "a") == b"secret"
 
 
 @pytest.mark.parametrize(("made", "tried"), [(KEY, OTHER), (KEY, WORDS), (WORDS, KEY)])
 async def test_a_store_does_not_open_with_another_key(
-    store: Store, made: GivenKey, tried: GivenKey
+    store: Store, made: ConfiguredKey, tried: ConfiguredKey
 ) -> None:
     await open_seal(store, made, NOW)
     with pytest.raises(Unsealable, match="was not sealed with"):
@@ -91,7 +93,7 @@ async def test_a_store_does_not_open_with_another_key(
 
 async def test_after_a_change_of_key_only_the_new_one_opens(store: Store) -> None:
     await keep(store, await open_seal(store, KEY, NOW), "a", b"secret")
-    assert await rekey(store, KEY, WORDS.take(), NOW) == 1
+    assert await replace_root_key(store, KEY, WORDS.take(), NOW) == 1
     assert opened(store, await open_seal(store, WORDS, NOW), "a") == b"secret"
     with pytest.raises(Unsealable):
         await open_seal(store, KEY, NOW)
@@ -100,7 +102,7 @@ async def test_after_a_change_of_key_only_the_new_one_opens(store: Store) -> Non
 async def test_a_change_of_key_leaves_nothing_under_the_old_one(store: Store) -> None:
     old = await open_seal(store, KEY, NOW)
     await keep(store, old, "a", b"secret")
-    await rekey(store, KEY, OTHER.take(), NOW)
+    await replace_root_key(store, KEY, OTHER.take(), NOW)
     with pytest.raises(Unsealable):
         opened(store, old, "a")
     assert [key.version for key in store.read(secrets.data_keys)] == [2]
@@ -112,7 +114,7 @@ def contents(home: Path) -> bytes:
 
 async def test_neither_a_secret_nor_a_key_stands_in_the_file(store: Store, tmp_path: Path) -> None:
     root = b"root-key-that-nobody-may-ever-se"
-    seal = await open_seal(store, GivenKey(RootKey(root, "key")), NOW)
+    seal = await open_seal(store, ConfiguredKey(RootKey(root, "key")), NOW)
     await keep(store, seal, "a", b"a-secret-to-look-for")
     assert b"seal_keys" in contents(tmp_path)
     assert b"a-secret-to-look-for" not in contents(tmp_path)
@@ -138,8 +140,8 @@ async def what_is_kept(home: Path) -> bytes:
         return opened(store, seal, "a")
 
 
-def config(home: Path) -> Config:
-    return Config(dev=True, data_dir=home)
+def config(home: Path) -> Settings:
+    return Settings(dev=True, data_dir=home)
 
 
 STEPS = [

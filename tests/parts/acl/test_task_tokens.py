@@ -1,11 +1,11 @@
-"""Who may submit a task that asks for a token of the secrets side."""
+"""Authorization to submit a task with a Vault token."""
 
 import pytest
 
 from daemon.acl.check import Caller
-from daemon.acl.grant import Grant
-from daemon.acl.policies import parse
-from daemon.acl.task_tokens import refusal
+from daemon.acl.grant import CapabilitySet
+from daemon.acl.policy_rules import parse_policy
+from daemon.acl.task_tokens import why_refused
 from storage.queries import tokens
 from storage.records.acl import Token, TokenRole
 from storage.records.task import SecretsConfig
@@ -17,11 +17,11 @@ SUDO = 'path "auth/token/create" { capabilities = ["update", "sudo"] }'
 
 def caller(rules: str = "", *policies: str) -> Caller:
     token = Token(accessor="a", policies=policies, created_at=0)
-    return Caller(token, Grant([("given", parse(rules))] if rules else []))
+    return Caller(token, CapabilitySet([("given", parse_policy(rules))] if rules else []))
 
 
 ROOT = Token(accessor="a", policies=("root",), created_at=0)
-EVERYTHING = Caller(ROOT, Grant((), everything=True))
+EVERYTHING = Caller(ROOT, CapabilitySet((), everything=True))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,6 @@ async def test_a_task_gets_no_more_than_its_submitter_could_make(
 ) -> None:
     role = TokenRole(name="web", allowed_policies=("reader",))
     await store.write(lambda tx: tokens.put_role(tx, role))
-    found = store.read(lambda db: refusal(db, who, block))
+    found = store.read(lambda db: why_refused(db, who, block))
     assert problem in found
     assert bool(found) == bool(problem)

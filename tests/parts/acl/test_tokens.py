@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.acl import known
-from daemon.acl.failures import AT_ONCE, LockOut
+from daemon.acl import caller_cache
 from daemon.acl.keyring import Keyring
-from daemon.acl.seal import Seal
-from daemon.acl.tokens import STEP, Tokens, is_within, open_tokens
+from daemon.acl.lockout import AT_ONCE, LockoutPolicy
+from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.tokens import STEP, TokenStore, is_within, open_tokens
 from storage.errors import Malformed, TooOften, UnknownToken
 from storage.queries import policies, secrets
 from storage.queries import tokens as rows
@@ -41,9 +41,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def tokens(store: Store, clock: Clock) -> AsyncIterator[Tokens]:
-    lock_out = LockOut(threshold=3, span=60 * SECOND)
-    seal = Seal({1: bytes(32)})
+async def tokens(store: Store, clock: Clock) -> AsyncIterator[TokenStore]:
+    lock_out = LockoutPolicy(threshold=3, span=60 * SECOND)
+    seal = EnvelopeCipher({1: bytes(32)})
     async with open_tokens(store, clock, seal, asks=True, lock_out=lock_out) as opened:
         yield opened
 
@@ -60,19 +60,21 @@ async def write_policy(store: Store, name: str, rules: str) -> None:
     await store.write(lambda tx: policies.put(tx, Policy(name=name, rules=rules)))
 
 
-async def test_a_token_is_found_by_its_secret(tokens: Tokens) -> None:
+async def test_a_token_is_found_by_its_secret(tokens: TokenStore) -> None:
     issued = await tokens.issue(token("a", "root"))
     caller = tokens.resolve(issued.secret)
     assert caller.token == issued.token
     assert caller.grant.everything
 
 
-async def test_the_secret_is_not_in_the_file(tokens: Tokens, store: Store, tmp_path: Path) -> None:
+async def test_the_secret_is_not_in_the_file(
+    tokens: TokenStore, store: Store, tmp_path: Path
+) -> None:
     issued = await tokens.issue(token("a", "root"), "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11")
     kept = whole_file(tmp_path)
     assert issued.token.accessor.encode() in kept
     assert issued.secret.encode() not in kept
-    assert store.read(lambda db: rows.of_secret(db, issued.secret.encode())) is None
+    assert store.read(lambda db: rows.find_by_secret(db, issued.secret.encode())) is None
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ async def test_the_secret_is_not_in_the_file(tokens: Tokens, store: Store, tmp_p
         ("a.b.c", "failed to parse signed token: it was not signed here"),
     ],
 )
-async def test_an_unknown_secret_is_refused(tokens: Tokens, secret: str, reason: str) -> None:
+async def test_an_unknown_secret_is_refused(tokens: TokenStore, secret: str, reason: str) -> None:
     with pytest.raises(UnknownToken) as caught:
         tokens.resolve(secret)
     assert str(caught.value) == "Permission denied"
@@ -97,7 +99,7 @@ async def test_an_unknown_secret_is_refused(tokens: Tokens, secret: str, reason:
 
 
 async def test_who_asks_again_before_anything_is_written_is_known(
-    tokens: Tokens, store: Store
+    tokens: TokenStore, store: Store
 ) -> None:
     secret = (await tokens.issue(token("a", "staff"))).secret
     first = tokens.resolve(secret)
@@ -107,7 +109,7 @@ async def test_who_asks_again_before_anything_is_written_is_known(
 
 
 async def test_nobody_is_remembered_while_a_change_is_being_made(
-    tokens: Tokens, store: Store
+    tokens: TokenStore, store: Store
 ) -> None:
     secret = (await tokens.issue(token("a", "root"))).secret
 
@@ -117,8 +119,10 @@ async def test_nobody_is_remembered_while_a_change_is_being_made(
     assert not await store.write(resolve)
 
 
-async def test_only_so_many_are_remembered(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "MOST", 2)
+async def test_only_so_many_are_remembered(
+    tokens: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caller_cache, "MOST", 2)
     secret = (await tokens.issue(token("a", "root"))).secret
     first = tokens.resolve(secret)
     tokens.resolve(secret, "10.0.0.1")
@@ -126,7 +130,7 @@ async def test_only_so_many_are_remembered(tokens: Tokens, monkeypatch: pytest.M
     assert tokens.resolve(secret) is not first
 
 
-async def test_no_secret_is_the_anonymous_token(tokens: Tokens, store: Store) -> None:
+async def test_no_secret_is_the_anonymous_token(tokens: TokenStore, store: Store) -> None:
     assert not tokens.resolve("").grant.may("default", "read-job")
     await write_policy(store, "anonymous", READ)
     caller = tokens.resolve("")
@@ -135,7 +139,7 @@ async def test_no_secret_is_the_anonymous_token(tokens: Tokens, store: Store) ->
 
 
 async def test_a_changed_policy_is_in_force_for_the_next_request(
-    tokens: Tokens, store: Store
+    tokens: TokenStore, store: Store
 ) -> None:
     secret = (await tokens.issue(token("a", "p"))).secret
     assert not tokens.resolve(secret).grant.may("default", "read-job")
@@ -148,7 +152,7 @@ async def test_a_changed_policy_is_in_force_for_the_next_request(
     assert not tokens.resolve(secret).grant.may("default", "read-job")
 
 
-async def test_a_role_gives_its_policies(tokens: Tokens, store: Store) -> None:
+async def test_a_role_gives_its_policies(tokens: TokenStore, store: Store) -> None:
     await write_policy(store, "p", READ)
     role = AclRole(id="r", name="readers", policies=[PolicyLink(name="p")])
     await store.write(lambda tx: policies.put_role(tx, role))
@@ -158,7 +162,9 @@ async def test_a_role_gives_its_policies(tokens: Tokens, store: Store) -> None:
     assert not tokens.resolve(secret).grant.may("default", "read-job")
 
 
-async def test_a_policy_that_cannot_be_read_takes_everything(tokens: Tokens, store: Store) -> None:
+async def test_a_policy_that_cannot_be_read_takes_everything(
+    tokens: TokenStore, store: Store
+) -> None:
     await write_policy(store, "good", READ)
     await write_policy(store, "broken", "what is {")
     secret = (await tokens.issue(token("a", "good", "broken"))).secret
@@ -168,7 +174,7 @@ async def test_a_policy_that_cannot_be_read_takes_everything(tokens: Tokens, sto
 async def test_where_nobody_is_asked_everybody_may_do_everything(
     store: Store, clock: Clock
 ) -> None:
-    unasked = Tokens(store, clock, Keyring(bytes(32)), asks=False)
+    unasked = TokenStore(store, clock, Keyring(bytes(32)), asks=False)
     assert unasked.resolve("").grant.everything
     assert unasked.resolve("garbage").token.accessor == "acls-disabled"
 
@@ -176,7 +182,7 @@ async def test_where_nobody_is_asked_everybody_may_do_everything(
 # ---- time, uses, addresses -------------------------------------------------------------------
 
 
-async def test_a_token_ends_at_its_time_and_not_before(tokens: Tokens, clock: Clock) -> None:
+async def test_a_token_ends_at_its_time_and_not_before(tokens: TokenStore, clock: Clock) -> None:
     secret = (await tokens.issue(token("a", "root", expires_at=NOW + SECOND))).secret
     clock.time = NOW + SECOND - 1
     assert tokens.resolve(secret).grant.everything
@@ -185,7 +191,7 @@ async def test_a_token_ends_at_its_time_and_not_before(tokens: Tokens, clock: Cl
         tokens.resolve(secret)
 
 
-async def test_what_has_ended_is_removed(store: Store, clock: Clock, tokens: Tokens) -> None:
+async def test_what_has_ended_is_removed(store: Store, clock: Clock, tokens: TokenStore) -> None:
     for number in range(STEP + 5):
         await tokens.issue(token(f"a{number}", expires_at=NOW + 1))
     kept = (await tokens.issue(token("kept"))).token
@@ -199,7 +205,7 @@ async def test_what_has_ended_is_removed(store: Store, clock: Clock, tokens: Tok
 
 @pytest.mark.parametrize(("ends_in", "writes"), [(3600 * SECOND, 1), (59 * SECOND, 2)])
 async def test_only_a_token_that_ends_soon_wakes_the_task_that_removes_it(
-    store: Store, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, ends_in: int, writes: int
+    store: Store, tokens: TokenStore, monkeypatch: pytest.MonkeyPatch, ends_in: int, writes: int
 ) -> None:
     await has_looked(tokens)
     write, seen = store.write, []
@@ -214,14 +220,14 @@ async def test_only_a_token_that_ends_soon_wakes_the_task_that_removes_it(
     assert len(seen) == writes
 
 
-async def has_looked(tokens: Tokens) -> None:
+async def has_looked(tokens: TokenStore) -> None:
     """Wait until the task that removes tokens has looked for the first time."""
     with trio.fail_after(10):
         while tokens._looks_at > NOW + 3600 * SECOND:
             await trio.lowlevel.checkpoint()
 
 
-async def test_a_token_that_may_be_used_twice_is_used_twice(tokens: Tokens) -> None:
+async def test_a_token_that_may_be_used_twice_is_used_twice(tokens: TokenStore) -> None:
     secret = (await tokens.issue(token("a", "p", uses_left=2))).secret
     assert (await tokens.authenticate(secret)).token.uses_left == 1
     assert (await tokens.authenticate(secret)).token.uses_left == -1
@@ -229,7 +235,7 @@ async def test_a_token_that_may_be_used_twice_is_used_twice(tokens: Tokens) -> N
         await tokens.authenticate(secret)
 
 
-async def test_two_requests_at_once_cannot_share_the_last_use(tokens: Tokens) -> None:
+async def test_two_requests_at_once_cannot_share_the_last_use(tokens: TokenStore) -> None:
     secret = (await tokens.issue(token("a", "p", uses_left=1))).secret
     outcomes: list[str] = []
 
@@ -246,7 +252,7 @@ async def test_two_requests_at_once_cannot_share_the_last_use(tokens: Tokens) ->
     assert sorted(outcomes) == ["refused", "used"]
 
 
-async def test_a_token_that_is_bound_to_networks_is_refused_elsewhere(tokens: Tokens) -> None:
+async def test_a_token_that_is_bound_to_networks_is_refused_elsewhere(tokens: TokenStore) -> None:
     secret = (await tokens.issue(token("a", "root", bound_cidrs=("10.0.0.0/8",)))).secret
     assert tokens.resolve(secret, "10.1.2.3").grant.everything
     with pytest.raises(UnknownToken):
@@ -271,7 +277,7 @@ def test_an_address_lies_in_a_network(address: str, cidrs: list[str], *, answer:
 # ---- families --------------------------------------------------------------------------------
 
 
-async def test_a_token_ends_with_its_parent(tokens: Tokens, store: Store) -> None:
+async def test_a_token_ends_with_its_parent(tokens: TokenStore, store: Store) -> None:
     await tokens.issue(token("parent"))
     await tokens.issue(token("child", parent="parent"))
     await tokens.issue(token("grandchild", parent="child"))
@@ -280,7 +286,7 @@ async def test_a_token_ends_with_its_parent(tokens: Tokens, store: Store) -> Non
     assert [one.accessor for one in store.read(rows.every)] == ["other"]
 
 
-async def test_children_of_an_orphan_maker_live_on(tokens: Tokens, store: Store) -> None:
+async def test_children_of_an_orphan_maker_live_on(tokens: TokenStore, store: Store) -> None:
     await tokens.issue(token("parent"))
     await tokens.issue(token("child", parent="parent"))
     await store.write(lambda tx: rows.orphan_children(tx, "parent"))
@@ -290,7 +296,7 @@ async def test_children_of_an_orphan_maker_live_on(tokens: Tokens, store: Store)
     assert child.parent == ""
 
 
-async def test_a_login_method_takes_its_tokens_along(tokens: Tokens, store: Store) -> None:
+async def test_a_login_method_takes_its_tokens_along(tokens: TokenStore, store: Store) -> None:
     for number in range(STEP + 5):
         await tokens.issue(token(f"a{number}", mount="auth_cloudid_1"))
     await tokens.issue(token("other", mount="auth_cloudid_2"))
@@ -298,7 +304,7 @@ async def test_a_login_method_takes_its_tokens_along(tokens: Tokens, store: Stor
     assert [one.accessor for one in store.read(rows.every)] == ["other"]
 
 
-async def test_a_secret_belongs_to_one_token_only(tokens: Tokens) -> None:
+async def test_a_secret_belongs_to_one_token_only(tokens: TokenStore) -> None:
     await tokens.issue(token("a"), "mine")
     with pytest.raises(Malformed, match="duplicate"):
         await tokens.issue(token("b"), "mine")
@@ -307,7 +313,9 @@ async def test_a_secret_belongs_to_one_token_only(tokens: Tokens) -> None:
 # ---- batch tokens ----------------------------------------------------------------------------
 
 
-async def test_a_batch_token_is_kept_nowhere(tokens: Tokens, store: Store, clock: Clock) -> None:
+async def test_a_batch_token_is_kept_nowhere(
+    tokens: TokenStore, store: Store, clock: Clock
+) -> None:
     given = token("", "root", kind=TokenKind.BATCH, expires_at=NOW + SECOND)
     issued = await tokens.issue(given)
     assert issued.secret.startswith("b.")
@@ -345,7 +353,7 @@ def test_how_much_of_a_secret_is_right_shows_nowhere() -> None:
 
 
 async def test_many_tokens_that_end_at_once_hold_up_nobody(
-    store: Store, clock: Clock, tokens: Tokens
+    store: Store, clock: Clock, tokens: TokenStore
 ) -> None:
     async with trio.open_nursery() as nursery:
         for number in range(2000):
@@ -364,7 +372,7 @@ async def test_many_tokens_that_end_at_once_hold_up_nobody(
     assert msgspec.structs.asdict(tokens.resolve(secret).token)["accessor"] == "kept"
 
 
-async def test_guessing_is_cut_short_and_a_good_token_still_passes(tokens: Tokens) -> None:
+async def test_guessing_is_cut_short_and_a_good_token_still_passes(tokens: TokenStore) -> None:
     secret = (await tokens.issue(token("a", "root"))).secret
     for number in range(AT_ONCE):
         with pytest.raises(UnknownToken):
@@ -374,8 +382,18 @@ async def test_guessing_is_cut_short_and_a_good_token_still_passes(tokens: Token
     assert (await tokens.authenticate(secret, "127.0.0.1")).grant.everything
 
 
+async def test_guesses_of_one_user_turn_away_no_other_user_of_this_host(tokens: TokenStore) -> None:
+    for number in range(AT_ONCE):
+        with pytest.raises(UnknownToken):
+            await tokens.authenticate(f"guess-{number}", "127.0.0.1", party="user 1000")
+    with pytest.raises(TooOften, match="of user 1000 are refused"):
+        await tokens.authenticate("guess", "127.0.0.1", party="user 1000")
+    with pytest.raises(UnknownToken):
+        await tokens.authenticate("guess", "127.0.0.1", party="user 1001")
+
+
 async def test_lockout_refuses_guesses_and_lets_valid_token_pass(
-    tokens: Tokens, clock: Clock, caplog: pytest.LogCaptureFixture
+    tokens: TokenStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = (await tokens.issue(token("a", "root"))).secret
     for number in range(3):
@@ -393,7 +411,9 @@ async def test_lockout_refuses_guesses_and_lets_valid_token_pass(
         await tokens.authenticate("guess", "192.0.2.1")
 
 
-async def test_real_token_from_a_foreign_address_does_not_count_as_guess(tokens: Tokens) -> None:
+async def test_real_token_from_a_foreign_address_does_not_count_as_guess(
+    tokens: TokenStore,
+) -> None:
     secret = (await tokens.issue(token("a", "root", bound_cidrs=("10.0.0.0/8",)))).secret
     for _ in range(9):
         with pytest.raises(UnknownToken):
@@ -402,7 +422,7 @@ async def test_real_token_from_a_foreign_address_does_not_count_as_guess(tokens:
 
 
 async def test_a_kept_secret_goes_with_its_token_and_with_the_tokens_parent(
-    store: Store, tokens: Tokens
+    store: Store, tokens: TokenStore
 ) -> None:
     def make(tx: Transaction) -> None:
         for one in (token("a"), token("b", parent="a"), token("c")):

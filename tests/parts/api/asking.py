@@ -1,31 +1,33 @@
 """Requests as handlers get them, from callers with given policies."""
 
+from itertools import count
 from typing import Any
 
 import msgspec
 
 from daemon.acl.audit import Audit
-from daemon.acl.check import Caller, Needs
-from daemon.acl.grant import Grant
+from daemon.acl.check import Caller, RequiredCapability
+from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import Keyring
-from daemon.acl.policies import parse
-from daemon.acl.seal import Seal
-from daemon.acl.tokens import Tokens
-from daemon.api.endpoints import ENDPOINTS
+from daemon.acl.policy_rules import parse_policy
+from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.tokens import TokenStore
 from daemon.api.routes import ROUTES
-from daemon.config import Config
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.app.context import AppContext
+from daemon.config.settings import Settings
 from daemon.fences import Fences
 from daemon.identity.issuer import Issuer
-from daemon.parts import Parts
-from daemon.web.parameters import Query
+from daemon.web.parameters import QueryParameters
 from daemon.web.request import Request
-from daemon.web.rights import Rights
+from daemon.web.rights import RouteRights
 from storage.records.acl import Token
 from storage.store import Store
 from tests.samples import NOW
+from tests.tasklogs import logs_below
 
-SEAL = Seal({1: bytes(32)})
-DEFAULTS = Config()
+SEAL = EnvelopeCipher({1: bytes(32)})
+DEFAULTS = Settings()
 
 
 class Clock:
@@ -40,12 +42,13 @@ class Tasks:
         return False, "open"
 
 
-def parts_of(store: Store, config: Config = DEFAULTS, *, asks: bool = True) -> Parts:
+def parts_of(store: Store, config: Settings = DEFAULTS, *, asks: bool = True) -> AppContext:
     """Return the parts of a daemon; `asks` says whether it asks for tokens."""
     clock: Any = Clock()
     door: Any = None  # no request here logs in
-    ids = (f"id-{number}" for number in range(100))
-    return Parts(
+    notify: Any = None  # nor tests a receiver
+    ids = (f"id-{number}" for number in count())
+    return AppContext(
         config=config,
         store=store,
         clock=clock,
@@ -54,10 +57,12 @@ def parts_of(store: Store, config: Config = DEFAULTS, *, asks: bool = True) -> P
         audit=Audit(store, clock, bytes(32)),
         issuer=Issuer(store, SEAL, clock, ids),
         tasks=Tasks(),
-        tokens=Tokens(store, clock, Keyring(bytes(32)), asks=asks),
+        logs=logs_below(config.alloc_dir),
+        tokens=TokenStore(store, clock, Keyring(bytes(32)), asks=asks),
         door=door,
+        notify=notify,
         fences=Fences(clock),
-        rights=Rights(ROUTES, ENDPOINTS),
+        rights=RouteRights(ROUTES, ENDPOINTS),
     )
 
 
@@ -65,13 +70,13 @@ def caller(rules: str | None = None) -> Caller:
     """Return who has a policy of these rules; without one, who may do everything."""
     token = Token(accessor="someone", created_at=NOW)
     if rules is None:
-        return Caller(token, Grant((), everything=True))
-    return Caller(token, Grant([("theirs", parse(rules))]))
+        return Caller(token, CapabilitySet((), everything=True))
+    return Caller(token, CapabilitySet([("theirs", parse_policy(rules))]))
 
 
 def request(
     store: Store,
-    needs: Needs,
+    needs: RequiredCapability,
     who: Caller,
     *,
     query: str = "",
@@ -83,7 +88,7 @@ def request(
         method="GET",
         path="",
         parameters=parameters,
-        query=Query(query),
+        query=QueryParameters(query),
         body=b"" if body is None else msgspec.json.encode(body),
         token="",
         address="",

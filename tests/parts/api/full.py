@@ -52,7 +52,7 @@ async def fill(store: Store, number: int, events: int) -> None:
         evaluations.put(tx, made, NOW)
         allocations.add(tx, ended, NOW)
         deployments.put(tx, Deployment(**_DEPLOYMENT, id=DEPLOYMENT, job_id=CHILD), NOW)
-        job_status.settle(tx, child.namespace, CHILD)
+        job_status.refresh_summary(tx, child.namespace, CHILD)
         _add(tx, job(WIDE))
 
     await store.write(work)
@@ -61,7 +61,7 @@ async def fill(store: Store, number: int, events: int) -> None:
 
 def _add(tx: Transaction, one: Job) -> None:
     jobs.append_version(tx, one)
-    job_status.settle(tx, one.namespace, one.id)
+    job_status.refresh_summary(tx, one.namespace, one.id)
 
 
 _DEPLOYMENT = {

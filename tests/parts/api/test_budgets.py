@@ -1,17 +1,18 @@
 """A job beyond a limit of the settings is refused wherever it comes in, before it is completed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
 from daemon.acl.check import KNOWN
-from daemon.api import dispatch, history, jobs, plan, scaling
-from daemon.config import Config
+from daemon.api import dispatch, job_versions, jobs, plan, scaling
+from daemon.config.settings import Settings
 from daemon.jobs import register
-from daemon.jobspec.budgets import OverBudget
+from daemon.jobspec.budgets import Budgets, OverBudget
 from daemon.web.request import Request
-from storage.errors import Refused
+from storage.errors import Invalid, Refused
 from storage.queries import jobs as stored_jobs
 from storage.records.codec import Document
 from storage.store import Store
@@ -21,11 +22,11 @@ TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
 GROUPS = [{"Name": name, "Count": 2, "Tasks": [TASK]} for name in ("a", "b")]
 JOB: Document = {"ID": "j", "Type": "batch", "TaskGroups": GROUPS}
 PARENT: Document = {**JOB, "ParameterizedJob": {}}
-NARROW = Config(job_max_groups=1)
+NARROW = Settings(job_max_groups=1)
 TEXT = "TaskGroups: 2 groups, at most 1: split the job, or raise job_max_groups in the daemon's configuration"
 
 
-def asked(store: Store, config: Config = Config(), body: object = None) -> Request:  # noqa: B008
+def asked(store: Store, config: Settings = Settings(), body: object = None) -> Request:  # noqa: B008
     made = request(store, KNOWN, caller(), body=body, job_id="j")
     return msgspec.structs.replace(made, parts=parts_of(store, config))
 
@@ -56,7 +57,7 @@ async def test_what_is_stored_stays_and_does_not_come_in_anew(store: Store) -> N
     with pytest.raises(OverBudget, match="job_max_groups"):
         await dispatch.dispatch(asked(store, NARROW, {}))
     with pytest.raises(OverBudget, match="job_max_groups"):
-        await history.revert(asked(store, NARROW, {"JobID": "j", "JobVersion": 0}))
+        await job_versions.revert(asked(store, NARROW, {"JobID": "j", "JobVersion": 0}))
     found = store.read(lambda db: stored_jobs.current(db, "default", "j"))
     assert found is not None
     assert found.version == 1
@@ -64,7 +65,7 @@ async def test_what_is_stored_stays_and_does_not_come_in_anew(store: Store) -> N
 
 
 async def test_the_counts_of_a_job_have_their_setting(store: Store) -> None:
-    few = Config(job_max_count=3)
+    few = Settings(job_max_count=3)
     reply = await jobs.validate(asked(store, few, {"Job": JOB}))
     found: Any = reply.body
     (text,) = found.validation_errors
@@ -75,3 +76,184 @@ async def test_the_counts_of_a_job_have_their_setting(store: Store) -> None:
         await scaling.scale(asked(store, few, scale))
     with pytest.raises(Refused, match="job_max_count: 4 > 3"):
         await dispatch.dispatch(asked(store, few, {}))
+
+
+# ---- every limit, by every way in -----------------------------------------------------------------
+
+PORTS = [{"Label": f"p{number}", "To": 80} for number in range(9)]
+
+
+def check_of(number: int) -> Document:
+    fields = {"Name": f"c{number}", "Type": "tcp", "Interval": 10**10, "Timeout": 10**9}
+    return {**fields, "PortLabel": "p0"}
+
+
+def with_services(number: int, checks: int) -> Document:
+    services = [
+        {
+            "Name": f"s{each}",
+            "Provider": "nomad",
+            "PortLabel": "p0",
+            "Checks": [check_of(one) for one in range(checks)],
+        }
+        for each in range(number)
+    ]
+    group = {**GROUPS[0], "Networks": [{"DynamicPorts": PORTS[:1]}], "Services": services}
+    return {**JOB, "TaskGroups": [group]}
+
+
+def with_templates(number: int) -> Document:
+    templates = [{"EmbeddedTmpl": "x", "DestPath": f"local/{one}"} for one in range(number)]
+    return {**JOB, "TaskGroups": [{**GROUPS[0], "Tasks": [{**TASK, "Templates": templates}]}]}
+
+
+def with_conditions(number: int) -> Document:
+    where = {"LTarget": "${meta.a}", "Operand": "is_not_set"}
+    return {
+        **JOB,
+        "TaskGroups": GROUPS[:1],
+        "Constraints": [where] * (number - 1),
+        "Datacenters": ["*"],
+    }
+
+
+# How a job is made that has so many of what a setting bounds.
+MADE: dict[str, Callable[[int], Document]] = {
+    "job_max_count": lambda most: {**JOB, "TaskGroups": [{**GROUPS[0], "Count": most}]},
+    "job_max_groups": lambda most: {
+        **JOB,
+        "TaskGroups": [{**GROUPS[0], "Name": f"g{one}"} for one in range(most)],
+    },
+    "job_max_tasks": lambda most: {
+        **JOB,
+        "TaskGroups": [
+            {**GROUPS[0], "Tasks": [{**TASK, "Name": f"t{one}"} for one in range(most)]}
+        ],
+    },
+    "job_max_specs": lambda most: {
+        **JOB,
+        "Periodic": {"SpecType": "cron", "Specs": [f"{one} * * * *" for one in range(most)]},
+    },
+    "job_max_constraints": with_conditions,
+    "job_max_services": lambda most: with_services(most, 1),
+    "job_max_checks": lambda most: with_services(1, most),
+    "job_max_ports": lambda most: {
+        **JOB,
+        "TaskGroups": [{**GROUPS[0], "Networks": [{"DynamicPorts": PORTS[:most]}]}],
+    },
+    "job_max_templates": with_templates,
+    "job_max_kb": lambda most: {**JOB, "Meta": {"a": "x" * (most * 1024 - 600)}},
+}
+OF_VERSIONS = {"job_max_versions", "job_max_versions_mb"}
+NEW = {"validate", "plan", "register"}  # ways in for a document
+# What launches children: these have no clock, and no versions.
+LAUNCHES = {"dispatch": {"ParameterizedJob": {}}, "force": {"Periodic": {"Spec": "0 0 1 1 *"}}}
+OLD = {"revert", "scale", *LAUNCHES}  # ways in for what is stored
+CASES = sorted(
+    (setting, way)
+    for setting in MADE
+    for way in NEW | OLD
+    if not (setting == "job_max_specs" and way in LAUNCHES)
+)
+
+
+def limited(setting: str, most: int) -> Settings:
+    return msgspec.structs.replace(Settings(), **{setting: most})
+
+
+async def comes_in(store: Store, way: str, config: Settings, document: Document) -> str:
+    """Let a job come in by one way; return what it is refused for, or nothing."""
+    try:
+        match way:
+            case "validate":
+                reply = await jobs.validate(asked(store, config, {"Job": document}))
+                found: Any = reply.body
+                return str(found.error)
+            case "plan":
+                await plan.plan(asked(store, config, {"Job": document}))
+            case "register":
+                await jobs.register(asked(store, config, {"Job": document}))
+            case "revert":
+                await job_versions.revert(asked(store, config, {"JobID": "j", "JobVersion": 0}))
+            case "scale":
+                group = document["TaskGroups"][0]
+                target = {"Target": {"Group": group["Name"]}, "Count": group["Count"]}
+                await scaling.scale(asked(store, config, {**target, "Message": "m"}))
+            case "dispatch":
+                await dispatch.dispatch(asked(store, config, {}))
+            case "force":
+                await dispatch.force_periodic(asked(store, config))
+    except (Invalid, Refused) as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("setting", "way"), CASES)
+@pytest.mark.parametrize("most", [2, 5])
+async def test_a_job_beyond_a_limit_is_refused_by_every_way_and_one_at_it_comes_in(
+    store: Store, setting: str, way: str, most: int
+) -> None:
+    document = {**MADE[setting](most), **LAUNCHES.get(way, {})}
+    if way in OLD:
+        assert await comes_in(store, "register", Settings(), document) == ""
+    if way == "revert":
+        other = {**document, "Priority": 60}
+        assert await comes_in(store, "register", Settings(), other) == ""
+    told = await comes_in(store, way, limited(setting, most - 1), document)
+    assert setting in told
+    assert str(most) in told
+    assert str(most - 1) in told
+    assert await comes_in(store, way, limited(setting, most), document) == ""
+
+
+def test_every_limit_is_tried() -> None:
+    assert MADE.keys() | OF_VERSIONS == set(Budgets.__struct_fields__)
+
+
+@pytest.mark.parametrize("way", sorted(NEW | OLD - LAUNCHES.keys()))
+@pytest.mark.parametrize("setting", sorted(OF_VERSIONS))
+async def test_a_job_with_as_many_versions_as_may_be_gets_no_other_and_none_goes(
+    store: Store, setting: str, way: str
+) -> None:
+    large = {"Meta": {"a": "x" * 600_000}} if setting == "job_max_versions_mb" else {}
+    for priority in (50, 60):
+        document = {**JOB, **large, "Priority": priority}
+        assert await comes_in(store, "register", Settings(), document) == ""
+    most = 1 if setting == "job_max_versions_mb" else 2
+    full, roomy = limited(setting, most), limited(setting, most + 1)
+    changed = {**document, "Priority": 70}
+    told = await comes_in(store, way, full, changed)
+    assert f"at most {most}" in told
+    assert setting in told
+    if way in NEW:  # what makes no version is no matter
+        assert await comes_in(store, way, full, document) == ""
+    assert store.read(lambda db: stored_jobs.size_of_versions(db, "default", "j"))[0] == 2
+    assert await comes_in(store, way, roomy, changed) == ""
+
+
+async def test_a_job_with_as_many_versions_as_may_be_can_be_stopped(store: Store) -> None:
+    await jobs.register(asked(store, body={"Job": JOB}))
+    await jobs.deregister_job(asked(store, Settings(job_max_versions=1)))
+    found = store.read(lambda db: stored_jobs.current(db, "default", "j"))
+    assert found is not None
+    assert found.stop
+
+
+async def test_the_size_of_all_versions_is_what_their_documents_hold(store: Store) -> None:
+    for priority in range(50, 55):
+        meta = {"a": "ü" * priority}
+        await jobs.register(asked(store, body={"Job": {**JOB, "Priority": priority, "Meta": meta}}))
+    held = "SELECT sum(length(CAST(document AS BLOB))) AS octets FROM job_versions"
+    octets = store.read(lambda db: db.all(held))[0]["octets"]
+    assert store.read(lambda db: stored_jobs.size_of_versions(db, "default", "j")) == (5, octets)
+
+
+async def test_a_job_of_many_small_groups_at_the_limit_of_its_size_is_scaled_as_well(
+    store: Store,
+) -> None:
+    groups = [{"Name": f"g{one}", "Tasks": [TASK], "Count": 0} for one in range(90)]
+    document: Document = {"ID": "j", "Type": "batch", "TaskGroups": groups, "ParameterizedJob": {}}
+    config = Settings(job_max_kb=len(msgspec.json.encode(document)) // 1024 + 1)
+    assert await comes_in(store, "register", config, document) == ""
+    for way in ("scale", "dispatch"):
+        assert await comes_in(store, way, config, document) == ""

@@ -1,6 +1,7 @@
 """What a reader of the event stream gets: what he asked for, may see, and did not lose."""
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,14 +13,15 @@ import trio
 
 from daemon.acl.check import KNOWN, Caller
 from daemon.api.cluster import events as stream
-from daemon.feed import Feed
-from daemon.web import readers
+from daemon.app import event_feed as feeding
+from daemon.app.event_feed import EventFeed
+from daemon.web import stream_auth
 from daemon.web.request import Request
 from storage.errors import Malformed
 from storage.queries import allocations, evaluations, events, jobs, nodes
 from storage.queries import tokens as stored
-from storage.queries.events import Event
-from storage.readers import Snapshot
+from storage.queries.events import StoredEvent
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import Token
 from storage.store import Store
 from storage.writer import Transaction
@@ -222,7 +224,7 @@ async def test_of_what_was_purged_the_names_are_left(store: Store) -> None:
 
 
 async def test_a_token_that_ends_ends_the_stream(store: Store, monkeypatch: Any) -> None:
-    monkeypatch.setattr(readers, "RECHECK", 0.0)
+    monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
     asked = request(store, KNOWN, caller())
     tokens = asked.parts.tokens
     issued = await tokens.issue(Token(accessor="a", policies=("root",), created_at=NOW))
@@ -253,17 +255,43 @@ async def test_where_nothing_is_new_a_thousand_readers_look_into_the_store_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await begun(store, "a")
-    feed, looks = Feed(), list[int]()
-    last = feed.after(store, 0)[-1].event.number
+    feed, looks = EventFeed(), list[int]()
+    last = (await feed.after(store, 0))[-1].event.number
     look = events.after
 
-    def counted(db: Snapshot, number: int, most: int) -> list[Event]:
+    def counted(db: ReadSnapshot, number: int, most: int) -> list[StoredEvent]:
         looks.append(number)
         return look(db, number, most)
 
     monkeypatch.setattr(events, "after", counted)
-    assert [feed.after(store, last) for _ in range(1000)] == [[]] * 1000
+    assert [await feed.after(store, last) for _ in range(1000)] == [[]] * 1000
     assert looks == [last]
     await begun(store, "b")
-    assert [len(feed.after(store, last)) for _ in range(1000)] == [1] * 1000
+    assert [len(await feed.after(store, last)) for _ in range(1000)] == [1] * 1000
     assert looks == [last, last]
+
+
+async def test_readers_who_wait_for_many_events_have_them_made_once_in_a_thread(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = list(map(str, range(20)))
+    await begun(store, *names)
+    feed, made = EventFeed(), list[str]()
+    make = feeding._make
+
+    def noted(db: ReadSnapshot, event: StoredEvent) -> feeding.EncodedEvent:
+        made.append(threading.current_thread().name)
+        return make(db, event)
+
+    monkeypatch.setattr(feeding, "_make", noted)
+    found = dict[int, list[str]]()
+
+    async def ask(number: int) -> None:
+        found[number] = [one.event.key for one in await feed.after(store, 0)]
+
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(ask, number)
+    assert found == dict.fromkeys(range(5), names)
+    assert len(made) == len(names)
+    assert threading.main_thread().name not in made

@@ -1,11 +1,23 @@
 """What metrics count in the store."""
 
-from daemon.runner import events as runner_events
-from daemon.runner.drivers.driver import Exit
+from typing import Any, cast
+
+import msgspec
+
+from daemon.api.cluster.gauges import gauges
+from daemon.identity.lazy_methods import LazyMethods
+from daemon.runner.core import task_events as runner_events
+from daemon.runner.core.driver import ExitResult
+from daemon.text.job_state import State
 from storage.queries import allocations, metrics
+from storage.records.base import SECOND
+from storage.records.job import Parameterized
+from storage.records.task import Resources
 from storage.store import Store
+from tests.parts.api.asking import parts_of
 from tests.parts.evals.cluster import Cluster
-from tests.samples import job
+from tests.parts.ui.conftest import Runner
+from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import node
 
 
@@ -16,9 +28,9 @@ async def test_kills_for_memory_are_counted_of_each_task(store: Store) -> None:
     await cluster.work()
     (one,) = cluster.allocations()
     ends = [
-        runner_events.terminated(0, Exit(code=137, signal=9, oom_killed=True)),
-        runner_events.terminated(1, Exit(code=1)),
-        runner_events.terminated(2, Exit(code=137, oom_killed=True)),
+        runner_events.terminated(0, ExitResult(code=137, signal=9, oom_killed=True)),
+        runner_events.terminated(1, ExitResult(code=1)),
+        runner_events.terminated(2, ExitResult(code=137, oom_killed=True)),
     ]
     happened = {"main": ends, "side": ends[:1]}
     await cluster.store.write(lambda tx: allocations.add_events(tx, one.id, happened))
@@ -28,3 +40,59 @@ async def test_kills_for_memory_are_counted_of_each_task(store: Store) -> None:
         ]
     )
     assert counted == [2, 1, 0]
+
+
+async def test_jobs_are_counted_by_the_word_of_their_state(store: Store) -> None:
+    cluster = Cluster(store)
+    await cluster.join(node())
+    for name in ("web", "api"):
+        await cluster.register(job(name))
+    await cluster.register(
+        job("large", group("g", task("t", resources=Resources(memory_mb=10**7))))
+    )
+    parent = job("nightly", type="batch", parameterized_job=Parameterized())
+    await cluster.register(parent)
+    await cluster.register(job("nightly/dispatch-1", type="batch", parent_id="nightly"))
+    await cluster.work()
+    tasks = cast("Any", Runner())
+    parts = msgspec.structs.replace(parts_of(store), tasks=tasks, door=LazyMethods())
+    found = {
+        one.labels["state"]: one.value
+        for one in await gauges(parts)
+        if one.name == "steward.job_state" and one.labels["namespace"] == "default"
+    }
+    assert found.keys() == set(State)
+    counted = {word: number for word, number in found.items() if number}
+    assert counted == {"pending": 2, "blocked": 1, "scheduled": 1}
+
+
+async def test_jobs_are_judged_for_metrics_with_a_share_of_the_processor(store: Store) -> None:
+    cluster = Cluster(store)
+    await cluster.register(job("web"))
+
+    class Moving:
+        time = NOW
+
+        def now(self) -> int:
+            return self.time
+
+    clock = Moving()
+    tasks = cast("Any", Runner())
+    parts = msgspec.structs.replace(parts_of(store), clock=clock, tasks=tasks, door=LazyMethods())
+
+    async def pending() -> float:
+        (found,) = [
+            one.value
+            for one in await gauges(parts)
+            if one.name == "steward.job_state" and one.labels["state"] == State.PENDING
+        ]
+        return found
+
+    assert await pending() == 1
+    await cluster.register(job("api"))
+    assert await pending() == 1  # not a moment has passed
+    clock.time += 60 * SECOND
+    assert await pending() == 2
+    await cluster.register(job("db"))
+    clock.time = NOW  # a clock that was set back keeps no old counts alive
+    assert await pending() == 3

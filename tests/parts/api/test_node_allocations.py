@@ -8,17 +8,17 @@ import pytest
 from daemon.api.cluster import nodes as api_nodes
 from daemon.api.routes import NODE_READ
 from daemon.web.blocking import _read
-from daemon.web.kept import Kept
-from daemon.web.parameters import Query
-from daemon.web.reply import Reply
-from daemon.web.request import Read
+from daemon.web.parameters import QueryParameters
+from daemon.web.reply import HandlerReply
+from daemon.web.request import ReadRoute
+from daemon.web.response_cache import ResponseCache
 from storage.store import Store
 from tests.parts.api.asking import caller, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job
 from tests.unit.scheduler.world import node
 
-ROUTE = Read("/v1/node/{node_id}/allocations", api_nodes.node_allocations, NODE_READ)
+ROUTE = ReadRoute("/v1/node/{node_id}/allocations", api_nodes.node_allocations, NODE_READ)
 
 
 @pytest.fixture
@@ -31,9 +31,11 @@ async def cluster(store: Store) -> Cluster:
     return cluster
 
 
-async def ask(cluster: Cluster, query: str) -> Reply:
+async def ask(cluster: Cluster, query: str) -> HandlerReply:
     asked = request(cluster.store, NODE_READ, caller(), node_id=node().id)
-    return await _read(ROUTE, msgspec.structs.replace(asked, query=Query(query)), Kept())
+    return await _read(
+        ROUTE, msgspec.structs.replace(asked, query=QueryParameters(query)), ResponseCache()
+    )
 
 
 async def ids(cluster: Cluster, query: str = "") -> tuple[list[str], str]:

@@ -1,6 +1,8 @@
 """Pages of a listing that is read step by step: the same as if all of it had been read at once."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
@@ -10,31 +12,35 @@ from daemon.api import jobs as api_jobs
 from daemon.api import paging
 from daemon.api.cluster import allocations as api_allocations
 from daemon.api.cluster import evaluations as api_evaluations
+from daemon.api.cluster import services as api_services
 from daemon.api.paging import Key, paginate
 from daemon.api.routes import LIST, READ_ALL
 from daemon.jobspec.filter import compile_filter
 from daemon.jobspec.filters.conditions import Conditions
 from daemon.jobspec.filters.syntax import parse
 from daemon.web.blocking import _read
-from daemon.web.kept import Kept
-from daemon.web.parameters import Query
-from daemon.web.reply import Reply
-from daemon.web.request import Read, ReadHandler
-from storage.queries import allocations, evaluations, job_status, jobs, namespaces
-from storage.queries.pages import Wish
-from storage.records import views
+from daemon.web.parameters import QueryParameters
+from daemon.web.reply import HandlerReply
+from daemon.web.request import ReadHandler, ReadRoute
+from daemon.web.response_cache import ResponseCache
+from storage.queries import allocations, evaluations, job_status, jobs, namespaces, services
+from storage.queries.pages import PageRequest
+from storage.records import allocation_views
 from storage.records.codec import encode
 from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.namespace import Namespace
+from storage.records.service import Registration, ServiceAddress
 from storage.store import Store
 from storage.writer import Transaction
+from tests.parts.api import full
 from tests.parts.api.asking import caller, request
 from tests.samples import NOW, evaluation, job
 
 NUMBER = 60
-ROUTES: dict[str, Read] = {
-    "/evaluations": Read("/v1/evaluations", api_evaluations.index, READ_ALL),
-    "/jobs": Read("/v1/jobs", api_jobs.index, LIST),
+ROUTES: dict[str, ReadRoute] = {
+    "/evaluations": ReadRoute("/v1/evaluations", api_evaluations.index, READ_ALL),
+    "/jobs": ReadRoute("/v1/jobs", api_jobs.index, LIST),
+    "/services": ReadRoute("/v1/services", api_services.index, READ_ALL),
 }
 RULES = 'namespace "one" { policy = "read" }'
 
@@ -57,7 +63,7 @@ async def filled(store: Store) -> Store:
             if number < 14:
                 parent = msgspec.structs.replace(job(name), namespace=namespace)
                 jobs.append_version(tx, parent)
-                job_status.settle(tx, namespace, name)
+                job_status.refresh_summary(tx, namespace, name)
 
     await store.write(lambda tx: namespaces.put(tx, Namespace(name="one")))
     for first in range(0, NUMBER, 4):
@@ -65,19 +71,19 @@ async def filled(store: Store) -> Store:
     return store
 
 
-async def ask(store: Store, path: str, rules: str | None = None, **query: object) -> Reply:
+async def ask(store: Store, path: str, rules: str | None = None, **query: object) -> HandlerReply:
     """Return what a route answers, all parts of it together."""
     route = ROUTES[path]
     words = urlencode({name: str(value) for name, value in query.items()})
     asked = request(store, route.needs, caller(rules), query=words)
-    made = await _read(route, asked, Kept())
+    made = await _read(route, asked, ResponseCache())
     if made.stream is None:
         return made
     body = b"".join([piece async for piece in made.stream])
     return msgspec.structs.replace(made, body=body, stream=None)
 
 
-def said(made: Reply) -> list[dict[str, object]]:
+def said(made: HandlerReply) -> list[dict[str, object]]:
     assert isinstance(made.body, bytes)
     found: list[dict[str, object]] = msgspec.json.decode(made.body)
     return found
@@ -88,21 +94,21 @@ def expected(
 ) -> tuple[list[str], str]:
     """Return the ids and the token that a listing shows which reads everything first."""
 
-    def key(one: evaluations.Line) -> Key:
+    def key(one: evaluations.EvaluationLine) -> Key:
         return one.create_index, one.id
 
     prefix, namespace = str(query.get("prefix", "")), str(query.get("namespace", "default"))
     matches = compile_filter(str(query["filter"]), Evaluation) if "filter" in query else None
     every = [
         one
-        for one in store.read(lambda db: list(evaluations.page(db, Wish(namespace="*"))))
+        for one in store.read(lambda db: list(evaluations.page(db, PageRequest(namespace="*"))))
         if one.id.startswith(prefix) and one.namespace in visible
         if namespace in ("*", one.namespace)
         if matches is None or matches(msgspec.json.decode(one.document))
     ]
     assert every == sorted(every, key=key)
     words = urlencode({name: str(value) for name, value in query.items()})
-    page = paginate(every, key, lambda one: encode(one.id), Query(words))
+    page = paginate(every, key, lambda one: encode(one.id), QueryParameters(words))
     return msgspec.json.decode(page.body, type=list[str]), page.next_token
 
 
@@ -205,7 +211,7 @@ async def test_a_page_reads_no_row_before_it(filled: Store) -> None:
 
     await filled.write(many)
     assert last(api_evaluations.index)
-    assert last(api_allocations.index) == ""
+    assert last(api_allocations.list_allocations) == ""
 
 
 # ---- what the store leaves out by itself -------------------------------------------------------
@@ -233,6 +239,96 @@ def test_only_terms_at_the_beginning_are_left_to_the_store(text: str, number: in
 
 @pytest.mark.parametrize("columns", [evaluations.COLUMNS, allocations.COLUMNS])
 def test_every_column_is_a_text_of_the_document(columns: dict[str, str]) -> None:
-    record = Evaluation if columns is evaluations.COLUMNS else views.AllocationStub
+    record = Evaluation if columns is evaluations.COLUMNS else allocation_views.AllocationStub
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(record)}
     assert all(issubclass(fields[name], str) for name in columns)
+
+
+# ---- groups: elements that are made of several lines ----------------------------------------------
+
+
+@pytest.fixture
+async def serving(store: Store) -> Store:
+    """A store with 40 services in each of two namespaces, each with two instances."""
+
+    def offer(number: int) -> ServiceAddress:
+        made = Registration(
+            id=f"_{number:04}",
+            service_name=f"web.{number % 40:02}",
+            namespace="one" if number % 80 >= 40 else "default",
+            node_id="node",
+            datacenter="dc1",
+            job_id="old",
+            alloc_id=full.ALLOC,
+            tags=["both", f"t{number}"],
+            address="127.0.0.1",
+            port=80,
+        )
+        return ServiceAddress(made, None)
+
+    def write(tx: Transaction) -> None:
+        namespaces.put(tx, Namespace(name="one"))
+        namespaces.put(tx, Namespace(name="empty"))
+        services.replace_registrations(tx, full.ALLOC, map(offer, range(160)))
+
+    await full.fill(store, 1, 1)
+    await store.write(write)
+    return store
+
+
+SERVICES = [
+    {
+        "Namespace": namespace,
+        "Services": [
+            {"ServiceName": f"web.{n:02}", "Tags": ["both", f"t{first + n}", f"t{first + n + 80}"]}
+            for n in range(40)
+        ],
+    }
+    for namespace, first in (("default", 0), ("one", 40))
+]
+
+
+@pytest.mark.parametrize("step_bytes", [1, 200, paging.STEP_BYTES])
+@pytest.mark.parametrize("step_rows", [1, 7, paging.STEP_ROWS])
+async def test_services_of_a_namespace_are_one_element_however_small_the_steps_are(
+    serving: Store, monkeypatch: pytest.MonkeyPatch, step_bytes: int, step_rows: int
+) -> None:
+    monkeypatch.setattr(paging, "STEP_BYTES", step_bytes)
+    monkeypatch.setattr(paging, "STEP_ROWS", step_rows)
+    assert said(await ask(serving, "/services", namespace="*")) == SERVICES
+    assert said(await ask(serving, "/services", namespace="*", pretty=1)) == SERVICES
+    assert said(await ask(serving, "/services", RULES, namespace="*")) == SERVICES[1:]
+    only = await ask(serving, "/services", namespace="*", filter='Tags contains "t41"')
+    lines = [{"ServiceName": "web.01", "Tags": ["both", "t41", "t121"]}]
+    assert said(only) == [{"Namespace": "one", "Services": lines}]
+    nothing = await ask(serving, "/services", namespace="*", filter='Tags contains "t"')
+    assert said(nothing) == []
+
+
+@pytest.mark.parametrize("reverse", ["false", "true"])
+@pytest.mark.parametrize("step_bytes", [1, 200, paging.STEP_BYTES])
+@pytest.mark.parametrize("per_page", [1, 3, 40, 79, 80, 81])
+async def test_pages_of_services_are_cut_at_names(
+    serving: Store, monkeypatch: pytest.MonkeyPatch, step_bytes: int, per_page: int, reverse: str
+) -> None:
+    monkeypatch.setattr(paging, "STEP_BYTES", step_bytes)
+    pages = await walked(serving, per_page, reverse)
+    names = [
+        [(of["Namespace"], one["ServiceName"]) for of in page for one in of["Services"]]
+        for page in pages
+    ]
+    every = [(of["Namespace"], one["ServiceName"]) for of in SERVICES for one in of["Services"]]
+    assert [*chain.from_iterable(names)] == (every if reverse == "false" else every[::-1])
+    assert {len(page) for page in names[:-1]} <= {per_page}
+
+
+async def walked(store: Store, per_page: int, reverse: str) -> list[Any]:
+    """Return all pages of services."""
+    pages, token = [], ""
+    while True:
+        made = await ask(
+            store, "/services", namespace="*", per_page=per_page, reverse=reverse, next_token=token
+        )
+        pages.append(said(made))
+        if not (token := made.next_token):
+            return pages

@@ -9,8 +9,8 @@ import msgspec
 
 from daemon.acl.check import ANYONE
 from daemon.api.cluster import logs
-from daemon.config import Config
-from daemon.web import readers
+from daemon.config.settings import Settings
+from daemon.web import stream_auth
 from daemon.web.request import Request
 from storage.queries import tokens as stored
 from storage.records.acl import Token
@@ -22,14 +22,14 @@ from tests.unit.scheduler.world import node
 
 
 async def shown(asked: Request) -> Request:
-    """Return a request that shows a token of its own, called "a"."""
+    """Return a request with a separate token named "a"."""
     tokens = asked.parts.tokens
     issued = await tokens.issue(Token(accessor="a", policies=("root",), created_at=NOW))
     return msgspec.structs.replace(asked, token=issued.secret, caller=tokens.resolve(issued.secret))
 
 
 async def test_what_is_read_on_ends_with_the_token(store: Store, monkeypatch: Any) -> None:
-    monkeypatch.setattr(readers, "RECHECK", 0.0)
+    monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
     asked = await shown(request(store, ANYONE, caller()))
 
     async def pieces() -> AsyncGenerator[bytes, None]:
@@ -38,14 +38,14 @@ async def test_what_is_read_on_ends_with_the_token(store: Store, monkeypatch: An
         await store.write(partial(stored.remove, accessor="a"))
         yield b"third"
 
-    found = [one async for one in readers.while_known(asked, pieces())]
+    found = [one async for one in stream_auth.while_authorized(asked, pieces())]
     assert found == [b"first", b"second"]
 
 
 async def test_a_log_is_followed_no_longer_than_its_readers_token_lives(
     store: Store, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(readers, "RECHECK", 0.0)
+    monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
     cluster = Cluster(store)
     await cluster.join(node())
     await cluster.register(job("web"))
@@ -54,7 +54,7 @@ async def test_a_log_is_followed_no_longer_than_its_readers_token_lives(
     (allocation,) = cluster.allocations("web")
     query = "task=main&type=stdout&follow=true&plain=true"
     asked = request(store, ANYONE, caller(), query=query, alloc_id=allocation.id)
-    config = Config(data_dir=tmp_path)
+    config = Settings(data_dir=tmp_path)
     asked = await shown(msgspec.structs.replace(asked, parts=parts_of(store, config)))
     file = config.alloc_dir / allocation.id / "alloc" / "logs" / "main.stdout.0"
     file.parent.mkdir(parents=True)

@@ -1,13 +1,13 @@
-"""No request holds the event loop for long, however long the history is.
+"""No read request blocks the event loop for long, regardless of the length of the history.
 
-The time is CPU time of the loop's thread, for the longest step of one task, so that what else runs on
-the machine does not count. `bench/stall.py` measures the wall over a larger store.
+The time is the loop thread's CPU time for the longest step of a task, so that other load does not
+count. `bench/stall.py` measures elapsed time on a larger store.
 """
 
 import gc
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -18,30 +18,35 @@ import trio
 
 from bench import asked, others
 from bench.asked import Asked
-from daemon.api.endpoints import ENDPOINTS
 from daemon.api.routes import ROUTES
-from daemon.identity.door import Door
-from daemon.main import _GARBAGE
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.identity.lazy_methods import LazyMethods
+from daemon.identity.methods import open_methods
+from daemon.process.main import _GARBAGE
 from daemon.ui.routes import PAGES
-from daemon.web.answering import Answering
-from daemon.web.head import Head
-from daemon.web.reply import Finished
-from daemon.web.visits import COOKIE
+from daemon.web.dispatcher import Dispatcher
+from daemon.web.reply import WireResponse
+from daemon.web.request_head import RequestHead
+from daemon.web.ui_session import COOKIE
+from storage import garbage
+from storage.queries import identity
 from storage.records.acl import Token
+from storage.records.identity import MethodConfig
 from storage.store import Store, open_store
 from tests.parts.api import full
-from tests.parts.api.asking import parts_of
+from tests.parts.api.asking import SEAL, parts_of
 from tests.parts.ui.conftest import Runner
 from tests.samples import NOW
+from tests.steps import Longest, slowness
 
 NUMBER = 20_000
 MOST = 5_000_000  # nanoseconds
-TRIES = 3  # garbage that is collected meanwhile is not the handler's
+TRIES = 5  # garbage that is collected meanwhile is not the handler's
 PIECES = 3  # of a list: the others are like them
+FORM = "application/x-www-form-urlencoded"
 PATIENCE = 0.5  # seconds for which an answer without an end is read
 OUTSIDE = {
     "GET /v1/operator/keyring/keys": "needs a signing key",
-    "GET /v1/auth/{mount}/rotation": "needs the cloud",
     "GET /v1/operator/snapshot": "copies the whole store, in a thread",
     "GET /v1/client/gc": "only wakes the runner",
     "GET /v1/client/allocation/{alloc_id}/gc": "only wakes the runner",
@@ -49,48 +54,60 @@ OUTSIDE = {
 READS = [one for one in (*asked.reads(), *asked.streams()) if one.row not in OUTSIDE]
 
 
-class Longest(trio.abc.Instrument):
-    """The longest step of any task, in CPU time of the thread."""
+# A login method whose cloud refuses every connection: all steps before its answer are measured.
+CLOUD = MethodConfig(
+    tenant_id="00000000-0000-4000-8000-000000000000",
+    resource="api://many",
+    client_id="00000000-0000-4000-8000-000000000001",
+    max_retries=0,
+)
+SERVICES = ("directory", "resource_manager", "graph", "metadata")
 
-    def __init__(self) -> None:
-        self.longest, self._begun = 0, time.thread_time_ns()
 
-    def before_task_step(self, _task: trio.lowlevel.Task) -> None:
-        self._begun = time.thread_time_ns()
-
-    def after_task_step(self, _task: trio.lowlevel.Task) -> None:
-        self.longest = max(self.longest, time.thread_time_ns() - self._begun)
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """Give a port that is taken, and that nobody listens at."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 class Asking:
     """Somebody who may do everything, and what answers."""
 
-    def __init__(self, answering: Answering, secret: str) -> None:
+    def __init__(self, answering: Dispatcher, secret: str) -> None:
         self._answering, self._secret = answering, secret
-        self._session = answering.pages._sessions.begin(secret, NOW).name
+        session = answering.pages._sessions.begin(secret, NOW)
+        self._session, self._proof = session.name, session.proof
+        self.answer = WireResponse(0, {})
 
-    async def longest(self, one: Asked) -> int:
-        """Return how long the longest step takes that answers a request."""
+    async def longest(self, one: Asked, then: Callable[[], Awaitable[object]] | None = None) -> int:
+        """Return how long the longest step takes that answers a request, or that follows from it."""
         path, query = one.target(KNOWN)
         headers = {
             "host": "localhost",
+            "content-type": FORM if path.startswith("/ui/") else "application/json",
             "sec-fetch-site": "same-origin",
             "x-request-id": "1",
             "x-nomad-token": self._secret,
             "cookie": f"{COOKIE}={self._session}",
         }
-        head = Head(method=one.method, target=path.encode(), query=query, headers=headers)
-        body = b"" if one.body is None else msgspec.json.encode(one.body)
+        head = RequestHead(method=one.method, target=path.encode(), query=query, headers=headers)
 
         async def whole() -> bytes:
-            return body
+            if not path.startswith("/ui/") or one.method == "GET":
+                return one.content
+            return b"proof=%b&%b" % (self._proof.encode(), one.content)
 
         measure = Longest()
         await trio.lowlevel.checkpoint()
         trio.lowlevel.add_instrument(measure)
         try:
             await trio.lowlevel.checkpoint()
-            await _read(await self._answering.answer(head, whole))
+            self.answer = await self._answering.answer(head, whole)
+            await _read(self.answer)
+            if then is not None:
+                await then()
         finally:
             await trio.lowlevel.checkpoint()
             trio.lowlevel.remove_instrument(measure)
@@ -130,11 +147,25 @@ async def store(directory: Path) -> AsyncIterator[Store]:
 @pytest.fixture
 async def asking(store: Store, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Asking]:
     parts = parts_of(store)
-    tasks = cast("Any", Runner())
-    parts = msgspec.structs.replace(parts, tasks=tasks, door=Door(), ids=map(str, count()))
-    answering = Answering(parts, ROUTES, ENDPOINTS, trio.Event(), PAGES)
+    tasks, door, ids = cast("Any", Runner()), LazyMethods(), map(str, count())
+    parts = msgspec.structs.replace(parts, tasks=tasks, door=door, ids=ids)
+    answering = Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event(), PAGES)
     token = Token(accessor="", policies=("root",), created_at=NOW)
-    yield Asking(answering, (await parts.tokens.issue(token)).secret)
+    secret = (await parts.tokens.issue(token)).secret
+    await store.write(lambda tx: identity.put_config(tx, others.MOUNT, CLOUD))
+    with closed_port() as port:
+        urls = {f"cloud_{name}_url": f"http://127.0.0.1:{port}" for name in SERVICES}
+        config = msgspec.structs.replace(parts.config, **urls)
+        async with (
+            open_methods(
+                store, parts.clock, SEAL, parts.tokens, parts.issuer, ids, config
+            ) as known,
+            trio.open_nursery() as nursery,
+        ):
+            door.open(known)
+            nursery.start_soon(garbage.keep_looking)
+            yield Asking(answering, secret)
+            nursery.cancel_scope.cancel()
     assert "request failed" not in caplog.text
 
 
@@ -158,7 +189,7 @@ KNOWN = {
 }
 
 
-async def _read(answer: Finished) -> None:
+async def _read(answer: WireResponse) -> None:
     if answer.stream is None:
         return
     assert isinstance(answer.stream, AsyncGenerator)
@@ -176,7 +207,7 @@ async def test_no_read_holds_the_loop_for_long(asking: Asking, row: str) -> None
         taken: list[int] = []
         while not taken or (taken[-1] > MOST and len(taken) < TRIES):
             taken.append(await asking.longest(one))
-        assert min(taken) <= MOST, (one, taken)
+        assert min(taken) <= MOST or min(taken) <= MOST * slowness(), (one, taken)
 
 
 def test_each_route_that_shows_something_is_asked() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from daemon.acl.check import KNOWN, Caller, on_variable
 from daemon.api.cluster import variables
-from daemon.web.reply import Reply
+from daemon.web.reply import HandlerReply
 from storage.errors import Denied
 from storage.records.codec import encode
 from storage.store import Store
@@ -24,12 +24,12 @@ def allowing(*capabilities: str, path: str = "app/*") -> Caller:
 
 async def put(
     store: Store, who: Caller, path: str = "app/db", *, query: str = "", **body: object
-) -> Reply:
+) -> HandlerReply:
     sent = {"Items": {"k": "hidden"}, **body}
     return await variables.write(request(store, WRITE, who, query=query, body=sent, path=path))
 
 
-def read(store: Store, who: Caller, path: str = "app/db") -> Reply:
+def read(store: Store, who: Caller, path: str = "app/db") -> HandlerReply:
     asked = request(store, READ, who, path=path)
     return store.read(lambda db: variables.read(asked, db))
 

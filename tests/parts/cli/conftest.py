@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pytest
 from click.testing import CliRunner, Result
 
-from daemon.cli.client import Client, Connection
-from daemon.cli.parser import COMMANDS, CommandLine
+from daemon.cli.core.command_tree import COMMANDS, CommandLine
+from daemon.cli.core.http_client import ApiClient, HttpConnection
 
 
 class Seen(NamedTuple):
@@ -38,8 +38,19 @@ class Told(NamedTuple):
     hang_up: bool = False
 
 
+def _usual(path: str) -> Told:
+    """Return the answer that a test leaves out: a job without deployments, which runs."""
+    if path.endswith("/deployments"):
+        return Told(b"[]")
+    if path.startswith("/v1/job/") and path.endswith("/state"):
+        return Told(b'{"State": "running", "Reason": ""}')
+    if path.endswith("/error"):
+        return Told(b'{"Error": null}')
+    return Told(b"no such thing", 404)
+
+
 class FakeDaemon:
-    """Answers each path with what it was told, in order; the last answer is repeated."""
+    """Answers each path with the configured responses in order; the last one repeats."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
@@ -89,7 +100,7 @@ class FakeDaemon:
                 handler.client_address[1],
             )
         )
-        queue = self._told.get((handler.command, path), [Told(b"no such thing", 404)])
+        queue = self._told.get((handler.command, path), [_usual(path)])
         self._send(handler, queue.pop(0) if len(queue) > 1 else queue[0])
 
     def _send(self, handler: BaseHTTPRequestHandler, told: Told) -> None:
@@ -128,8 +139,8 @@ def fake() -> Iterator[FakeDaemon]:
 
 
 @pytest.fixture
-def client(fake: FakeDaemon) -> Iterator[Client]:
-    with Client(Connection(address=fake.address)) as opened:
+def client(fake: FakeDaemon) -> Iterator[ApiClient]:
+    with ApiClient(HttpConnection(address=fake.address)) as opened:
         yield opened
 
 

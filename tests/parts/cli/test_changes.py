@@ -214,7 +214,7 @@ def test_what_was_told_is_listed(fake: FakeDaemon, terminal: Terminal) -> None:
         "it broke; it was answered with 500",
     ]
     result = terminal.type("job", "notifications", "web")
-    assert result.stdout == "Nobody was told anything of it\n"
+    assert result.stdout == "No notifications\n"
 
 
 def test_slots_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
@@ -234,7 +234,7 @@ def test_slots_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "said"), [("pause", "is paused"), ("resume", "launches children at its slots")]
+    ("verb", "said"), [("pause", "is paused"), ("resume", "launches children on schedule")]
 )
 def test_a_clock_is_paused_and_resumed(
     fake: FakeDaemon, terminal: Terminal, verb: str, said: str
@@ -252,7 +252,7 @@ def test_the_next_launches_are_listed(fake: FakeDaemon, terminal: Terminal) -> N
     result = terminal.type("job", "periodic", "next", "web")
     assert result.stdout == f"Next launches: {slots[0]}, {slots[1]}\n"
     assert "is paused" in result.stderr
-    assert terminal.type("job", "periodic", "next", "web").stdout == "No launch is to come\n"
+    assert terminal.type("job", "periodic", "next", "web").stdout == "No upcoming launches\n"
 
 
 def test_what_is_missing_is_explained(fake: FakeDaemon, terminal: Terminal) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from daemon.cli.client import (
-    Client,
-    Connection,
-    Rejected,
-    Unreachable,
+from daemon.cli.core.http_client import (
+    ApiClient,
+    DaemonUnreachable,
+    HttpConnection,
+    RequestRejected,
     _tls_context,
     parse_address,
 )
@@ -23,17 +23,17 @@ def refused_address() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def asking(**settings: str) -> Client:
-    return Client(Connection(**settings))
+def asking(**settings: str) -> ApiClient:
+    return ApiClient(HttpConnection(**settings))
 
 
-def test_an_answer_has_a_body_and_an_index(fake: FakeDaemon, client: Client) -> None:
+def test_an_answer_has_a_body_and_an_index(fake: FakeDaemon, client: ApiClient) -> None:
     fake.tell("/v1/jobs", [{"ID": "a"}])
     answer = client.read("/v1/jobs")
     assert (answer.decode(list[dict[str, str]]), answer.index) == ([{"ID": "a"}], 7)
 
 
-def test_many_requests_share_a_connection(fake: FakeDaemon, client: Client) -> None:
+def test_many_requests_share_a_connection(fake: FakeDaemon, client: ApiClient) -> None:
     fake.tell("/v1/jobs", [])
     fake.tell("/v1/jobs", {}, method="POST")
     client.read("/v1/jobs")
@@ -43,7 +43,7 @@ def test_many_requests_share_a_connection(fake: FakeDaemon, client: Client) -> N
 
 
 def test_a_read_is_repeated_when_the_kept_connection_was_closed(
-    fake: FakeDaemon, client: Client
+    fake: FakeDaemon, client: ApiClient
 ) -> None:
     fake.tell("/v1/jobs", Told(b"[]"), Told(hang_up=True), Told(b"[1]"))
     client.read("/v1/jobs")
@@ -51,16 +51,18 @@ def test_a_read_is_repeated_when_the_kept_connection_was_closed(
     assert len({seen.connection for seen in fake.seen}) == 2
 
 
-def test_a_change_is_never_sent_twice(fake: FakeDaemon, client: Client) -> None:
+def test_a_change_is_never_sent_twice(fake: FakeDaemon, client: ApiClient) -> None:
     fake.tell("/v1/jobs", [])
     fake.tell("/v1/jobs", Told(hang_up=True), method="POST")
     client.read("/v1/jobs")
-    with pytest.raises(Unreachable, match="it closed the connection; look whether it still runs"):
+    with pytest.raises(
+        DaemonUnreachable, match="it closed the connection; check whether it still runs"
+    ):
         client.send("POST", "/v1/jobs", {})
     assert [seen.method for seen in fake.seen] == ["GET", "POST"]
 
 
-def test_waiting_asks_for_what_is_newer(fake: FakeDaemon, client: Client) -> None:
+def test_waiting_asks_for_what_is_newer(fake: FakeDaemon, client: ApiClient) -> None:
     fake.tell("/v1/jobs", [])
     client.newer("/v1/jobs", 41, prefix="a")
     client.newer("/v1/jobs", 0)
@@ -91,22 +93,32 @@ def test_a_namespace_of_the_request_wins(fake: FakeDaemon) -> None:
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        (Told(b"job not found", 404), "job not found (status 404)"),
-        (Told(b"2 errors occurred:\n\t* a\n\n", 500), "2 errors occurred:\n\t* a (status 500)"),
+        (Told(b"job not found", 404), "job not found"),
+        (Told(b"2 errors occurred:\n\t* a\n\n", 500), "a"),
+        (
+            Told(
+                b"1 error occurred:\n\t* Task group g validation failed: 2 errors occurred:\n\t* a\n\t* b\n",
+                500,
+            ),
+            "- Task group g: a\n- Task group g: b",
+        ),
+        (
+            Told(b"internal error: see the daemon's log", 500),
+            "internal error: see the daemon's log (status 500)",
+        ),
         (Told(b"", 502), "Bad Gateway (status 502)"),
         (
             Told(b"Permission denied", 403),
-            "Permission denied; name a token that may do this with --token or STEWARD_TOKEN "
-            "(status 403)",
+            "Permission denied; name a token that may do this with --token or STEWARD_TOKEN",
         ),
         (Told(b"Temporary Redirect", 307), "Temporary Redirect (status 307)"),
     ],
 )
 def test_an_error_of_the_daemon_is_told_in_its_words(
-    fake: FakeDaemon, client: Client, told: Told, words: str
+    fake: FakeDaemon, client: ApiClient, told: Told, words: str
 ) -> None:
     fake.tell("/v1/job/x", told)
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(RequestRejected) as caught:
         client.read("/v1/job/x")
     assert str(caught.value) == words
     assert caught.value.status == told.status
@@ -114,7 +126,7 @@ def test_an_error_of_the_daemon_is_told_in_its_words(
 
 def test_a_daemon_that_does_not_run_is_told_with_what_to_do() -> None:
     address = refused_address()
-    with asking(address=address) as client, pytest.raises(Unreachable) as caught:
+    with asking(address=address) as client, pytest.raises(DaemonUnreachable) as caught:
         client.read("/v1/jobs")
     assert str(caught.value) == (
         f'cannot reach the daemon at {address}: nothing listens there; start it with "steward '
@@ -125,15 +137,15 @@ def test_a_daemon_that_does_not_run_is_told_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        (Told(b"<html>"), "the answer is not what a Steward daemon sends"),
+        (Told(b"<html>"), "the response is not one of a Steward daemon"),
         (Told(b'{"ID": 3}'), "Expected `array`, got `object`"),
     ],
 )
 def test_an_answer_of_something_else_is_recognised(
-    fake: FakeDaemon, client: Client, told: Told, words: str
+    fake: FakeDaemon, client: ApiClient, told: Told, words: str
 ) -> None:
     fake.tell("/v1/jobs", told)
-    with pytest.raises(Unreachable, match=words):
+    with pytest.raises(DaemonUnreachable, match=words):
         client.fetch("/v1/jobs", list[str])
 
 
@@ -155,14 +167,19 @@ def gibberish() -> Iterator[str]:
 
 
 def test_what_does_not_speak_http_is_recognised(gibberish: str) -> None:
-    with asking(address=gibberish) as client, pytest.raises(Unreachable, match="not speak HTTP"):
+    with (
+        asking(address=gibberish) as client,
+        pytest.raises(DaemonUnreachable, match="not speak HTTP"),
+    ):
         client.read("/v1/jobs")
 
 
 def test_an_encrypted_address_without_encryption_there_is_recognised(gibberish: str) -> None:
     with (
         asking(address=f"https://{gibberish}") as client,
-        pytest.raises(Unreachable, match=r"no encrypted connection .*; look whether it is http"),
+        pytest.raises(
+            DaemonUnreachable, match=r"TLS failed .*; check whether the address needs http"
+        ),
     ):
         client.read("/v1/jobs")
 
@@ -175,15 +192,15 @@ def test_certificates_that_are_not_there_are_named() -> None:
         client.read("/v1/jobs")
 
 
-def test_a_stream_gives_its_pieces_as_they_come(fake: FakeDaemon, client: Client) -> None:
+def test_a_stream_gives_its_pieces_as_they_come(fake: FakeDaemon, client: ApiClient) -> None:
     fake.tell("/v1/client/fs/logs/a", Told(pieces=(b"one\n", b"two\n")))
     with client.stream("/v1/client/fs/logs/a", follow=True) as pieces:
         assert b"".join(pieces) == b"one\ntwo\n"
 
 
-def test_a_stream_that_is_refused_tells_why(fake: FakeDaemon, client: Client) -> None:
+def test_a_stream_that_is_refused_tells_why(fake: FakeDaemon, client: ApiClient) -> None:
     fake.tell("/v1/client/fs/logs/a", Told(b'unknown task name "x"', 400))
-    refused = pytest.raises(Rejected, match='unknown task name "x"')
+    refused = pytest.raises(RequestRejected, match='unknown task name "x"')
     with refused, client.stream("/v1/client/fs/logs/a"):
         pass
 
@@ -224,7 +241,7 @@ def test_a_wrong_address_is_refused_with_the_right_form(address: str, complaint:
 
 
 def test_certificates_are_checked_unless_told_otherwise() -> None:
-    strict = _tls_context(Connection(address="https://x"))
-    lax = _tls_context(Connection(address="https://x", tls_skip_verify=True))
+    strict = _tls_context(HttpConnection(address="https://x"))
+    lax = _tls_context(HttpConnection(address="https://x", tls_skip_verify=True))
     assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert (lax.verify_mode, lax.check_hostname) == (ssl.CERT_NONE, False)

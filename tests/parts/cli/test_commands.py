@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.dashes import two_dashes
+from daemon.text.option_syntax import normalize_options
 from storage.records.allocation import (
     AllocatedCPU,
     AllocatedMemory,
@@ -17,9 +17,12 @@ from storage.records.allocation import (
     AllocatedShared,
     AllocatedTask,
 )
+from storage.records.allocation_views import AllocationView
+from storage.records.base import SECOND
 from storage.records.evaluation import EvalStatus, PlacementMetric
+from storage.records.failure import TaskError
+from storage.records.state import Run
 from storage.records.task import Resources
-from storage.records.views import WholeAllocation
 from tests.parts.cli.conftest import FakeDaemon, Terminal, Told
 from tests.samples import NOW, evaluation, group, job, task
 from tests.unit.cli.samples import allocation_line, task_state
@@ -41,6 +44,29 @@ def line(alloc_id: str = ALLOC, **fields: Any) -> Any:
 
 def stub(job_id: str = "web", **fields: Any) -> Any:
     given = {"Type": "service", "Priority": 50, "Status": "running", "SubmitTime": NOW}
+    return {"ID": job_id, "Namespace": "default", **given, **fields}
+
+
+def status_line(job_id: str, **fields: Any) -> Any:
+    """Return a job as `/v1/jobs/statuses` shows it."""
+    given = {
+        "Name": job_id,
+        "Type": "service",
+        "NodePool": "default",
+        "Datacenters": ["*"],
+        "Priority": 50,
+        "Version": 0,
+        "ParentID": "",
+        "Status": "running",
+        "Stop": False,
+        "SubmitTime": NOW,
+        "ModifyIndex": 7,
+        "GroupCountSum": 1,
+        "ChildStatuses": None,
+        "Allocs": None,
+        "LatestDeployment": None,
+        "StewardState": {"State": "running"},
+    }
     return {"ID": job_id, "Namespace": "default", **given, **fields}
 
 
@@ -88,7 +114,7 @@ def whole(**fields: Any) -> Any:
         "modify_time": NOW,
         **fields,
     }
-    return wire(WholeAllocation(id=ALLOC, **given))
+    return wire(AllocationView(id=ALLOC, **given))
 
 
 def node(**fields: Any) -> Any:
@@ -169,9 +195,9 @@ def test_a_job_that_cannot_be_placed_ends_with_2_and_the_reason(
     result = terminal.type("job", "run", job_file)
     assert result.exit_code == 2
     assert result.stdout.splitlines()[-2:] == [
-        'job "web": group "web": 1 allocation not placed, because no node that is open for new '
-        'work is in pool "gpu" and in a datacenter of the job',
-        "evaluation 6ff3ffff waits for room and places it when there is some",
+        'job "web": group "web": 1 allocation not placed, because no eligible node '
+        'is in pool "gpu" and in a datacenter of the job',
+        "evaluation 6ff3ffff is blocked and places it when capacity is freed",
     ]
 
 
@@ -192,7 +218,32 @@ def test_a_detached_run_prints_the_evaluation_and_leaves(
     result = terminal.type("job", "run", "--detach", job_file)
     assert result.stdout == f"Job registration successful\nEvaluation ID: {EVAL}\n"
     assert result.stderr == "1 warning:\n\n* careful\n"
-    assert len(fake.seen) == 1
+    assert len(fake.asked("/v1/jobs")) == 1
+
+
+@pytest.mark.parametrize("verb", ["run", "plan", "validate"])
+def test_a_job_that_is_certain_to_fail_is_refused_before_it_is_registered(
+    fake: FakeDaemon, terminal: Terminal, job_file: str, verb: str
+) -> None:
+    wrong = 'group "g", task "t": config has the unknown key "arg" (did you mean "args"?)'
+    found = {"Errors": [wrong], "Warnings": []}
+    fake.tell("/v1/validate/job", {"Error": "", "Warnings": ""}, method="POST")
+    fake.tell("/v1/validate/job/examine", found, method="POST")
+    result = terminal.type("job", verb, job_file)
+    assert result.exit_code == {"run": 1, "plan": 255, "validate": 1}[verb]
+    assert wrong in result.stderr
+    assert fake.asked("/v1/jobs") == []
+
+
+def test_what_fails_as_things_are_now_is_a_warning(
+    fake: FakeDaemon, terminal: Terminal, job_file: str
+) -> None:
+    found = {"Errors": [], "Warnings": ["no node is in datacenter eu-1: there is dc1"]}
+    fake.tell("/v1/validate/job/examine", found, method="POST")
+    fake.tell("/v1/jobs", REGISTERED, method="POST")
+    result = terminal.type("job", "run", "--detach", job_file)
+    assert result.exit_code == 0
+    assert result.stderr == "Warning: no node is in datacenter eu-1: there is dc1\n"
 
 
 def test_a_job_that_only_launches_others_is_not_followed(
@@ -201,7 +252,7 @@ def test_a_job_that_only_launches_others_is_not_followed(
     fake.tell("/v1/jobs", {**REGISTERED, "EvalID": ""}, method="POST")
     result = terminal.type("job", "run", job_file)
     assert result.exit_code == 0
-    assert "It runs when it is dispatched, or when its time comes." in result.stdout
+    assert "It runs when it is dispatched, or on schedule." in result.stdout
 
 
 def test_the_options_of_a_run_become_fields_of_the_request(
@@ -211,7 +262,7 @@ def test_the_options_of_a_run_become_fields_of_the_request(
     numbers = ["--check-index", "7", "--eval-priority", "90"]
     options = [*numbers, "--preserve-counts", "--preserve-resources", "--detach"]
     terminal.type("job", "run", *options, "-", stdin='{"ID": "web"}')
-    body = fake.seen[0].body
+    body = fake.asked("/v1/jobs")[0].body
     del body["Submission"]
     assert body == {
         "Job": {"ID": "web"},
@@ -278,23 +329,63 @@ def test_what_the_daemon_refuses_is_told_in_its_words(
     fake.tell("/v1/jobs", Told(b"Job ID hasn't been provided", 400), method="POST")
     result = terminal.type("job", "run", job_file)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "steward: Job ID hasn't been provided (status 400)\n"
+    assert result.stderr == "steward: Job ID hasn't been provided\n"
 
 
 # ---- job status, inspect, history, stop ---------------------------------------------------------
 
 
+def periodic_with(fake: FakeDaemon, state: str, *, paused: bool) -> None:
+    fake.tell("/v1/jobs", [stub(Periodic=True)])
+    fake.tell("/v1/job/web", wire(job()))
+    fake.tell("/v1/job/web/state", {"State": state, "Runs": {"NextLaunch": 9 * SECOND}})
+    fake.tell("/v1/job/web/runs", [])
+    coming = [f"2026-11-2{day}T03:30:00+01:00" for day in range(1, 9)]
+    fake.tell(
+        "/v1/job/web/periodic",
+        {"JobID": "web", "Namespace": "default", "Paused": paused, "NextLaunches": coming},
+    )
+
+
+def test_next_runs_of_a_periodic_job_are_in_its_time_zone(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    periodic_with(fake, "scheduled", paused=False)
+    shown = terminal.type("job", "status", "web").stdout.splitlines()
+    coming = [f"2026-11-2{day}T03:30:00+01:00" for day in range(1, 6)]
+    assert shown[-1] == f"Next runs: {', '.join(coming)}"
+
+
+def test_a_paused_job_has_no_next_run(fake: FakeDaemon, terminal: Terminal) -> None:
+    periodic_with(fake, "paused", paused=True)
+    shown = terminal.type("job", "status", "web").stdout.splitlines()
+    assert shown[-1] == "Next runs: none, paused; resume with: steward job periodic resume web"
+    runs = {"Kept": 1, "NextLaunch": 9 * SECOND}
+    state = {"State": "paused", "Reason": "the last run failed", "Runs": runs}
+    fake.tell("/v1/jobs/statuses", [status_line("web", StewardState=state)])
+    assert "next run" not in terminal.type("status").stdout
+
+
 def test_jobs_are_listed_in_columns(fake: FakeDaemon, terminal: Terminal) -> None:
-    fake.tell("/v1/jobs", [stub("api", Periodic=True, Type="batch"), stub("web")])
-    assert terminal.type("job", "status").stdout.splitlines() == [
-        "ID   Type            Priority  Status   Submit Date",
-        "api  batch/periodic  50        running  2026-11-21T01:40:00Z",
-        "web  service         50        running  2026-11-21T01:40:00Z",
-    ]
+    done = status_line("api", Type="batch", StewardState={"State": "complete"})
+    ill = {"State": "degraded", "Reason": "1 of 2 running"}
+    fake.tell("/v1/jobs/statuses", [done, status_line("web", StewardState=ill)])
+    lines = terminal.type("job", "status").stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["ID", "web", "api"]  # what runs comes first
+    assert re.fullmatch(r"web +service +degraded +\S+ ago +1 of 2 running", lines[1])
+    assert re.fullmatch(r"api +batch +complete +\S+ ago", lines[2])
+
+
+def test_runs_are_listed_only_when_they_are_asked_for(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/jobs/statuses", [])
+    terminal.type("status")
+    terminal.type("status", "--children")
+    asked = [seen.query["include_children"] for seen in fake.asked("/v1/jobs/statuses")]
+    assert asked == ["false", "true"]
 
 
 def test_no_jobs_is_an_answer(fake: FakeDaemon, terminal: Terminal) -> None:
-    fake.tell("/v1/jobs", [])
+    fake.tell("/v1/jobs/statuses", [])
     result = terminal.type("status")
     assert (result.exit_code, result.stdout) == (0, "No jobs\n")
 
@@ -302,9 +393,9 @@ def test_no_jobs_is_an_answer(fake: FakeDaemon, terminal: Terminal) -> None:
 def test_jobs_of_all_namespaces_are_listed_with_theirs(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
-    fake.tell("/v1/jobs", [stub()])
+    fake.tell("/v1/jobs/statuses", [status_line("web")])
     header = terminal.type("job", "status", "--namespace", "*").stdout.split("\n")[0]
-    assert header.split() == ["ID", "Namespace", "Type", "Priority", "Status", "Submit", "Date"]
+    assert header.split() == ["ID", "Namespace", "Type", "Status", "Submitted", "Details"]
 
 
 def test_a_job_is_shown_with_counts_reasons_and_allocations(
@@ -334,12 +425,47 @@ def test_the_parent_of_other_jobs_is_shown_with_its_children(
 ) -> None:
     children = {"Children": {"Pending": 0, "Running": 1, "Dead": 2}}
     parent = stub(ParameterizedJob=True, JobSummary=children)
-    child = stub("web/dispatch-1", ParentID="web")
-    fake.tell("/v1/jobs", [parent], [child, stub("web/other")])
+    fake.tell("/v1/jobs", [parent])
     fake.tell("/v1/job/web", wire(job()))
+    counts = {"Recent": ["failed", "complete"], "Kept": 2, "NextLaunch": 0}
+    reason = 'the last run failed: task "t" exited with code 3'
+    state = {"State": "failing", "Reason": reason, "Runs": counts}
+    fake.tell("/v1/job/web/state", state)
+    error = TaskError(
+        allocation_id="a",
+        task_group="web",
+        task="t",
+        time=1_795_225_200 * SECOND,
+        kind="Terminated",
+        exit_code=3,
+        stderr="one\ntwo\n",
+        summary='task "t" exited with code 3',
+    )
+    run = Run(
+        id="web/dispatch-1",
+        namespace="default",
+        result="failed",
+        exit_code=3,
+        started=1_795_225_200 * SECOND,
+        ended=1_795_225_262 * SECOND,
+        duration=62 * SECOND,
+        error=error,
+    )
+    fake.tell("/v1/job/web/runs", [wire(run)])
     lines = terminal.type("job", "status", "web").stdout.splitlines()
     assert lines[lines.index("Children Job Summary") + 2].split() == ["0", "1", "2"]
-    assert lines[lines.index("Previously Launched Jobs") + 2 :] == ["web/dispatch-1  running"]
+    assert "Status        = failing" in lines
+    assert f"Reason        = {reason}" in lines
+    at = lines.index("Runs")
+    assert re.fullmatch(r"web/dispatch-1 +failed +3 +\S+ ago +1m2s", lines[at + 2])
+    assert lines[at + 3 :] == [
+        "1 of the last 2 failed; 2 kept",
+        "",
+        "Last Error",
+        '2026-11-21T01:40:00Z  task "t" exited with code 3',
+        "    one",
+        "    two",
+    ]
 
 
 @pytest.mark.parametrize("verb", ["status", "inspect", "history", "stop"])
@@ -348,8 +474,15 @@ def test_a_job_that_is_not_there_is_named(fake: FakeDaemon, terminal: Terminal, 
     result = terminal.type("job", verb, "wbe")
     assert result.exit_code == 1
     assert result.stderr == (
-        "steward: no job is called 'wbe'; list them with \"steward job status\"\n"
+        "steward: there is no job 'wbe'; list them with \"steward job status\"\n"
     )
+
+
+def test_a_mistyped_job_is_answered_with_the_nearest(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/jobs", [], [stub("mail"), stub("web")])
+    result = terminal.type("job", "status", "wbe")
+    assert result.exit_code == 1
+    assert result.stderr == "steward: there is no job 'wbe'; did you mean 'web'?\n"
 
 
 def test_a_prefix_of_several_jobs_lists_them(fake: FakeDaemon, terminal: Terminal) -> None:
@@ -357,7 +490,7 @@ def test_a_prefix_of_several_jobs_lists_them(fake: FakeDaemon, terminal: Termina
     result = terminal.type("job", "inspect", "web")
     assert result.exit_code == 1
     assert result.stderr == (
-        "steward: 'web' begins 2 jobs; give more of it:\n  web-1 (default)\n  web-2 (default)\n"
+        "steward: 'web' is a prefix of 2 jobs; pass more of it:\n  web-1 (default)\n  web-2 (default)\n"
     )
 
 
@@ -376,6 +509,23 @@ def test_an_older_version_is_inspected_by_its_number(fake: FakeDaemon, terminal:
     assert terminal.type("inspect", "web", "--version", "1", "-t", ".Job.Version").stdout == "1\n"
     wrong = terminal.type("inspect", "web", "--version", "5")
     assert wrong.stderr == 'steward: job "web" has no version 5, only: 0, 1\n'
+
+
+def test_a_job_is_inspected_as_a_job_file(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/jobs", [stub()])
+    said = {"Source": 'job "web" {\n}\n', "Format": "hcl2", "Version": 2}
+    fake.tell("/v1/job/web/definition", said)
+    assert terminal.type("job", "inspect", "--hcl", "web").stdout == said["Source"]
+
+
+def test_a_job_that_only_json_can_say_is_not_inspected_as_a_job_file(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/jobs", [stub()])
+    fake.tell("/v1/job/web/definition", {"Source": "{}", "Format": "json", "Version": 2})
+    result = terminal.type("job", "inspect", "--hcl", "web")
+    assert result.exit_code == 1
+    assert 'version 2 of job "web" cannot be written as HCL' in result.stderr
 
 
 def test_the_history_lists_versions_newest_first(fake: FakeDaemon, terminal: Terminal) -> None:
@@ -419,7 +569,8 @@ def test_stopping_by_a_beginning_needs_a_yes(fake: FakeDaemon, terminal: Termina
     refused = terminal.type("job", "stop", "--detach", "web")
     assert refused.exit_code == 1
     assert (
-        refused.stderr == "steward: 'web' begins job 'web-server': give the whole name, or -yes\n"
+        refused.stderr
+        == "steward: 'web' is a prefix of job 'web-server': pass the full name, or -yes\n"
     )
     accepted = terminal.type("job", "stop", "--detach", "-y", "web")
     assert accepted.stdout == f'job "web-server" is stopped; evaluation {EVAL}\n'
@@ -466,8 +617,8 @@ def test_an_allocation_is_shown_with_its_tasks_and_what_is_not_enforced(
     ("given", "complaint"),
     [
         ("abc", "no allocation begins with 'abc'; list them with \"steward alloc status\""),
-        ("6FF3", "'6ff3' begins 2 allocations; give more of it:\n  6ff3f0a1"),
-        ("web", "'web' does not begin an identifier"),
+        ("6FF3", "'6ff3' is a prefix of 2 allocations; pass more of it:\n  6ff3f0a1"),
+        ("web", "'web' is not a prefix of an ID"),
     ],
 )
 def test_an_allocation_that_is_not_meant_clearly_is_asked_about(
@@ -576,7 +727,7 @@ def test_a_task_must_be_named_where_there_are_several(fake: FakeDaemon, terminal
     fake.tell(LOGS, Told(pieces=(b"hello\n",)))
     asked = terminal.type("logs", ALLOC)
     assert asked.stderr == (
-        "steward: allocation 6ff3f0a1 has the tasks main, side: name one behind the allocation\n"
+        "steward: allocation 6ff3f0a1 has the tasks main, side: name one after the allocation\n"
     )
     assert terminal.type("logs", ALLOC, "side").stdout == "hello\n"
 
@@ -614,6 +765,20 @@ def test_a_node_is_shown_with_what_is_in_use(
     used = lines[lines.index("Allocated Resources") + 2]
     assert used.split("  ") == ["20/4000 MHz", "30/2000 MiB", "10/9000 MiB"]
     assert lines[lines.index("Meta") + 1 :] == ["zone = a"]
+
+
+def test_a_node_says_once_what_is_not_enforced_there(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/nodes", [node_line()])
+    limits = {
+        "driver.raw_exec.unenforced.memory": "no cgroup can be had",
+        "driver.raw_exec.unenforced.cpu": "no cgroup can be had",
+        "driver.exec.unenforced.cpu": "the driver is not there",
+    }
+    fake.tell(f"/v1/node/{NODE}", node(Attributes=limits))
+    fake.tell(f"/v1/node/{NODE}/allocations", [])
+    shown = terminal.type("node", "status", "0d6").stdout
+    assert shown.count("Not enforced here: raw_exec: cpu, memory\n") == 1
+    assert "exec: cpu;" not in shown
 
 
 def test_the_networks_of_a_node_are_shown_with_their_addresses(
@@ -726,7 +891,7 @@ def test_what_was_done_is_told_in_words_or_in_a_document(
     fake: FakeDaemon, terminal: Terminal, words: str, method: str, path: str
 ) -> None:
     fake.tell(path, Told(b""), method=method)
-    typed = two_dashes(words.split())
+    typed = normalize_options(words.split())
     told = terminal.type(*typed)
     assert (told.exit_code, told.stderr) == (0, "")
     shown = terminal.type(*typed, "--json")

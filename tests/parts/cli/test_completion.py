@@ -10,7 +10,7 @@ ALLOC = "6ff3f0a1-7d6e-4bd5-8a0b-0d6c34b4a1f2"
 
 
 def offered(terminal: Terminal, line: str) -> list[str]:
-    """Return what stands for the last word of a line, as click's own script for bash asks."""
+    """Return the completions of a line's last word, as requested by click's bash script."""
     words = line.split(" ")
     asked = {
         "_STEWARD_COMPLETE": "bash_complete",
@@ -68,7 +68,7 @@ def test_a_daemon_that_refuses_offers_nothing(fake: FakeDaemon, terminal: Termin
 def test_a_daemon_that_accepts_and_does_not_answer_offers_nothing(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("daemon.cli.completion.ANSWER_WITHIN", 0.1)
+    monkeypatch.setattr("daemon.cli.core.completion.ANSWER_WITHIN", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         assert offered(terminal, f"steward job status -address {address} w") == []

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.cli import lock
-from daemon.cli.client import Answer, Rejected, Unreachable
-from daemon.cli.lock import Lost, _Held, _run
-from daemon.cli.variable import Moved
+from daemon.cli.commands import var_lock
+from daemon.cli.commands.var_lock import LockLost, _Held, _run
+from daemon.cli.commands.variable import VariableConflict
+from daemon.cli.core.http_client import ClientResponse, DaemonUnreachable, RequestRejected
 from storage.errors import Invalid
 from storage.records.variable import Lock, Variable
 
@@ -19,11 +19,11 @@ FREE = Variable(
     create_index=1, create_time=0, items={}, modify_index=5, modify_time=0, namespace="n", path="a"
 )
 TAKEN = msgspec.structs.replace(FREE, lock=HELD)
-CONFLICT = Rejected(409, "")
+CONFLICT = RequestRejected(409, "")
 
 
-def answer(found: Variable) -> Answer:
-    return Answer(msgspec.json.encode(found), found.modify_index)
+def answer(found: Variable) -> ClientResponse:
+    return ClientResponse(msgspec.json.encode(found), found.modify_index)
 
 
 class Daemon:
@@ -33,7 +33,7 @@ class Daemon:
         self.attempts, self.shown = list(attempts), list(shown)
         self.asked: list[str] = []
 
-    def send(self, method: str, path: str, body: Any, **query: str) -> Answer:
+    def send(self, method: str, path: str, body: Any, **query: str) -> ClientResponse:
         (operation,) = query
         self.asked.append(operation.removeprefix("lock-"))
         failure = self.attempts.pop(0) if len(self.attempts) > 1 else self.attempts[0]
@@ -41,10 +41,10 @@ class Daemon:
             raise failure
         return answer(TAKEN)
 
-    def read(self, path: str) -> Answer:
+    def read(self, path: str) -> ClientResponse:
         return answer(self.shown.pop(0))
 
-    def newer(self, path: str, after: int) -> Answer:
+    def newer(self, path: str, after: int) -> ClientResponse:
         self.asked.append(f"newer than {after}")
         return answer(FREE)
 
@@ -68,22 +68,22 @@ def test_the_lock_is_renewed_as_long_as_the_command_runs() -> None:
 
 
 def test_a_command_ends_when_its_lock_is_lost() -> None:
-    with pytest.raises(Lost, match='the lock of variable "a" is lost'):
+    with pytest.raises(LockLost, match='the lock of variable "a" is lost'):
         _run(held(Daemon(None, CONFLICT)), ("sleep", "600"))
 
 
 def test_a_stubborn_command_is_killed_when_its_lock_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lock, "_GRACE", 0.1)
+    monkeypatch.setattr(var_lock, "_GRACE", 0.1)
     stubborn = "trap '' TERM; while :; do sleep 0.01; done"
-    with pytest.raises(Lost):
+    with pytest.raises(LockLost):
         _run(held(Daemon(None, None, None, CONFLICT)), ("sh", "-c", stubborn))
 
 
 def test_a_daemon_that_does_not_answer_costs_the_lock_only_when_it_has_ended() -> None:
-    daemon = Daemon(None, Unreachable("nobody is there"))
-    with pytest.raises(Lost, match="has ended: nobody is there"):
+    daemon = Daemon(None, DaemonUnreachable("nobody is there"))
+    with pytest.raises(LockLost, match="has ended: nobody is there"):
         _run(held(daemon), ("sleep", "600"))
     assert daemon.asked.count("renew") > 1
 
@@ -97,14 +97,14 @@ def test_a_lock_that_another_has_is_waited_for() -> None:
 def test_a_lock_that_was_lost_is_tried_again_a_little_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lock, "_DELAYED", 0.0)
+    monkeypatch.setattr(var_lock, "_DELAYED", 0.0)
     daemon = Daemon(CONFLICT, None, shown=[FREE])
     held(daemon)
     assert daemon.asked == ["acquire", "acquire"]
 
 
 def test_who_must_not_wait_is_told() -> None:
-    with pytest.raises(Moved, match="is held by another"):
+    with pytest.raises(VariableConflict, match="another client holds the lock"):
         _Held(Daemon(CONFLICT), "a").acquire({}, at_once=True)  # type: ignore[arg-type]
 
 
@@ -115,4 +115,4 @@ def test_a_command_that_cannot_be_run_is_named() -> None:
 
 def test_that_a_lock_cannot_be_given_back_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     held(Daemon(None, CONFLICT)).release()
-    assert "the lock was not given back" in capsys.readouterr().err
+    assert "cannot release the lock" in capsys.readouterr().err

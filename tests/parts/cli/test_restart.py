@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from daemon.operator import operator
+from daemon.admin.operator import operator
 from tests.parts.cli.conftest import FakeDaemon, Terminal, Told
 from tests.parts.cli.test_commands import ALLOC, EVAL, REGISTERED, evaluated, line, stub, whole
 from tests.samples import NOW
@@ -127,10 +127,10 @@ def test_after_a_failure_it_goes_on_only_if_that_is_wished(
     ("words", "complaint"),
     [
         (["--batch-size", "0"], "-batch-size '0' is neither a number above 0"),
-        (["--batch-wait", "soon"], "-batch-wait 'soon' is neither a time like 10s"),
-        (["--reschedule", "--task", "x"], "leave -task and -all-tasks out"),
-        (["--all-tasks", "--task", "x"], "give only one of them"),
-        (["--group", "none"], "nothing that runs of group none"),
+        (["--batch-wait", "soon"], "-batch-wait 'soon' is neither a duration such as 10s"),
+        (["--reschedule", "--task", "x"], "do not combine it with -task or -all-tasks"),
+        (["--all-tasks", "--task", "x"], "pass only one"),
+        (["--group", "none"], "no running allocation of group none"),
     ],
 )
 def test_a_restart_that_makes_no_sense_is_told_so(
@@ -146,7 +146,7 @@ def test_a_job_of_which_nothing_runs_is_not_restarted(fake: FakeDaemon, terminal
     result = terminal.type("job", "restart", "web")
     assert (result.exit_code, result.stderr) == (
         1,
-        'steward: job "web" has no allocation that runs\n',
+        'steward: job "web" has no running allocation\n',
     )
 
 

@@ -3,16 +3,16 @@ from collections.abc import Mapping
 
 import pytest
 
-from daemon.cli.options import open_screen, wants_colour, wants_hints
-from daemon.cli.output import Row, Screen, Wishes
-from daemon.cli.terminal import TerminalScreen
+from daemon.cli.core.options import open_screen, wants_colour, wants_hints
+from daemon.cli.core.output import OutputOptions, ProgressRow, Screen
+from daemon.cli.core.terminal import TerminalScreen
 
 BOLD, GREEN, YELLOW, PLAIN = "\x1b[1m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
 
 
 @pytest.fixture
 def screen() -> TerminalScreen:
-    return TerminalScreen(Wishes(), hints=True)
+    return TerminalScreen(OutputOptions(), hints=True)
 
 
 def without_colour(text: str) -> str:
@@ -32,7 +32,7 @@ def test_the_layout_is_the_same_with_and_without_colour(
     screen: TerminalScreen, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")  # nothing is cut or folded
-    plain = Screen(Wishes())
+    plain = Screen(OutputOptions())
     for one in (screen, plain):
         one.title("What it is")
         one.facts([("ID", "an-identifier-that-is-long"), ("Class", "")])
@@ -46,9 +46,9 @@ def test_progress_is_drawn_again_when_something_has_changed(
     screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with screen.progress() as progress:
-        progress.show([Row("evaluation", "e1", "job-register", "pending")])
-        progress.show([Row("evaluation", "e1", "job-register", "complete")])
-        progress.show([Row("allocation", "a1", "web.web[0]", "running")])
+        progress.show([ProgressRow("evaluation", "e1", "job-register", "pending")])
+        progress.show([ProgressRow("evaluation", "e1", "job-register", "complete")])
+        progress.show([ProgressRow("allocation", "a1", "web.web[0]", "running")])
     drawn = without_colour(capsys.readouterr().out)
     first, *_, last = drawn.split("\x1b[2K")
     assert "pending" in first
@@ -62,7 +62,7 @@ def test_what_is_counted_has_a_bar(
     screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with screen.progress() as progress:
-        progress.show([Row("group", "web", "", "2/4 placed, 1 healthy", "", 1, 4)])
+        progress.show([ProgressRow("group", "web", "", "2/4 placed, 1 healthy", "", 1, 4)])
     drawn = without_colour(capsys.readouterr().out)
     assert re.search(r"group +web +[━╸╺]{20} +2/4 placed, 1 healthy", drawn)
 
@@ -71,7 +71,7 @@ def test_what_is_counted_has_a_bar(
 def test_a_hint_is_shown_unless_it_is_unwanted(
     hints: bool, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    TerminalScreen(Wishes(), hints=hints).hint("Next: x")
+    TerminalScreen(OutputOptions(), hints=hints).hint("Next: x")
     assert without_colour(capsys.readouterr().out) == shown
 
 
@@ -119,11 +119,11 @@ def test_hints_are_for_people(
 @pytest.mark.parametrize(
     ("wishes", "kind"),
     [
-        (Wishes(colour=True), TerminalScreen),
-        (Wishes(colour=False), Screen),
-        (Wishes(colour=True, as_json=True), Screen),
-        (Wishes(colour=True, selector=".ID"), Screen),
+        (OutputOptions(colour=True), TerminalScreen),
+        (OutputOptions(colour=False), Screen),
+        (OutputOptions(colour=True, as_json=True), Screen),
+        (OutputOptions(colour=True, selector=".ID"), Screen),
     ],
 )
-def test_documents_are_never_coloured(wishes: Wishes, kind: type[Screen]) -> None:
+def test_documents_are_never_coloured(wishes: OutputOptions, kind: type[Screen]) -> None:
     assert type(open_screen(wishes, {})) is kind

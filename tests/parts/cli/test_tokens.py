@@ -102,7 +102,7 @@ def test_a_beginning_of_several_accessors_is_refused_with_a_list(
     result = terminal.type("acl", "token", "delete", "97")
     assert (result.exit_code, result.stderr) == (
         1,
-        "steward: '97' begins 2 tokens; give more of it:\n"
+        "steward: '97' is a prefix of 2 tokens; pass more of it:\n"
         f"  {ACCESSOR} (ci)\n  {OF_SECRETS} (app)\n",
     )
     assert [seen.method for seen in fake.seen] == ["GET"]

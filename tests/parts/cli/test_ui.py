@@ -1,4 +1,4 @@
-"""`steward ui`: a link that signs in once, kept from everybody else."""
+"""`steward ui`: a single-use sign-in link that no other user can read."""
 
 import stat
 import webbrowser

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from storage.records.evaluation import PlacementMetric
-from tests.parts.cli.conftest import FakeDaemon, Terminal
-from tests.parts.cli.test_commands import EVAL, NODE, evaluated, line, node, node_line
+from tests.parts.cli.conftest import FakeDaemon, Terminal, Told
+from tests.parts.cli.test_commands import ALLOC, EVAL, NODE, evaluated, line, node, node_line
 
 PATH = f"/v1/node/{NODE}"
 CHANGED = {"EvalIDs": None, "EvalCreateIndex": 0, "NodeModifyIndex": 8, "Index": 8}
@@ -83,9 +83,9 @@ def test_a_node_is_closed_and_opened(
         (["drain", "node-1"], "-enable or -disable"),
         (["drain", "--enable"], "name a NODE"),
         (["drain", "--enable", "--self", "node-1"], "name a NODE"),
-        (["drain", "--enable", "--force", "--deadline", "1h", "node-1"], "only one of them"),
-        (["drain", "--enable", "--deadline", "soon", "node-1"], "'soon' is no span"),
-        (["drain", "--enable", "--deadline", "0s", "node-1"], "'0s' is no span"),
+        (["drain", "--enable", "--force", "--deadline", "1h", "node-1"], "pass only one"),
+        (["drain", "--enable", "--deadline", "soon", "node-1"], "'soon' is not a duration"),
+        (["drain", "--enable", "--deadline", "0s", "node-1"], "'0s' is not a duration"),
         (["eligibility", "node-1"], "-enable or -disable"),
     ],
 )
@@ -120,6 +120,41 @@ def test_an_evaluation_is_shown_with_what_it_placed_and_what_not(
     shown = terminal.type("eval", "status", EVAL[:4]).stdout
     assert 'group "api": 1 allocation not placed' in shown
     assert "6ff3f0a1" in shown
+
+
+def test_a_blocked_evaluation_is_explained_as_nodes_are_now(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    failed = {"api": PlacementMetric(nodes_in_pool=1, nodes_evaluated=1)}
+    fake.tell("/v1/evaluations", [evaluated("blocked", failed_tg_allocs=failed)])
+    fake.tell(f"/v1/evaluation/{EVAL}/allocations", [])
+    reason = {"TaskGroup": "api", "Cause": "place", "Message": "not placed; vm has linux"}
+    told = {"JobID": "web", "Namespace": "default", "Status": "pending", "Running": 0}
+    fake.tell("/v1/job/web/explain", {**told, "Reasons": [reason]})
+    assert 'group "api": not placed; vm has linux' in terminal.type("eval", "status", EVAL).stdout
+    fake.tell("/v1/job/web/explain", Told(b"job not found", 404))
+    assert "none of 1 node suits" in terminal.type("eval", "status", EVAL).stdout
+
+
+def test_an_evaluation_names_the_root_cause_of_its_failed_allocations(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/evaluations", [evaluated()])
+    fake.tell(f"/v1/evaluation/{EVAL}/allocations", [line(client_status="failed")])
+    error = {
+        "AllocationID": ALLOC,
+        "TaskGroup": "api",
+        "Task": "main",
+        "Time": 1,
+        "Kind": "Terminated",
+        "ExitCode": 3,
+        "Stderr": "no disk left",
+        "Summary": 'task "main" exited with code 3',
+    }
+    fake.tell(f"/v1/allocation/{ALLOC}/error", {"Error": error})
+    shown = terminal.type("eval", "status", EVAL).stdout.splitlines()
+    assert shown[-1] == "    no disk left"
+    assert shown[-2].endswith('task "main" exited with code 3')
 
 
 def test_an_evaluation_is_followed_until_it_is_decided(

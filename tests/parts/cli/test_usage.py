@@ -67,7 +67,7 @@ def test_of_an_allocation_that_has_ended_nothing_is_in_use(
     nothing = AllocationUsage(resource_usage=ResourceUsage(), tasks={}, timestamp=0)
     fake.tell(STATS, wire(nothing))
     lines = terminal.type("alloc", "status", "--stats", ALLOC).stdout.splitlines()
-    assert lines[lines.index("Resource Usage") + 1] == "No tasks run"
+    assert lines[lines.index("Resource Usage") + 1] == "No running tasks"
 
 
 def test_a_node_shows_what_its_machine_uses(fake: FakeDaemon, terminal: Terminal) -> None:

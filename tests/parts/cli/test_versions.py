@@ -45,7 +45,7 @@ def test_a_plan_shows_what_changes_and_how_to_go_on(
             '~ job "web"',
             '  ~ Priority: "50" => "70"',
             "",
-            "Everything would find its place.",
+            "All allocations can be placed.",
             "Job modify index: 7",
         ],
     )
@@ -62,7 +62,10 @@ def test_a_plan_says_what_tasks_would_be_held_to_and_what_not(
         {"Name": "memory", "Enforced": True, "How": "cgroup v2 (memory)"},
     ]
     fake.tell(PLAN, planned(Limits={"exec": limits, "raw_exec": limits[:1]}), method="POST")
-    lines = terminal.type("plan", file).output.splitlines()
+    short = terminal.type("plan", file).output.splitlines()
+    assert "Not enforced here: exec: cores; raw_exec: cores" in short
+    assert "Enforced Here" not in short
+    lines = terminal.type("plan", "--verbose", file).output.splitlines()
     at = lines.index("Enforced Here")
     assert lines[at + 1 : at + 5] == [
         "memory: cgroup v2 (memory)",
@@ -106,7 +109,7 @@ def test_a_plan_names_who_would_have_to_make_room(
     answer["Annotations"]["PreemptedAllocs"] = [{"ID": "12345678-9", "JobID": "low", "Name": "x"}]
     fake.tell(PLAN, answer, method="POST")
     told = terminal.type("plan", "--no-diff", file).output
-    assert 'Allocation 12345678 of job "low" would have to make room.' in told
+    assert 'Allocation 12345678 of job "low" would be preempted.' in told
 
 
 def test_a_plan_says_what_finds_no_place_and_when_it_is_launched(
@@ -190,7 +193,7 @@ def test_a_revert_to_a_name_that_none_has_names_those_there_are(
 ) -> None:
     ended = terminal.type("job", "revert", "web", "bad")
     assert ended.exit_code == 1
-    assert ended.stderr == "steward: job \"web\" has no version called 'bad'; there are: good\n"
+    assert ended.stderr == "steward: job \"web\" has no version named 'bad'; there are: good\n"
 
 
 @pytest.mark.parametrize(
@@ -214,4 +217,4 @@ def test_a_name_is_taken_away(two_versions: FakeDaemon, terminal: Terminal) -> N
     path = "/v1/job/web/versions/good/tag"
     two_versions.tell(path, Told(msgspec.json.encode({"Name": ""})), method="DELETE")
     ended = terminal.type("job", "tag", "unset", "--name", "good", "web")
-    assert ended.output == 'job "web": no version is called "good" any more\n'
+    assert ended.output == 'job "web": no version is named "good" now\n'

@@ -126,7 +126,7 @@ def test_logs_that_are_not_all_there_say_so_once(
     result = run(terminal, tmp_path, "--logs")
     assert result.exit_code == 0
     warning, ending = result.stderr.splitlines()
-    assert warning.startswith("not all that the tasks print is here: ")
+    assert warning.startswith("the output of the tasks is incomplete: ")
     assert reason in warning
     assert ending == 'job "web": allocations: 1 complete'
 

@@ -237,7 +237,7 @@ def test_the_example_is_a_job_in_canonical_form(
 def test_the_example_never_overwrites_a_file(terminal: Terminal, job_file: Path) -> None:
     result = terminal.type("job", "init", str(job_file))
     assert result.exit_code == 1
-    assert result.stderr == f"steward: {job_file} is there already; name another file\n"
+    assert result.stderr == f"steward: {job_file} exists already; name another file\n"
     assert job_file.read_text() == FILE
 
 

@@ -49,7 +49,7 @@ class Cluster:
     def __init__(self, store: Store) -> None:
         self.store, self.clock, self.ids = store, Ticking(), ids()
         self.fences = Fences(self.clock)
-        self.listening: frozenset[int] = frozenset()  # ports that somebody has
+        self.listening: frozenset[int] = frozenset()  # ports in use
 
     async def join(self, *members: Node) -> None:
         def work(tx: Transaction) -> None:
@@ -67,7 +67,7 @@ class Cluster:
             stored = jobs.append_version(tx, job)
             made = new_evaluation(stored, eval_id, Trigger.JOB_REGISTER, job_modify_index=tx.index)
             put = evaluations.put(tx, msgspec.structs.replace(made, **fields), self.clock.now())
-            job_status.settle(tx, stored.namespace, stored.id)
+            job_status.refresh_summary(tx, stored.namespace, stored.id)
             return put
 
         return await self.store.write(work)
@@ -110,7 +110,7 @@ class Cluster:
         def work(tx: Transaction) -> None:
             allocations.set_client(tx, changed, self.clock.now())
             deployments.count_late_health(tx, one, changed, self.clock.now())
-            job_status.settle(tx, one.namespace, one.job_id)
+            job_status.refresh_summary(tx, one.namespace, one.job_id)
 
         await self.store.write(work)
 

@@ -5,18 +5,18 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from daemon.evals import applier, openings
-from daemon.evals.state import load
+from daemon.evals import applier, unblocker
+from daemon.evals.cluster_state import load_cluster_state
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, Plan
 from storage.queries import allocations, deployments, evaluations, jobs, nodes
 from storage.records.allocation import ClientStatus, DesiredStatus
 from storage.records.base import MINUTE
+from storage.records.constraints import Constraint
 from storage.records.deployment import DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.group import EphemeralDisk, TaskGroup, Update
 from storage.records.job import Job
-from storage.records.scope import Constraint
 from storage.records.task import Resources
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
@@ -25,7 +25,7 @@ from tests.unit.scheduler.world import ROLLING, small
 
 
 def planned(cluster: Cluster, made: Evaluation) -> tuple[ClusterState, Plan]:
-    state = cluster.store.read(lambda db: load(db, made))
+    state = cluster.store.read(lambda db: load_cluster_state(db, made))
     return state, schedule(state, made, now=NOW, ids=cluster.ids)
 
 
@@ -168,7 +168,7 @@ async def test_a_successful_deployment_makes_its_version_stable(cluster: Cluster
     made = await cluster.register(job("web", group("web", update=ROLLING)))
     await cluster.work()
     done = msgspec.structs.replace(cluster.deployment(), status=DeploymentStatus.SUCCESSFUL)
-    state = cluster.store.read(lambda db: load(db, made))
+    state = cluster.store.read(lambda db: load_cluster_state(db, made))
     plan = Plan(job_modify_index=cluster.job().job_modify_index, deployments=(done,))
     assert await applier.apply(cluster.store, made, state, plan, now=NOW)
     assert cluster.job().stable
@@ -215,7 +215,7 @@ async def test_the_least_room_that_helps_is_that_of_the_smallest_group(
     await cluster.join(small(cpu=1, memory=1))
     made = await cluster.register(job("web", *groups))
     state, plan = planned(cluster, made)
-    room = openings.least_room(state, plan)
+    room = unblocker.smallest_resource_ask(state, plan)
     assert (room.cpu, room.memory, room.disk) == least
 
 
@@ -226,14 +226,14 @@ async def test_where_one_group_waits_for_room_and_one_for_a_node_any_room_is_wor
     nowhere = Constraint(l_target="${meta.zone}", operand="=", r_target="none")
     made = await cluster.register(job("web", group("a"), group("b", constraints=[nowhere])))
     state, plan = planned(cluster, made)
-    assert openings.least_room(state, plan) == evaluations.Room(memory=1)
+    assert unblocker.smallest_resource_ask(state, plan) == evaluations.FreedResources(memory=1)
 
 
 async def test_no_room_helps_what_a_constraint_keeps_out(cluster: Cluster) -> None:
     made = await cluster.register(job("web", datacenters=["elsewhere"]))
     state, plan = planned(cluster, made)
     assert plan.blocked is not None
-    assert openings.least_room(state, plan) == evaluations.NO_ROOM
+    assert unblocker.smallest_resource_ask(state, plan) == evaluations.NO_ROOM
 
 
 async def test_the_time_of_a_plan_is_the_time_of_its_objects(cluster: Cluster) -> None:

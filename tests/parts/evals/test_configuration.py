@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from daemon.evals.configuration import configuration, configure
+from daemon.evals.scheduler_config import configuration, configure
 from storage.errors import Malformed
 from storage.records.job import JobType
-from storage.records.operation import PreemptionConfig, SchedulerConfig
+from storage.records.operator_api import PreemptionConfig, SchedulerConfig
 from storage.store import Store
 
 
@@ -38,7 +38,7 @@ async def test_who_may_displace_others_is_kept(store: Store) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "named"),
     [
-        ("scheduler_algorithm", "best", "invalid scheduler algorithm: best"),  # as the peer
+        ("scheduler_algorithm", "best", "invalid scheduler algorithm: best"),  # as in Nomad
     ],
 )
 async def test_what_could_not_be_kept_is_refused(
@@ -47,3 +47,8 @@ async def test_what_could_not_be_kept_is_refused(
     wanted = msgspec.structs.replace(SchedulerConfig(), **{field: value})
     with pytest.raises(Malformed, match=named):
         await configure(store, wanted)
+
+
+async def test_no_algorithm_is_the_first_of_them(store: Store) -> None:
+    await configure(store, SchedulerConfig(scheduler_algorithm=""))
+    assert store.read(configuration).scheduler_algorithm == "binpack"

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.evals.dry_run import Outlook, dry_run, in_use, static_ports
-from daemon.listening import Listener
+from daemon.evals.dry_run import DryRunResult, dry_run, external_port_listeners, static_ports
+from daemon.net.port_listeners import PortListener
+from storage.records.constraints import Constraint
 from storage.records.evaluation import DesiredUpdates, EvalStatus
 from storage.records.group import Update
 from storage.records.job import Job, Parameterized, Periodic
 from storage.records.scaling import Scaling
-from storage.records.scope import Constraint
 from storage.records.task import Network, Port, Resources
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, group, job, task
@@ -22,13 +22,13 @@ ROLLING = Update(max_parallel=1, min_healthy_time=1, healthy_deadline=2, progres
 NOWHERE = [Constraint(l_target="${attr.kernel.name}", r_target="plan9", operand="=")]
 
 
-def look(cluster: Cluster, wanted: Job) -> Outlook:
+def look(cluster: Cluster, wanted: Job) -> DryRunResult:
     return cluster.store.read(
         lambda db: dry_run(db, wanted, now=cluster.clock.now(), ids=cluster.ids)
     )
 
 
-def counts(outlook: Outlook, name: str = "web") -> dict[str, int]:
+def counts(outlook: DryRunResult, name: str = "web") -> dict[str, int]:
     """Return the counts of a group that are not zero."""
     found = msgspec.structs.asdict(outlook.annotations.desired_tg_updates[name])
     return {key: number for key, number in found.items() if number}
@@ -150,10 +150,10 @@ async def test_a_stranger_on_a_static_port_is_told_of_unless_we_hold_the_port(
     )
     wanted = job("web", group("web", networks=[network]))
     assert static_ports(wanted) == [("web", 8080), ("db", 5432)]
-    stranger = Listener(8080, "tcp", "192.0.2.7", "www-data")
+    stranger = PortListener(8080, "tcp", "192.0.2.7", "www-data")
 
     def told() -> list[str]:
-        return cluster.store.read(lambda db: in_use(db, wanted, [stranger]))
+        return cluster.store.read(lambda db: external_port_listeners(db, wanted, [stranger]))
 
     assert told() == [
         'port "web" is in use: a program of user www-data listens on 192.0.2.7:8080 (tcp)'

@@ -5,20 +5,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.evals import steering
-from daemon.evals.configuration import configure
-from daemon.evals.explain import explain, retry
-from daemon.runner import events
-from storage.queries import allocations, holdings, jobs, periodic
+from daemon.evals import deployment_actions
+from daemon.evals.explain import explain_job, next_retry
+from daemon.evals.scheduler_config import configure
+from daemon.runner.core import task_events
+from storage.queries import allocated_resources, allocations, jobs, periodic
 from storage.records.allocation import Allocation, ClientStatus, TaskState
 from storage.records.base import HOUR, SECOND
+from storage.records.constraints import Constraint
 from storage.records.explanation import Cause, Reason
 from storage.records.group import EphemeralDisk, ReschedulePolicy, TaskGroup, Update, Volume
 from storage.records.job import Job, Parameterized, Periodic
 from storage.records.node import NodeCPU, NodeStatus
-from storage.records.operation import PreemptionConfig, SchedulerConfig
+from storage.records.operator_api import PreemptionConfig, SchedulerConfig
 from storage.records.periodic import Slot, SlotOutcome
-from storage.records.scope import Constraint
 from storage.records.task import Device, Network, Port, Resources, Task
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
@@ -42,7 +42,7 @@ async def run(cluster: Cluster, job: Job) -> None:
 
 
 def reasons(cluster: Cluster) -> list[Reason]:
-    found = cluster.store.read(lambda db: explain(db, "default", "web"))
+    found = cluster.store.read(lambda db: explain_job(db, "default", "web"))
     assert found is not None
     return found.reasons
 
@@ -54,7 +54,7 @@ def only(cluster: Cluster, cause: Cause) -> Reason:
 
 
 async def test_an_unknown_job_has_no_explanation(cluster: Cluster) -> None:
-    assert cluster.store.read(lambda db: explain(db, "default", "web")) is None
+    assert cluster.store.read(lambda db: explain_job(db, "default", "web")) is None
 
 
 async def test_of_a_job_that_runs_nothing_is_missing(full: Cluster) -> None:
@@ -79,8 +79,19 @@ async def test_a_constraint_that_no_node_meets_is_named(full: Cluster) -> None:
     rule = Constraint(l_target="${meta.zone}", operand="=", r_target="b")
     await run(full, job("web", constraints=[rule]))
     assert only(full, Cause.PLACE).message == (
-        "1 allocation not placed, because the only node does not meet ${meta.zone} = b"
+        "1 allocation not placed, because the only node does not meet ${meta.zone} = b; "
+        "node-1 has a"
     )
+
+
+async def test_a_constraint_is_told_with_the_value_of_the_node(full: Cluster) -> None:
+    rule = Constraint(l_target="${attr.kernel.name}", operand="=", r_target="plan9")
+    await run(full, job("web", group(constraints=[rule])))
+    message = only(full, Cause.PLACE).message
+    assert message.startswith(
+        "1 allocation not placed, because the only node does not meet ${attr.kernel.name} = plan9; "
+    )
+    assert message.endswith(" has linux")
 
 
 HOST = node(
@@ -110,12 +121,12 @@ def asking(**needs: Any) -> Task:
         ),
         (
             group("web", asking(cpu=0, cores=5)),
-            "the only node has too few cores left; each needs 5 cores, "
+            "the only node has too few free cores; each needs 5 cores, "
             "the most that a node has free is 4 cores",
         ),
         (
             group("web", asking(devices=[Device(name="acme/gpu", count=2)])),
-            "the only node lacks a device that its tasks ask for; it asks for 2 of acme/gpu",
+            "the only node lacks a device that its tasks need; it asks for 2 of acme/gpu",
         ),
         (
             group("web", task(driver="podman")),
@@ -123,7 +134,7 @@ def asking(**needs: Any) -> Task:
         ),
         (
             group("web", volumes={"v": Volume(name="v", type="host", source="data")}),
-            "the only node lacks a host volume that it asks for; it asks for data",
+            "the only node lacks a host volume that it needs; it asks for data",
         ),
     ],
 )
@@ -143,7 +154,7 @@ async def test_who_holds_a_port_is_told_within_a_namespace(
     await cluster.register(job("other", group(networks=WEB), namespace=namespace))
     await cluster.work()
     await run(cluster, job("web", group(networks=WEB)))
-    (holder,) = cluster.store.read(lambda db: holdings.of_port(db, HOST.id, 8080))
+    (holder,) = cluster.store.read(lambda db: allocated_resources.of_port(db, HOST.id, 8080))
     assert only(cluster, Cause.PLACE).message == (
         "1 allocation not placed, because the only node has a port in use (reserved port collision "
         f"web=8080); port 8080 is held by allocation {holder.id[:8]} of {who}"
@@ -179,7 +190,7 @@ async def test_a_node_that_is_not_open_says_why(
 
 
 async def make_room(full: Cluster) -> None:
-    """Have an allocation of the job `low` make room for the job `web`."""
+    """Preempt an allocation of the job `low` for the job `web`."""
     wanted = PreemptionConfig(service_scheduler_enabled=True)
     await configure(full.store, SchedulerConfig(preemption_config=wanted))
     await run(full, job("low", group("web", asking(cpu=80)), priority=20))
@@ -190,7 +201,7 @@ async def make_room(full: Cluster) -> None:
 async def test_what_made_room_and_is_not_wanted_any_more_is_not_told(full: Cluster) -> None:
     await make_room(full)
     await run(full, job("low", group("web", asking(cpu=80), count=0), priority=20))
-    found = full.store.read(lambda db: explain(db, "default", "low"))
+    found = full.store.read(lambda db: explain_job(db, "default", "low"))
     assert found is not None
     assert found.reasons == []
 
@@ -202,7 +213,7 @@ async def test_what_made_room_says_for_whom_and_what_takes_it_for_what_it_waits(
     assert only(full, Cause.START).message == (
         "web.web[0] has its place and begins when 1 allocation there came to an end"
     )
-    found = full.store.read(lambda db: explain(db, "default", "low"))
+    found = full.store.read(lambda db: explain_job(db, "default", "low"))
     assert found is not None
     assert [(one.cause, one.message) for one in found.reasons] == [
         (Cause.PREEMPTED, 'low.web[0] made room for job "web", which matters more'),
@@ -216,7 +227,7 @@ async def test_what_made_room_says_for_whom_and_what_takes_it_for_what_it_waits(
     await full.report(full.wanted()[0], ClientStatus.COMPLETE)
     await full.work()
     await full.run_all(job_id="low")
-    after = full.store.read(lambda db: explain(db, "default", "low"))
+    after = full.store.read(lambda db: explain_job(db, "default", "low"))
     assert after is not None
     assert after.reasons == []
 
@@ -227,7 +238,7 @@ async def test_for_whom_it_made_room_is_not_told_when_that_is_kept_no_longer(ful
     await full.store.write(
         lambda tx: tx.execute("DELETE FROM allocations WHERE id = :id", {"id": by.id})
     )
-    found = full.store.read(lambda db: explain(db, "default", "low"))
+    found = full.store.read(lambda db: explain_job(db, "default", "low"))
     assert found is not None
     assert found.reasons[0].message == "low.web[0] made room for another job, which matters more"
 
@@ -286,7 +297,7 @@ async def test_what_failed_with_its_deployment_is_not_tried_again(full: Cluster)
     await run(full, job("web", group(update=ROLLING, reschedule_policy=ONCE)))
     await full.report(full.wanted()[0], ClientStatus.FAILED, healthy=False)
     deployment = full.deployment()
-    await steering.fail(full.store, deployment.id, now=NOW, eval_id="by-hand")
+    await deployment_actions.fail(full.store, deployment.id, now=NOW, eval_id="by-hand")
     await full.work()
     assert only(full, Cause.DEPLOYMENT).message == (
         "web.web[0] failed once and is not placed again, because "
@@ -298,7 +309,7 @@ async def test_what_failed_with_its_deployment_is_not_tried_again(full: Cluster)
 
 
 def tries(cluster: Cluster, one: Allocation) -> tuple[int, int, str, int]:
-    found = cluster.store.read(lambda db: retry(db, allocations.find(db, one.id) or one))
+    found = cluster.store.read(lambda db: next_retry(db, allocations.find(db, one.id) or one))
     return found.attempts, found.restarts, found.message, found.next_time
 
 
@@ -327,7 +338,7 @@ async def test_an_allocation_says_when_its_task_is_started_again(full: Cluster) 
     await run(full, job("web"))
     (one,) = full.wanted()
     waiting = TaskState(state="pending", restarts=2)
-    event = events.restarting(NOW, "", 5 * SECOND)
+    event = task_events.restarting(NOW, "", 5 * SECOND)
 
     def work(tx: Transaction) -> None:
         client = msgspec.structs.replace(one.client, task_states={"main": waiting})

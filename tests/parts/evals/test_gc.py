@@ -11,14 +11,14 @@ import trio
 from daemon.evals import gc
 from storage.queries import (
     allocations,
-    collection,
     evaluations,
     events,
+    garbage_collection,
+    index_times,
     job_listings,
     metrics,
-    moments,
 )
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus, DesiredStatus, DesiredTransition, TaskEvent
 from storage.records.base import HOUR, SECOND
 from storage.records.evaluation import EvalStatus, Evaluation
@@ -31,7 +31,7 @@ from tests.samples import NOW, evaluation, group, job
 
 
 async def note(cluster: Cluster) -> None:
-    await cluster.store.write(lambda tx: moments.note(tx, cluster.clock.now()))
+    await cluster.store.write(lambda tx: index_times.record_time(tx, cluster.clock.now()))
 
 
 async def finish(cluster: Cluster, job_id: str = "web") -> None:
@@ -44,7 +44,7 @@ async def finish(cluster: Cluster, job_id: str = "web") -> None:
 
 
 def count(cluster: Cluster, table: str) -> int:
-    def ask(db: Snapshot) -> int:
+    def ask(db: ReadSnapshot) -> int:
         row = db.one(f"SELECT count(*) AS number FROM {table}")  # noqa: S608  # our own names
         return int(row["number"]) if row else 0
 
@@ -52,8 +52,8 @@ def count(cluster: Cluster, table: str) -> int:
 
 
 async def collect(cluster: Cluster, older_than: int = HOUR, **kept: int) -> None:
-    kept = gc.Retention(jobs_for=older_than, **kept)
-    await gc.collect(cluster.store, cluster.clock.now(), kept)
+    kept = gc.RetentionLimits(jobs_for=older_than, **kept)
+    await gc.collect_once(cluster.store, cluster.clock.now(), kept)
 
 
 async def test_a_dead_job_goes_with_all_that_belongs_to_it(cluster: Cluster) -> None:
@@ -126,10 +126,10 @@ async def test_more_than_one_step_removes_goes_in_several(
         ]
 
     await cluster.store.write(orphans)
-    before = cluster.store.read(Snapshot.last_index)
+    before = cluster.store.read(ReadSnapshot.last_index)
     await collect(cluster)
     assert count(cluster, "evaluations") == 0
-    assert cluster.store.read(Snapshot.last_index) - before == 3
+    assert cluster.store.read(ReadSnapshot.last_index) - before == 3
 
 
 async def test_only_the_newest_events_are_kept(cluster: Cluster) -> None:
@@ -160,7 +160,7 @@ async def test_what_is_dead_goes_at_once_on_request(cluster: Cluster) -> None:
     await finish(cluster)
     await cluster.register(job("lives"))
     await cluster.work()
-    await gc.collect_now(cluster.store, cluster.clock.now() + 1, gc.Retention())
+    await gc.force_collection(cluster.store, cluster.clock.now() + 1, gc.RetentionLimits())
     assert count(cluster, "jobs") == 1
     assert cluster.job("lives").status == "running"
 
@@ -173,7 +173,7 @@ async def test_counts_that_are_wrong_are_put_right(cluster: Cluster) -> None:
         tx.execute("UPDATE jobs SET status = 'dead', summary = ''", {})
 
     await cluster.store.write(spoil)
-    await gc.settle_all(cluster.store)
+    await gc.refresh_all_summaries(cluster.store)
     assert cluster.job().status == "running"
     found = cluster.store.read(lambda db: job_listings.summary_wire(db, "default", "web"))
     assert found is not None
@@ -322,7 +322,7 @@ async def test_evaluations_go_by_number_but_for_those_that_placed_what_is_kept(
     assert left == {placed.eval_id, "e3", "e4"}
 
 
-def ids_of(db: Snapshot, *, table: str) -> list[tuple[str, str]]:
+def ids_of(db: ReadSnapshot, *, table: str) -> list[tuple[str, str]]:
     rows = db.all(f"SELECT id, status FROM {table}")  # noqa: S608  # our own names
     return [(row["id"], row["status"]) for row in rows]
 
@@ -406,7 +406,7 @@ async def test_a_job_with_much_goes_in_several_writes_and_others_come_in_between
 async def begin(cluster: Cluster, rows: int) -> None:
     """Remove so many rows of the job, and no more: as if the daemon were killed then."""
     key = ("default", "web")
-    await cluster.store.write(lambda tx: collection.forget_job(tx, key, rows))
+    await cluster.store.write(lambda tx: garbage_collection.forget_job(tx, key, rows))
 
 
 async def test_a_job_that_is_half_gone_runs_nothing_again(cluster: Cluster) -> None:
@@ -443,10 +443,10 @@ async def test_a_stopped_job_stays_until_its_tasks_have_ended(cluster: Cluster) 
     await cluster.run_all()
     await cluster.register(job("web", stop=True))
     await cluster.work()
-    await gc.collect_now(cluster.store, cluster.clock.now() + 1, gc.Retention())
+    await gc.force_collection(cluster.store, cluster.clock.now() + 1, gc.RetentionLimits())
     assert (cluster.job().status, count(cluster, "allocations")) == ("dead", 1)
     await cluster.run_all()
-    await gc.collect_now(cluster.store, cluster.clock.now() + 1, gc.Retention())
+    await gc.force_collection(cluster.store, cluster.clock.now() + 1, gc.RetentionLimits())
     assert count(cluster, "jobs") == 0
 
 
@@ -461,11 +461,13 @@ async def test_a_collection_on_request_does_not_forget_how_old_things_are(
     cluster: Cluster,
 ) -> None:
     await note(cluster)
-    await gc.collect_now(cluster.store, cluster.clock.now(), gc.Retention())
+    await gc.force_collection(cluster.store, cluster.clock.now(), gc.RetentionLimits())
     await finish(cluster)
     await note(cluster)
     cluster.wait(2 * 3600)
-    await gc.collect_now(cluster.store, cluster.clock.now(), gc.Retention(jobs_for=9 * HOUR))
+    await gc.force_collection(
+        cluster.store, cluster.clock.now(), gc.RetentionLimits(jobs_for=9 * HOUR)
+    )
     await finish(cluster, "later")
     await collect(cluster)
     assert [name for name, _ in cluster.store.read(partial(ids_of, table="jobs"))] == ["later"]
@@ -480,17 +482,21 @@ async def test_what_was_forgotten_is_counted_and_told(
     cluster.wait(2 * 3600)
 
     def told() -> list[str]:
-        return [text for text in caplog.messages if text.startswith("forgotten")]
+        return [text for text in caplog.messages if text.startswith("deleted by")]
 
     async with trio.open_nursery() as nursery:
-        kept = gc.Retention(jobs_for=HOUR)
+        kept = gc.RetentionLimits(jobs_for=HOUR)
         nursery.start_soon(gc.collect_garbage, cluster.store, cluster.clock, kept)
         with trio.fail_after(HAPPENS_WITHIN):
             while not told():
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
-    assert told() == ["forgotten, as it is kept no longer: 1 allocations, 1 evaluations, 1 jobs"]
-    assert cluster.store.read(collection.counts) == {"allocations": 1, "evaluations": 1, "jobs": 1}
+    assert told() == ["deleted by garbage collection: 1 allocations, 1 evaluations, 1 jobs"]
+    assert cluster.store.read(garbage_collection.counts) == {
+        "allocations": 1,
+        "evaluations": 1,
+        "jobs": 1,
+    }
 
 
 async def test_the_file_does_not_grow_where_something_was_forgotten(cluster: Cluster) -> None:
@@ -502,7 +508,7 @@ async def test_the_file_does_not_grow_where_something_was_forgotten(cluster: Clu
     async def fill() -> dict[str, int]:
         await cluster.store.write(orphans)
         await collect(cluster, events=1)
-        return cluster.store.read(metrics.file)
+        return cluster.store.read(metrics.file_sizes)
 
     first = await fill()
     assert first["free_bytes"] > 0

@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from daemon.jobs.evaluate import until_looked_at
+from daemon.jobs.evaluate import wait_for_evaluation
 from tests.parts.evals.cluster import Cluster
 from tests.samples import job
 
@@ -13,13 +13,13 @@ async def test_it_ends_when_the_evaluation_has_been_looked_at(cluster: Cluster) 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.work)
         with trio.fail_after(10):
-            await until_looked_at(cluster.store, made.id, at_most=9)
+            await wait_for_evaluation(cluster.store, made.id, at_most=9)
     assert cluster.evaluation(made.id).status == "complete"
 
 
 async def test_it_ends_at_once_when_there_is_nothing_to_wait_for(cluster: Cluster) -> None:
     with trio.fail_after(10):
-        await until_looked_at(cluster.store, "", at_most=9)
+        await wait_for_evaluation(cluster.store, "", at_most=9)
 
 
 async def test_it_does_not_wait_for_long(
@@ -27,6 +27,6 @@ async def test_it_does_not_wait_for_long(
 ) -> None:
     made = await cluster.register(job("web"))
     began = trio.current_time()
-    await until_looked_at(cluster.store, made.id, at_most=0.02)
+    await wait_for_evaluation(cluster.store, made.id, at_most=0.02)
     assert trio.current_time() == began + 0.02
     assert cluster.evaluation(made.id).status == "pending"

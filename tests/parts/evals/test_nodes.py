@@ -1,4 +1,4 @@
-"""Nodes by hand: looked at, closed for new work, emptied."""
+"""Manual node operations: evaluate, make ineligible, drain."""
 
 from collections.abc import Mapping
 
@@ -6,17 +6,18 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.evals.nodes import (
-    Changed,
+from daemon.evals.node_actions import (
+    NodeChangeResult,
     change_meta,
     drain_node,
     evaluate_node,
+    purge_node,
     set_eligibility,
     watch_drains,
 )
 from daemon.jobs.stop import stop_allocation
 from storage.errors import Refused
-from storage.queries import nodes
+from storage.queries import events, nodes
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
 from storage.records.evaluation import Trigger
@@ -33,7 +34,7 @@ def the_node(store: Store) -> Node:
     return found
 
 
-async def closed(cluster: Cluster, wanted: str = "ineligible") -> Changed:
+async def closed(cluster: Cluster, wanted: str = "ineligible") -> NodeChangeResult:
     node = the_node(cluster.store)
     return await set_eligibility(cluster.store, node.id, wanted, cluster.ids, now=NOW)
 
@@ -44,7 +45,7 @@ async def drained(
     *,
     mark_eligible: bool = False,
     meta: Mapping[str, str] | None = None,
-) -> Changed:
+) -> NodeChangeResult:
     return await drain_node(
         cluster.store,
         the_node(cluster.store).id,
@@ -229,7 +230,7 @@ async def test_a_node_that_is_drained_is_not_opened_in_passing(cluster: Cluster)
         await closed(cluster, "eligible")
 
 
-async def meta_changed(cluster: Cluster, most: int = 10, **wanted: str | None) -> Changed:
+async def meta_changed(cluster: Cluster, most: int = 10, **wanted: str | None) -> NodeChangeResult:
     node, static = the_node(cluster.store), {"zone": "a"}
     done, _ = await change_meta(
         cluster.store, node.id, wanted, static, cluster.ids, most=most, now=NOW
@@ -290,3 +291,33 @@ async def test_an_allocation_that_is_stopped_by_hand_is_replaced_in_its_place(
     await cluster.report(before, ClientStatus.COMPLETE)
     await cluster.work()
     assert [one.id for one in cluster.wanted()] == [after.id]
+
+
+async def test_a_purged_node_registers_anew_and_its_work_goes_on(cluster: Cluster) -> None:
+    await run(cluster, job("web"))
+    await cluster.run_all()
+    before = (await drained(cluster, DrainSpec(deadline=HOUR))).node
+    done = await purge_node(cluster.store, before.id, cluster.ids, now=NOW)
+    assert the_node(cluster.store) == done.node
+    assert (done.node.drain, done.node.scheduling_eligibility) == (False, "eligible")
+    assert (done.node.last_drain, done.node.create_index) == (None, done.index)
+    assert [one.message for one in done.node.events or ()] == ["Node registered"]
+    (made,) = done.eval_ids
+    assert cluster.evaluation(made).triggered_by == Trigger.NODE_UPDATE
+    told = cluster.store.read(lambda db: events.after(db, 0, 1000))
+    kinds = [one.type for one in told if one.index == done.index and one.topic == "Node"]
+    assert kinds == ["NodeDeregistration", "NodeRegistration"]
+
+
+async def test_a_node_that_was_closed_is_open_after_a_purge(cluster: Cluster) -> None:
+    await closed(cluster)
+    await run(cluster, job("web"))
+    assert cluster.allocations() == []
+    await purge_node(cluster.store, the_node(cluster.store).id, cluster.ids, now=NOW)
+    await cluster.work()
+    assert len(cluster.allocations()) == 1
+
+
+async def test_no_other_node_is_purged(cluster: Cluster) -> None:
+    with pytest.raises(Refused, match="node not found"):
+        await purge_node(cluster.store, "nobody", cluster.ids, now=NOW)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from daemon.evals.configuration import configure
 from daemon.evals.removal import remove_evaluations
+from daemon.evals.scheduler_config import configure
 from daemon.jobspec.filter import compile_filter
 from storage.errors import Malformed, NotFound, Refused
 from storage.records.allocation import ClientStatus
 from storage.records.evaluation import EvalStatus, Evaluation
-from storage.records.operation import SchedulerConfig
+from storage.records.operator_api import SchedulerConfig
 from storage.records.task import Resources
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job, task

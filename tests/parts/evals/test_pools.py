@@ -2,8 +2,8 @@
 
 import msgspec
 
-from daemon.evals.explain import explain
-from daemon.evals.nodes import evaluate_down
+from daemon.evals.explain import explain_job
+from daemon.evals.node_actions import evaluate_down
 from storage.queries import nodes
 from storage.records.allocation import ClientStatus
 from storage.records.evaluation import EvalStatus
@@ -85,5 +85,5 @@ async def test_it_is_explained_why_nothing_is_placed_in_a_cluster(store: Store) 
 
 
 def explained(world: Cluster) -> list[str]:
-    found = world.store.read(lambda db: explain(db, "default", "there"))
+    found = world.store.read(lambda db: explain_job(db, "default", "there"))
     return [one.message for one in found.reasons] if found else []

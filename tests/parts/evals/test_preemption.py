@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from daemon.evals import worker
-from daemon.evals.configuration import configure
 from daemon.evals.dry_run import dry_run
+from daemon.evals.scheduler_config import configure
 from storage.queries import invariants
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
 from storage.records.job import Job
 from storage.records.node import NodeMemory
-from storage.records.operation import PreemptionConfig, SchedulerConfig
+from storage.records.operator_api import PreemptionConfig, SchedulerConfig
 from storage.records.task import Resources
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
@@ -80,7 +80,7 @@ async def test_the_evicted_waits_and_comes_back(narrow: Cluster) -> None:
     await narrow.report(only(narrow, "high"), ClientStatus.COMPLETE)
     await narrow.work()
     assert [one.name for one in narrow.wanted("low")] == ["low.web[0]"]
-    assert list(narrow.store.read(invariants.broken)) == []
+    assert list(narrow.store.read(invariants.find_violations)) == []
 
 
 @pytest.mark.parametrize("kind", ["service", "batch", "sysbatch", "system"])
@@ -91,7 +91,7 @@ async def test_whatever_was_evicted_comes_back(narrow: Cluster, kind: str) -> No
     await narrow.report(only(narrow, "high"), ClientStatus.COMPLETE)
     await narrow.work()
     assert [one.client_status for one in narrow.wanted("low")] == [ClientStatus.PENDING]
-    assert list(narrow.store.read(invariants.broken)) == []
+    assert list(narrow.store.read(invariants.find_violations)) == []
 
 
 async def test_what_comes_back_is_no_new_rollout(narrow: Cluster) -> None:
@@ -139,7 +139,7 @@ async def test_who_has_ended_in_the_meantime_need_not_go(narrow: Cluster) -> Non
     await narrow.register(sized("high", 60, 80))
     (ready,) = narrow.store.read(lambda db: worker.next_evaluations(db, now=narrow.clock.now()))
     (decision,) = narrow.store.read(
-        lambda db: worker._decide_all(db, chosen=[ready], now=1, ids=narrow.ids)
+        lambda db: worker._decide_all(db, chosen=[ready], now=1, ids=narrow.ids).decisions
     )
     await narrow.report(only(narrow, "low"), ClientStatus.COMPLETE)
     await worker._keep(narrow.store, decision, narrow.fences, 1)

@@ -4,7 +4,7 @@ from functools import partial
 
 import msgspec
 
-from daemon.evals.state import load
+from daemon.evals.cluster_state import load_cluster_state
 from daemon.scheduler.state import ClusterState
 from storage.queries import allocations
 from storage.records.allocation import ClientStatus, DesiredTransition
@@ -24,7 +24,7 @@ async def of_kind(cluster: Cluster, kind: str) -> ClusterState:
 
 def seen(cluster: Cluster) -> ClusterState:
     found = evaluation(cluster.job(), "next")
-    return cluster.store.read(lambda db: load(db, found))
+    return cluster.store.read(lambda db: load_cluster_state(db, found))
 
 
 async def test_of_a_batch_job_what_was_stopped_is_counted_only(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Deployments by hand: promote, fail, pause, tell the health; and the watcher that goes on."""
+"""Manual deployment actions: promote, fail, pause and set health; the watcher continues."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import trio
 
-from daemon.evals import steering
-from daemon.evals.deployments import watch_deployments
-from daemon.evals.judgement import judge
+from daemon.evals import deployment_actions
+from daemon.evals.deployment_health import decide_deployment
+from daemon.evals.deployment_watcher import watch_deployments
 from storage.check import check
 from storage.errors import Refused
 from storage.queries import allocations, deployments, notifications
@@ -91,9 +91,9 @@ def of_group(cluster: Cluster, name: str) -> list[Allocation]:
     return [one for one in cluster.wanted() if one.task_group == name]
 
 
-async def promote(cluster: Cluster, *groups: str) -> steering.Steered:
+async def promote(cluster: Cluster, *groups: str) -> deployment_actions.DeploymentChange:
     chosen = groups or None
-    return await steering.promote(
+    return await deployment_actions.promote(
         cluster.store, cluster.deployment().id, chosen, now=cluster.clock.now(), eval_id="e-hand"
     )
 
@@ -161,8 +161,8 @@ async def test_a_promotion_starts_the_time_for_progress_anew(canary: Cluster) ->
     assert by == canary.clock.now() + 20 * SECOND
 
 
-async def fail(cluster: Cluster) -> steering.Steered:
-    return await steering.fail(
+async def fail(cluster: Cluster) -> deployment_actions.DeploymentChange:
+    return await deployment_actions.fail(
         cluster.store, cluster.deployment().id, now=cluster.clock.now(), eval_id="e-hand"
     )
 
@@ -214,8 +214,8 @@ async def test_going_back_ends_with_what_a_stopped_version_wanted(cluster: Clust
     )
 
 
-async def pause(cluster: Cluster, *, paused: bool) -> steering.Steered:
-    return await steering.pause(
+async def pause(cluster: Cluster, *, paused: bool) -> deployment_actions.DeploymentChange:
+    return await deployment_actions.pause(
         cluster.store,
         cluster.deployment().id,
         paused=paused,
@@ -276,9 +276,9 @@ async def test_what_becomes_healthy_after_its_deployment_has_failed_is_counted(
     assert cluster.deployment().task_groups["bad"].unhealthy_allocs == 1
 
 
-async def set_health(cluster: Cluster, **health: bool) -> steering.Steered:
+async def set_health(cluster: Cluster, **health: bool) -> deployment_actions.DeploymentChange:
     named = {one.id: health["healthy"] for one in cluster.wanted()} if health else {}
-    return await steering.set_health(
+    return await deployment_actions.set_health(
         cluster.store, cluster.deployment().id, named, now=NOW, eval_id="e-hand"
     )
 
@@ -307,13 +307,13 @@ async def test_health_is_told_of_allocations_of_the_deployment_only(cluster: Clu
     await cluster.work()
     found, store = cluster.deployment().id, cluster.store
     with pytest.raises(Refused, match='unknown alloc "x"'):
-        await steering.set_health(store, found, {"x": True}, now=NOW, eval_id="e")
+        await deployment_actions.set_health(store, found, {"x": True}, now=NOW, eval_id="e")
     (first, _) = cluster.wanted()
     await cluster.register(job("other"))
     await cluster.work()
     (other,) = cluster.wanted("other")
     with pytest.raises(Refused, match=f'alloc "{other.id}" is not part of deployment "{found}"'):
-        await steering.set_health(
+        await deployment_actions.set_health(
             store, found, {first.id: True, other.id: True}, now=NOW, eval_id="e"
         )
     assert cluster.wanted()[0].health is None  # all or nothing
@@ -321,21 +321,23 @@ async def test_health_is_told_of_allocations_of_the_deployment_only(cluster: Clu
 
 Hand = Callable[[Store, str], Awaitable[object]]
 HANDS: dict[str, Hand] = {
-    "can't promote terminal deployment": lambda store, found: steering.promote(
+    "can't promote terminal deployment": lambda store, found: deployment_actions.promote(
         store, found, None, now=NOW, eval_id="e"
     ),
-    "can't fail terminal deployment": lambda store, found: steering.fail(
+    "can't fail terminal deployment": lambda store, found: deployment_actions.fail(
         store, found, now=NOW, eval_id="e"
     ),
-    "can't pause terminal deployment": lambda store, found: steering.pause(
+    "can't pause terminal deployment": lambda store, found: deployment_actions.pause(
         store, found, paused=True, now=NOW, eval_id="e"
     ),
-    "can't resume terminal deployment": lambda store, found: steering.pause(
+    "can't resume terminal deployment": lambda store, found: deployment_actions.pause(
         store, found, paused=False, now=NOW, eval_id="e"
     ),
-    "can't unblock terminal deployment": steering.unblock,
+    "can't unblock terminal deployment": deployment_actions.unblock,
     "can't set health of allocations for a terminal deployment": (
-        lambda store, found: steering.set_health(store, found, {"x": True}, now=NOW, eval_id="e")
+        lambda store, found: deployment_actions.set_health(
+            store, found, {"x": True}, now=NOW, eval_id="e"
+        )
     ),
 }
 
@@ -414,7 +416,7 @@ async def test_what_was_drained_is_not_what_a_deployment_has_brought_up(cluster:
     stopped = msgspec.structs.replace(cluster.allocations()[0], desired_status="stop")
     await cluster.store.write(lambda tx: allocations.set_desired(tx, stopped, NOW))
     deployment = cluster.deployment()
-    verdict = judge(deployment, [stopped], cluster.job(), NOW)
+    verdict = decide_deployment(deployment, [stopped], cluster.job(), NOW)
     assert verdict.groups["web"].healthy_allocs == 0
     assert not verdict.calls_scheduler
 
@@ -425,9 +427,9 @@ async def test_a_deployment_that_cannot_be_judged_fails_and_the_watcher_goes_on(
     def poisoned(deployment: Deployment, *rest: Any) -> Any:
         if deployment.job_id == "poison":
             raise KeyError("poison")
-        return judge(deployment, *rest)
+        return decide_deployment(deployment, *rest)
 
-    monkeypatch.setattr("daemon.evals.deployments.judge", poisoned)
+    monkeypatch.setattr("daemon.evals.deployment_watcher.decide_deployment", poisoned)
     for name in ("poison", "web"):
         await cluster.register(job(name, group("web", update=ROLLING)))
     await cluster.work()

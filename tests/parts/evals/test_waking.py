@@ -1,18 +1,18 @@
-"""What waits for room is looked at again exactly when what it lacks has appeared."""
+"""A blocked evaluation is re-evaluated exactly when its missing resource appears."""
 
 from typing import Any
 
 import msgspec
 import pytest
 
-from daemon.evals.configuration import configure
+from daemon.evals.scheduler_config import configure
 from daemon.scheduler.nodes.devices import DeviceInstance, DeviceKind
 from storage.records.allocation import ClientStatus, DesiredStatus
 from storage.records.evaluation import EvalStatus
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.node import Node, NodeCPU, NodeMemory
-from storage.records.operation import PreemptionConfig, SchedulerConfig
+from storage.records.operator_api import PreemptionConfig, SchedulerConfig
 from storage.records.task import Device, Network, Port, Resources
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job, task

@@ -1,8 +1,9 @@
 """The worker: what it takes next, and what it does when it goes wrong."""
 
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from itertools import count
 from typing import Any
@@ -11,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.evals import decision, worker
-from daemon.evals.gc import Retention
+from daemon.evals import schedule_with_preemption, worker
+from daemon.evals.gc import RetentionLimits
+from daemon.evals.scheduler_config import set_workers
 from daemon.fences import ATTEMPTS
-from storage.origin import serving
 from storage.queries import evaluations, jobs
 from storage.records.allocation import ClientStatus
 from storage.records.base import SECOND
@@ -23,7 +24,8 @@ from storage.records.job import Job
 from storage.records.node import NodeMemory
 from storage.records.task import Network, Port, Resources
 from storage.records.times import rfc3339
-from storage.writer import Transaction
+from storage.request_context import request_scope
+from storage.writer import Transaction, Writer
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, evaluation, group, job, task
 from tests.unit.scheduler.world import node, resources
@@ -32,7 +34,7 @@ from tests.unit.scheduler.world import node, resources
 @asynccontextmanager
 async def at_work(cluster: Cluster) -> AsyncIterator[None]:
     async with worker.open_evals(
-        cluster.store, cluster.clock, cluster.ids, Retention(), cluster.fences
+        cluster.store, cluster.clock, cluster.ids, RetentionLimits(), cluster.fences
     ):
         yield
 
@@ -126,7 +128,7 @@ async def test_what_was_delayed_comes_in_the_order_of_priorities_when_it_is_due(
 
 
 def ready(cluster: Cluster) -> list[Evaluation]:
-    return cluster.store.read(lambda db: evaluations.ready(db, cluster.clock.now(), 16))
+    return cluster.store.read(lambda db: evaluations.runnable(db, cluster.clock.now(), 16))
 
 
 async def test_room_that_is_too_small_wakes_nobody(narrow: Cluster) -> None:
@@ -168,7 +170,7 @@ async def test_a_defect_fails_the_evaluation_and_not_the_daemon(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr(decision, "schedule", broken)
+    monkeypatch.setattr(schedule_with_preemption, "schedule", broken)
     made = await cluster.register(job("web"))
     await all_attempts(cluster)
     failed = cluster.evaluation(made.id)
@@ -197,7 +199,7 @@ def broken_for(poisoned: str, real: Callable[..., Any], place: int) -> Callable[
 
 @pytest.mark.parametrize(
     ("module", "name", "place"),
-    [(worker, "load", 1), (worker, "decide", 2), (worker.applier, "apply", 1)],
+    [(worker, "load_cluster_state", 1), (worker, "decide", 2), (worker.applier, "apply", 1)],
 )
 async def test_an_error_at_any_step_of_an_evaluation_costs_that_evaluation_alone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, place: int
@@ -217,12 +219,43 @@ async def test_an_error_at_any_step_of_an_evaluation_costs_that_evaluation_alone
     assert cluster.fences.faults() == []
 
 
+@pytest.mark.parametrize("is_restricted", [False, True], ids=["all-types", "some-types"])
+@pytest.mark.parametrize("document", [b'{"ID', b"{\xff}"], ids=["truncated", "not-utf-8"])
+@pytest.mark.parametrize("status", ["pending", "blocked"])
+async def test_row_that_cannot_be_read_costs_its_evaluation_alone(
+    cluster: Cluster,
+    status: str,
+    document: bytes,
+    is_restricted: bool,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    autojump_clock.autojump_threshold = 0.2  # the clock stands still while a thread commits
+    bad = await cluster.register(job("bad", priority=90))
+    with closing(sqlite3.connect(cluster.store.path)) as other, other:
+        other.execute(
+            "UPDATE evaluations SET document = CAST(? AS TEXT), status = ? WHERE id = ?",
+            (document, status, bad.id),
+        )
+    async with at_work(cluster):
+        if is_restricted:
+            await set_workers(cluster.store, 1, ["_core", "service"])
+        for number in range(ATTEMPTS + 1):
+            good = await cluster.register(job(f"web-{number}"))
+            await completed(cluster, good.id)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            cluster.wait(60)
+    found = [(one.kind, one.key, one.is_closed) for one in cluster.fences.faults()]
+    assert found == [("evaluation", bad.id, True)]
+
+
 async def test_an_evaluation_that_failed_once_is_decided_at_the_next_attempt(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await cluster.register(job("web"))
     with monkeypatch.context() as patched:
-        patched.setattr(worker, "load", broken_for("web", worker.load, 1))
+        patched.setattr(
+            worker, "load_cluster_state", broken_for("web", worker.load_cluster_state, 1)
+        )
         await cluster.work()
     assert cluster.next() is None  # it pauses
     cluster.wait(1)
@@ -237,7 +270,7 @@ async def test_a_paused_evaluation_is_taken_again_by_the_worker(
     """The worker wakes for it by itself."""
     autojump_clock.autojump_threshold = 0.2  # the clock stands still while a thread commits
     made = await cluster.register(job("web"))
-    calls, real = count(), worker.load
+    calls, real = count(), worker.load_cluster_state
 
     def once_broken(*args: Any) -> Any:
         if next(calls) == 0:
@@ -245,7 +278,7 @@ async def test_a_paused_evaluation_is_taken_again_by_the_worker(
         cluster.wait(60)
         return real(*args)
 
-    monkeypatch.setattr(worker, "load", once_broken)
+    monkeypatch.setattr(worker, "load_cluster_state", once_broken)
     async with at_work(cluster):
         with trio.fail_after(100):
             while cluster.evaluation(made.id).status == EvalStatus.PENDING:
@@ -275,14 +308,14 @@ async def test_a_plan_that_came_too_late_is_made_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await cluster.register(job("web"))
-    seen = cluster.store.read(lambda db: worker.load(db, made))
+    seen = cluster.store.read(lambda db: worker.load_cluster_state(db, made))
 
     def another(tx: Transaction) -> None:
         jobs.append_version(tx, job("web", group("web", count=2)))
 
     await cluster.store.write(another)
     with monkeypatch.context() as patched:
-        patched.setattr(worker, "load", lambda *_: seen)
+        patched.setattr(worker, "load_cluster_state", lambda *_: seen)
         await worker.process(cluster.store, [made], cluster.clock, cluster.ids, cluster.fences)
     assert cluster.evaluation(made.id).status == EvalStatus.PENDING
     await cluster.work()
@@ -342,7 +375,7 @@ async def test_a_plan_that_came_too_late_keeps_no_other_from_being_stored(
 
 async def test_what_comes_of_an_evaluation_goes_back_to_its_request(narrow: Cluster) -> None:
     wanting = task(resources=Resources(cpu=10, memory_mb=60))
-    with serving("r-1"):
+    with request_scope("r-1"):
         made = await narrow.register(job("web", group("web", wanting, count=2)))
     await narrow.work()
     (blocked,) = narrow.evaluations(EvalStatus.BLOCKED)
@@ -418,3 +451,32 @@ async def test_a_decision_that_takes_too_long_fails_with_the_reason(
     failed = cluster.evaluation(slow.id)
     assert failed.status == EvalStatus.FAILED
     assert "TookTooLong: the decision took more than -1 s of CPU time" in failed.status_description
+
+
+async def test_a_burst_of_evaluations_is_decided_in_turns_and_stored_together(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_SHARE", 0.0)  # one at a time
+    commits: list[int] = []
+    commit = Writer._commit
+
+    async def counted(writer: Writer, batch: list[Any]) -> None:
+        commits.append(len(batch))
+        await commit(writer, batch)
+
+    made = [await cluster.register(job(f"job-{number}")) for number in range(10)]
+    monkeypatch.setattr(Writer, "_commit", counted)
+    turns: list[int] = []
+    decide = worker._decide_all
+
+    def noted(*arguments: Any, **fields: Any) -> Any:
+        found = decide(*arguments, **fields)
+        turns.append(len(found.decisions))
+        return found
+
+    monkeypatch.setattr(worker, "_decide_all", noted)
+    await worker.process(cluster.store, made, cluster.clock, cluster.ids, cluster.fences)
+    assert turns == [1] * 10
+    assert sum(commits) == 10
+    assert len(commits) <= 2
+    assert sum(len(cluster.allocations(f"job-{number}")) for number in range(10)) == 10

@@ -1,7 +1,9 @@
 """A cloud on loopback, a clock that is set by hand, and login methods that use both."""
 
 import copy
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,14 @@ import pytest
 import trio
 
 from daemon.acl.keyring import Keyring
-from daemon.acl.seal import Seal
-from daemon.acl.tokens import Tokens
-from daemon.config import Config
-from daemon.fields import Fields
+from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.tokens import TokenStore
+from daemon.config.settings import Settings
 from daemon.identity import mounts, roles
 from daemon.identity.issuer import Issuer
-from daemon.identity.methods import LoggedIn, Methods, open_methods
-from daemon.identity.request import LoginRequest
+from daemon.identity.login_request import LoginRequest
+from daemon.identity.methods import LoginMethods, LoginResult, open_methods
+from daemon.text.request_fields import RequestFields
 from storage.records.base import SECOND
 from storage.records.identity import Mount
 from storage.store import Store
@@ -88,10 +90,21 @@ class Cloud:
         return token
 
 
+DAMAGES = [b'{"pa', b"\xff{}", b"", b"[]"]  # what a defect of the disk leaves of a row
+
+
+def damage(store: Store, path: str, left: bytes) -> None:
+    """Replace the document of a mount by a damaged one."""
+    with closing(sqlite3.connect(store.path)) as other, other:
+        other.execute("UPDATE mounts SET document = CAST(? AS TEXT) WHERE path = ?", (left, path))
+
+
 class Login:
     """Login methods with one mount, ready to be asked."""
 
-    def __init__(self, methods: Methods, store: Store, tokens: Tokens, mount: Mount) -> None:
+    def __init__(
+        self, methods: LoginMethods, store: Store, tokens: TokenStore, mount: Mount
+    ) -> None:
         self.methods, self.store, self.tokens, self.mount = methods, store, tokens, mount
 
     async def configure(self, **fields: object) -> list[str]:
@@ -103,16 +116,16 @@ class Login:
             "max_retries": 0,
             **fields,
         }
-        return await self.methods.configure(self.mount, Fields(given))
+        return await self.methods.configure(self.mount, RequestFields(given))
 
     async def role(self, name: str = "dev", **fields: object) -> None:
-        await roles.write(self.store, self.mount, name, Fields(fields))
+        await roles.write(self.store, self.mount, name, RequestFields(fields))
 
-    async def log_in(self, jwt: str, role: str = "dev", **fields: str) -> LoggedIn:
+    async def log_in(self, jwt: str, role: str = "dev", **fields: str) -> LoginResult:
         request = LoginRequest(role=role, jwt=jwt, **fields)
         return await self.methods.login(self.mount, request, "127.0.0.1")
 
-    async def log_in_machine(self, jwt: str, role: str = "vm") -> LoggedIn:
+    async def log_in_machine(self, jwt: str, role: str = "vm") -> LoginResult:
         where = {"subscription_id": SUB_A, "resource_group_name": "rg-one", "vm_name": "vm-sys"}
         return await self.log_in(jwt, role, **where)
 
@@ -134,26 +147,26 @@ async def cloud() -> AsyncIterator[Cloud]:
 
 
 @pytest.fixture
-def config(cloud: Cloud, tmp_path: Path) -> Config:
+def config(cloud: Cloud, tmp_path: Path) -> Settings:
     urls = {
         f"cloud_{name}_url": cloud.url
         for name in ("directory", "resource_manager", "graph", "metadata")
     }
-    return msgspec.structs.replace(Config(data_dir=tmp_path), **urls)
+    return msgspec.structs.replace(Settings(data_dir=tmp_path), **urls)
 
 
 @pytest.fixture
 async def login(
-    store: Store, clock: Clock, config: Config, monkeypatch: pytest.MonkeyPatch
+    store: Store, clock: Clock, config: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Login]:
     for name in ("CLIENT_SECRET", "TENANT_ID", "CLIENT_ID", "AD_RESOURCE"):
         monkeypatch.delenv(f"AZURE_{name}", raising=False)
-    seal = Seal({1: bytes(32)})
-    tokens = Tokens(store, clock, Keyring(bytes(32)), asks=True)
+    seal = EnvelopeCipher({1: bytes(32)})
+    tokens = TokenStore(store, clock, Keyring(bytes(32)), asks=True)
     ids = iter(lambda: str(uuid4()), "")
     issuer = Issuer(store, seal, clock, ids)
     async with open_methods(store, clock, seal, tokens, issuer, ids, config) as methods:
-        mount = mounts.new_mount("cloudid/", Fields({"type": "cloudid"}), next(ids))
+        mount = mounts.new_mount("cloudid/", RequestFields({"type": "cloudid"}), next(ids))
         await mounts.enable(store, mount)
         one = Login(methods, store, tokens, mount)
         await one.configure()

@@ -11,21 +11,24 @@ import trio
 import trio.testing
 
 from daemon.acl.keyring import Keyring
-from daemon.acl.seal import Seal
-from daemon.acl.tokens import Tokens
-from daemon.config import Config
-from daemon.fields import Fields
+from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.tokens import TokenStore
+from daemon.config.settings import Settings
+from daemon.fences import Fences
 from daemon.identity import mounts
-from daemon.identity.door import Door, open_door
 from daemon.identity.issuer import Issuer
+from daemon.identity.lazy_methods import LazyMethods, open_door
 from daemon.identity.methods import open_methods
+from daemon.text.request_fields import RequestFields
 from storage.queries import tokens as stored
 from storage.records.acl import Token, TokenKind
 from storage.records.identity import Mount
 from storage.store import Store
+from tests.parts.identity.conftest import DAMAGES, damage
+from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
 
-MOUNT = mounts.new_mount("cloudid/", Fields({"type": "cloudid"}), "m-1")
+MOUNT = mounts.new_mount("cloudid/", RequestFields({"type": "cloudid"}), "m-1")
 
 
 class Clock:
@@ -34,21 +37,20 @@ class Clock:
 
 
 @pytest.fixture
-def tokens(store: Store) -> Tokens:
-    return Tokens(store, Clock(), Keyring(bytes(32)), asks=True)
+def tokens(store: Store) -> TokenStore:
+    return TokenStore(store, Clock(), Keyring(bytes(32)), asks=True)
 
 
-def opening(store: Store, tokens: Tokens, directory: Path) -> Opening[Door]:
-    seal, ids = Seal({1: bytes(32)}), iter(lambda: str(uuid4()), "")
+def opening(store: Store, tokens: TokenStore, directory: Path) -> Opening[LazyMethods]:
+    seal, ids = EnvelopeCipher({1: bytes(32)}), iter(lambda: str(uuid4()), "")
     issuer = Issuer(store, seal, Clock(), ids)
-    config = Config(data_dir=directory)
-    return open_door(
-        store, partial(open_methods, store, Clock(), seal, tokens, issuer, ids, config)
-    )
+    config = Settings(data_dir=directory)
+    methods = partial(open_methods, store, Clock(), seal, tokens, issuer, ids, config)
+    return open_door(store, methods, Fences(Clock()))
 
 
 @pytest.fixture
-async def door(store: Store, tokens: Tokens, tmp_path: Path) -> AsyncIterator[Door]:
+async def door(store: Store, tokens: TokenStore, tmp_path: Path) -> AsyncIterator[LazyMethods]:
     async with opening(store, tokens, tmp_path) as one:
         yield one
 
@@ -63,23 +65,42 @@ def issued(mount: Mount) -> Token:
     )
 
 
-async def test_without_a_mount_nothing_is_opened(door: Door) -> None:
+async def test_without_a_mount_nothing_is_opened(door: LazyMethods) -> None:
     await trio.testing.wait_all_tasks_blocked()
     assert not door.knocked.is_set()
 
 
-async def test_whoever_asks_gets_the_same_methods(door: Door) -> None:
+async def test_whoever_asks_gets_the_same_methods(door: LazyMethods) -> None:
     assert await door.methods() is await door.methods()
 
 
-async def test_a_mount_opens_them_at_once(store: Store, tokens: Tokens, tmp_path: Path) -> None:
+async def test_a_mount_opens_them_at_once(store: Store, tokens: TokenStore, tmp_path: Path) -> None:
     await mounts.enable(store, MOUNT)
     async with opening(store, tokens, tmp_path) as door:
         assert door.knocked.is_set()
 
 
+@pytest.mark.parametrize("left", DAMAGES)
+@pytest.mark.parametrize("has_tokens", [False, True])
+async def test_mount_whose_row_is_damaged_does_not_stop_the_start(
+    store: Store, tokens: TokenStore, tmp_path: Path, has_tokens: bool, left: bytes
+) -> None:
+    await mounts.enable(store, MOUNT)
+    if has_tokens:
+        await store.write(lambda tx: tokens.add(tx, issued(MOUNT), "a secret"))
+    damage(store, MOUNT.path, left)
+    with trio.fail_after(HAPPENS_WITHIN):
+        async with opening(store, tokens, tmp_path) as door:
+            fences = (await door.methods()).warm._fences
+            assert {one.key for one in fences.faults()} == {MOUNT.path}
+            other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), "m-2")
+            await mounts.enable(store, other)
+    kept = store.read(lambda db: stored.find(db, "a-1"))
+    assert (kept is not None) == has_tokens
+
+
 async def test_tokens_of_a_mount_that_is_gone_end_although_there_is_none_left(
-    store: Store, tokens: Tokens, tmp_path: Path
+    store: Store, tokens: TokenStore, tmp_path: Path
 ) -> None:
     await store.write(lambda tx: tokens.add(tx, issued(MOUNT), "a secret"))
     async with opening(store, tokens, tmp_path):

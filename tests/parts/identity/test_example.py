@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from daemon.identity import devcloud
-from daemon.identity.door import Door
-from daemon.identity.example import PATH, POLICY, ROLE, prepare
+from daemon.identity.dev_setup import PATH, POLICY, ROLE, prepare
+from daemon.identity.lazy_methods import LazyMethods
 from storage.queries import identity, mounts, policies
 from storage.store import Store
 from tests.parts.identity.test_door import Clock, door, tokens
@@ -17,7 +17,7 @@ __all__ = ["door", "tokens"]  # fixtures
 
 
 class Killed(Exception):
-    """What takes the place of the end of the process."""
+    """Replacement for the end of the process."""
 
 
 def killed_before(number: int) -> Callable[..., Any]:
@@ -35,7 +35,7 @@ def killed_before(number: int) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("number", range(4))
 async def test_a_first_start_that_was_cut_short_is_made_up_for(
-    store: Store, door: Door, number: int, monkeypatch: pytest.MonkeyPatch
+    store: Store, door: LazyMethods, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = iter(lambda: str(uuid4()), "")
     methods = await door.methods()

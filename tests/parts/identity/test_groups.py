@@ -2,11 +2,12 @@
 
 import pytest
 
-from daemon.fields import Fields
 from daemon.identity import entities, groups, mounts
+from daemon.text.request_fields import RequestFields
 from storage.errors import Invalid, Refused, StewardError
 from storage.queries import entities as stored_entities
 from storage.queries import groups as stored
+from storage.queries.pages import ALL
 from storage.records.identity import Group
 from tests.parts.identity.conftest import PRINCIPAL, Cloud, Login
 
@@ -14,14 +15,16 @@ CLAIM = "11111111-aaaa-4000-8000-000000000001"
 
 
 async def write(login: Login, new_id: str, before: Group | None = None, **fields: object) -> Group:
-    given = Fields(fields)
+    given = RequestFields(fields)
     return await login.store.write(lambda tx: groups.write(tx, before, given, new_id=new_id, now=1))
 
 
 async def external(login: Login) -> None:
     """Create an external group with a policy, named as a claim names it."""
     await write(login, "g", type="external", policies="admin")
-    alias = Fields({"name": CLAIM, "mount_accessor": login.mount.accessor, "canonical_id": "g"})
+    alias = RequestFields(
+        {"name": CLAIM, "mount_accessor": login.mount.accessor, "canonical_id": "g"}
+    )
     await login.store.write(lambda tx: groups.write_alias(tx, None, alias, new_id="a", now=1))
 
 
@@ -67,7 +70,7 @@ async def test_group_that_makes_no_sense_is_refused_whole(
 ) -> None:
     with pytest.raises(StewardError):
         await write(login, "g", **fields)
-    assert login.store.read(stored.every) == []
+    assert login.store.read(lambda db: stored.every(db, ALL)) == []
 
 
 async def test_claim_makes_a_member_and_its_absence_ends_that(login: Login, cloud: Cloud) -> None:
@@ -91,7 +94,7 @@ async def test_removed_mount_ends_the_members_that_it_made(login: Login, cloud: 
     done = await login.log_in(cloud.mint(claims={"groups": [CLAIM]}))
     await mounts.disable(login.store, login.tokens, "cloudid/")
     assert policies(login, done.entity.id) == []
-    assert login.store.read(stored.aliases) == []
+    assert login.store.read(lambda db: stored.aliases(db, ALL)) == []
 
 
 async def test_removed_group_or_entity_leaves_no_member(login: Login, cloud: Cloud) -> None:
@@ -107,9 +110,9 @@ async def test_removed_group_or_entity_leaves_no_member(login: Login, cloud: Clo
 
 
 async def test_login_finds_the_entity_prepared_for_it(login: Login, cloud: Cloud) -> None:
-    made = Fields({"name": "web", "policies": ["reader"]})
+    made = RequestFields({"name": "web", "policies": ["reader"]})
     alias = {"name": PRINCIPAL, "mount_accessor": login.mount.accessor, "canonical_id": "e"}
-    noted = Fields({**alias, "custom_metadata": {"k": "v"}})
+    noted = RequestFields({**alias, "custom_metadata": {"k": "v"}})
     await login.store.write(lambda tx: entities.write(tx, None, made, new_id="e", now=1))
     await login.store.write(lambda tx: entities.write_alias(tx, None, noted, new_id="a", now=1))
     done = await login.log_in(cloud.mint())
@@ -119,12 +122,14 @@ async def test_login_finds_the_entity_prepared_for_it(login: Login, cloud: Cloud
 
 
 async def test_entity_has_one_alias_at_a_mount(login: Login) -> None:
-    await login.store.write(lambda tx: entities.write(tx, None, Fields({}), new_id="e", now=1))
+    await login.store.write(
+        lambda tx: entities.write(tx, None, RequestFields({}), new_id="e", now=1)
+    )
 
     async def name(text: str, new_id: str) -> None:
         alias = {"name": text, "mount_accessor": login.mount.accessor, "canonical_id": "e"}
         await login.store.write(
-            lambda tx: entities.write_alias(tx, None, Fields(alias), new_id=new_id, now=1)
+            lambda tx: entities.write_alias(tx, None, RequestFields(alias), new_id=new_id, now=1)
         )
 
     await name("one", "a")

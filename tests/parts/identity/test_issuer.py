@@ -7,19 +7,19 @@ import jwt
 import msgspec
 import pytest
 
-from daemon.acl.seal import Seal
+from daemon.acl.seal import EnvelopeCipher
 from daemon.identity import keypair
 from daemon.identity.issuer import (
     LONGEST_TTL,
     PUBLISHED_BEFORE,
     ROTATION,
     Issuer,
-    is_due,
+    expired_keys,
     open_issuer,
-    outdated,
+    rotation_due,
     signer,
 )
-from daemon.identity.signatures import BadToken
+from daemon.identity.jwt_signing import InvalidToken
 from storage.errors import Refused, UnknownToken, Unsealable
 from storage.queries import allocations, jobs, signing
 from storage.records.base import SECOND
@@ -30,7 +30,7 @@ from storage.writer import Transaction
 from tests.samples import NOW, job
 from tests.unit.runner.placements import placed
 
-SEAL = Seal({1: bytes(32)})
+SEAL = EnvelopeCipher({1: bytes(32)})
 
 
 class Clock:
@@ -102,7 +102,7 @@ def signed_with_the_public_key(token: str) -> str:
 )
 async def test_what_we_have_not_signed_is_refused(issuer: Issuer, change: object) -> None:
     token = issuer.sign({"sub": "me", "aud": "us"})
-    with pytest.raises(BadToken):
+    with pytest.raises(InvalidToken):
         issuer.verify(change(token), "us")  # type: ignore[operator]
 
 
@@ -119,7 +119,7 @@ async def test_what_we_have_not_signed_is_refused(issuer: Issuer, change: object
 async def test_a_token_of_ours_that_is_not_for_us_or_not_for_now_is_refused(
     issuer: Issuer, claims: dict[str, object]
 ) -> None:
-    with pytest.raises(BadToken):
+    with pytest.raises(InvalidToken):
         issuer.verify(issuer.sign(claims), "us")
 
 
@@ -138,7 +138,7 @@ async def test_a_token_of_another_installation_is_refused(
 ) -> None:
     private = keypair.generate()
     token = jwt.encode({"aud": "us"}, private, algorithm="RS256", headers={"kid": "key-1"})
-    with pytest.raises(BadToken):
+    with pytest.raises(InvalidToken):
         issuer.verify(token, "us")
 
 
@@ -148,7 +148,7 @@ async def test_private_keys_are_sealed_and_outlive_the_daemon(
     again = Issuer(store, SEAL, clock, numbers())
     assert issuer.verify(again.sign({"aud": "us"}), "us") == {"aud": "us"}
     with pytest.raises(Unsealable):
-        Issuer(store, Seal({1: b"x" * 32}), clock, numbers()).sign({})
+        Issuer(store, EnvelopeCipher({1: b"x" * 32}), clock, numbers()).sign({})
 
 
 # ---- rotation ----------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ async def test_what_an_old_key_has_signed_can_be_checked_as_long_as_it_is_valid(
     clock.time += 1
     await issuer.tend()
     assert "key-1" not in key_ids(issuer)
-    with pytest.raises(BadToken):
+    with pytest.raises(InvalidToken):
         issuer.verify(token, "us")
 
 
@@ -211,12 +211,12 @@ def test_when_the_clock_was_set_back_the_oldest_signs() -> None:
 
 
 def test_a_key_is_due_when_there_is_none() -> None:
-    assert is_due([], NOW)
+    assert rotation_due([], NOW)
 
 
 def test_a_key_with_which_something_was_placed_that_runs_is_kept() -> None:
     keys = [key("a", 0), key("b", 1), key("c", 2)]
-    assert [one.id for one in outdated(keys, 2 + LONGEST_TTL, {"a"})] == ["b"]
+    assert [one.id for one in expired_keys(keys, 2 + LONGEST_TTL, {"a"})] == ["b"]
 
 
 async def test_the_keys_of_what_runs_are_found(store: Store) -> None:

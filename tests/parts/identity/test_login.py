@@ -1,4 +1,4 @@
-"""Logins as a whole: who gets a token, what it is like, and what is left behind."""
+"""Complete logins: authorization, the issued token and the stored state."""
 
 import time
 
@@ -7,10 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.acl.failures import LockOut
-from daemon.fields import Fields
+from daemon.acl.lockout import LockoutPolicy
 from daemon.identity import mounts, roles
-from daemon.identity.request import LoginRequest
+from daemon.identity.login_request import LoginRequest
+from daemon.text.request_fields import RequestFields
 from storage.errors import Denied, Invalid, Refused, StorageFull, TooOften, UnknownToken
 from storage.queries import entities, identity, secrets, tokens
 from storage.records.acl import TokenKind
@@ -196,12 +196,12 @@ async def test_tokens_of_a_mount_that_is_gone_end_at_the_next_start(
 
 async def test_methods_at_two_paths_know_nothing_of_each_other(login: Login, cloud: Cloud) -> None:
     uuid = "11111111-1111-4111-8111-111111111111"
-    second = mounts.new_mount("team/dir/", Fields({"type": "azure"}), uuid)
+    second = mounts.new_mount("team/dir/", RequestFields({"type": "azure"}), uuid)
     await mounts.enable(login.store, second)
     with pytest.raises(Invalid, match="invalid role name"):
         await login.methods.login(second, LoginRequest(role="dev", jwt=cloud.mint()), "")
     await roles.write(
-        login.store, second, "dev", Fields({"bound_service_principal_ids": PRINCIPAL})
+        login.store, second, "dev", RequestFields({"bound_service_principal_ids": PRINCIPAL})
     )
     with pytest.raises(Refused, match="tenant_id is required"):
         await login.methods.login(second, LoginRequest(role="dev", jwt=cloud.mint()), "")
@@ -262,7 +262,7 @@ async def test_a_look_up_of_groups_that_fails_is_told(login: Login, cloud: Cloud
 
 
 async def explained(login: Login, jwt: str, role: str = "dev") -> tuple[str, list[str]]:
-    """Return which rule is broken, and what a login would be told."""
+    """Return the violated rule, and the login's response."""
     request = LoginRequest(role=role, jwt=jwt)
     examination = await login.methods.explain(login.mount, request, "127.0.0.1")
     return examination.broken(), [one.refusal for one in examination.verdicts if one.refusal]
@@ -319,7 +319,7 @@ async def test_a_cloud_that_fails_is_not_held_against_who_logs_in(
 async def test_signed_logins_that_a_role_does_not_bind_lock_nobody_out(
     login: Login, cloud: Cloud
 ) -> None:
-    login.tokens.failures.lock_out = LockOut(threshold=3, span=60 * SECOND)
+    login.tokens.failures.lock_out = LockoutPolicy(threshold=3, span=60 * SECOND)
     await login.role("other", bound_service_principal_ids="somebody-else")
     good, forged = cloud.mint(), cloud.mint(tamper="signature")
     nat = "192.0.2.1"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.fields import Fields
 from daemon.identity import mounts
+from daemon.text.request_fields import RequestFields
 from storage.errors import Invalid, UnknownToken
 from storage.queries import identity
 from storage.queries import mounts as stored
@@ -40,13 +40,13 @@ async def test_moved_mount_keeps_its_roles_and_revokes_its_tokens(
 async def test_move_that_cannot_be_made_changes_nothing(
     login: Login, source: str, target: str, text: str
 ) -> None:
-    other = mounts.new_mount("other/", Fields({"type": "cloudid"}), "00000000-other")
+    other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), "00000000-other")
     await mounts.enable(login.store, other)
-    before = login.store.read(stored.every)
+    before = login.store.read(stored.list_all)
     with pytest.raises(Invalid) as raised:
         await move(login, source, target)
     assert text in str(raised.value)
-    assert login.store.read(stored.every) == before
+    assert login.store.read(stored.list_all) == before
 
 
 async def test_mount_moves_below_its_own_path(login: Login) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from daemon.identity.door import Door
-from daemon.web.visits import COOKIE
+from daemon.identity.lazy_methods import LazyMethods
+from daemon.web.ui_session import COOKIE
 from storage.errors import StorageFull
 from storage.queries import tokens
 from storage.store import Store
@@ -18,7 +18,7 @@ from tests.parts.ui.conftest import Browser, Site, opened
 @pytest.fixture
 async def site(store: Store, tmp_path: Path, login: Login) -> AsyncIterator[Site]:
     """Run one with a login method, whose directory knows what tests mint."""
-    door = Door()
+    door = LazyMethods()
     door.open(login.methods)
     async for one in opened(store, tmp_path, asks=True, door=door):
         yield one

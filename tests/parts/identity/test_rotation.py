@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.acl.seal import Seal
-from daemon.identity.method import client_secret
-from daemon.identity.rotation import GIVE_UP, SETTLES, Rotations, is_due
+from daemon.acl.seal import EnvelopeCipher
+from daemon.identity.client_secret_rotation import GIVE_UP, SETTLES, ClientSecretRotator, is_due
+from daemon.identity.method_config import client_secret
 from storage.errors import Refused
 from storage.queries import audit
 from storage.records.base import HOUR, MINUTE, SECOND
@@ -20,11 +20,11 @@ OLD = "fake-client-secret-1"
 DAY = 24 * HOUR
 
 
-def restarted(login: Login) -> Rotations:
+def restarted(login: Login) -> ClientSecretRotator:
     """Return the rotations of a daemon that has just started on the same store."""
     before = login.methods.rotations
     ids: Iterator[str] = iter(lambda: str(uuid4()), "")
-    return Rotations(
+    return ClientSecretRotator(
         *(before._store, before._clock, before._seal, ids),
         *(before._credentials, before._graph, before._client_of),
     )
@@ -35,7 +35,7 @@ def passwords(cloud: Cloud) -> list[str]:
 
 
 def in_use(login: Login) -> str:
-    seal: Seal = login.methods._seal
+    seal: EnvelopeCipher = login.methods._seal
     return login.store.read(lambda db: client_secret(db, seal, login.mount))
 
 

@@ -1,4 +1,4 @@
-"""Requests to a cloud that is slow, wrong, endless or leads elsewhere."""
+"""Requests to a cloud that is slow, faulty, endless or redirecting."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -7,16 +7,16 @@ from functools import partial
 import pytest
 import trio
 
-from daemon.identity import transport
-from daemon.identity.transport import MAX_ANSWER, Retries, Transport, Unreachable
+from daemon.identity import cloud_http
+from daemon.identity.cloud_http import MAX_ANSWER, CloudHttp, CloudUnreachable, RetryPolicy
 from tests.parts.identity.conftest import Cloud
 
 AT = "Sat, 21 Nov 2026 10:00:20 GMT"
 
 
 @pytest.fixture
-async def sender() -> AsyncIterator[Transport]:
-    opened = Transport(lambda: 0.5)
+async def sender() -> AsyncIterator[CloudHttp]:
+    opened = CloudHttp(lambda: 0.5)
     yield opened
     await opened.close()
 
@@ -31,10 +31,10 @@ async def answer_with(raw: bytes, stream: trio.SocketStream, *, hang: bool = Fal
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_what_may_go_right_later_is_tried_again(
-    sender: Transport, cloud: Cloud, status: int
+    sender: CloudHttp, cloud: Cloud, status: int
 ) -> None:
     cloud.fail(path="/one", status=status, times=2, headers={"Retry-After": "0"})
-    answer = await sender.send("GET", f"{cloud.url}/one", retries=Retries(2, 0, 0))
+    answer = await sender.send("GET", f"{cloud.url}/one", retries=RetryPolicy(2, 0, 0))
     assert answer.status == 400
     assert len(cloud.asked(path="/one")) == 3
 
@@ -54,28 +54,28 @@ async def test_what_may_go_right_later_is_tried_again(
 def test_the_cloud_asks_for_a_pause_in_seconds_or_until_a_moment(
     headers: dict[str, str], seconds: float | None
 ) -> None:
-    assert transport._retry_after(headers) == seconds
+    assert cloud_http._retry_after(headers) == seconds
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 302])
 async def test_what_stays_wrong_is_not_tried_again(
-    sender: Transport, cloud: Cloud, status: int
+    sender: CloudHttp, cloud: Cloud, status: int
 ) -> None:
     cloud.fail(path="/one", status=status, headers={"Location": f"{cloud.url}/two"})
-    answer = await sender.send("GET", f"{cloud.url}/one", retries=Retries(3, 0, 0))
+    answer = await sender.send("GET", f"{cloud.url}/one", retries=RetryPolicy(3, 0, 0))
     assert answer.status == status
     assert len(cloud.asked()) == 1
 
 
-async def test_a_connection_that_breaks_is_tried_again(sender: Transport, cloud: Cloud) -> None:
+async def test_a_connection_that_breaks_is_tried_again(sender: CloudHttp, cloud: Cloud) -> None:
     cloud.fail(path="/one", close=True)
-    with pytest.raises(Unreachable, match=r'^Get "http://127.0.0.1:\d+/one": '):
-        await sender.send("GET", f"{cloud.url}/one", retries=Retries(1, 0, 0))
+    with pytest.raises(CloudUnreachable, match=r'^Get "http://127.0.0.1:\d+/one": '):
+        await sender.send("GET", f"{cloud.url}/one", retries=RetryPolicy(1, 0, 0))
     assert len(cloud.asked()) == 2
 
 
 def test_pauses_grow_up_to_the_longest_and_are_a_little_random() -> None:
-    retries = Retries(5, 4, 60)
+    retries = RetryPolicy(5, 4, 60)
     assert [retries.pause(at, None, 0.4) for at in range(5)] == [4, 8, 16, 32, 60]
     assert retries.pause(0, None, 0.0) == pytest.approx(3.2)
     assert retries.pause(0, None, 1.0) == pytest.approx(5.2)
@@ -86,22 +86,22 @@ def test_pauses_grow_up_to_the_longest_and_are_a_little_random() -> None:
 # The HTTP library leaves its generators to Trio, which closes them and says so.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
-async def test_an_endless_answer_is_cut_off(sender: Transport) -> None:
+async def test_an_endless_answer_is_cut_off(sender: CloudHttp) -> None:
     body = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n" + b"x" * (MAX_ANSWER + 100_000)
     async with trio.open_nursery() as nursery:
         listener = await nursery.start(
             partial(trio.serve_tcp, partial(answer_with, body, hang=True), 0, host="127.0.0.1")
         )
         url = f"http://127.0.0.1:{listener[0].socket.getsockname()[1]}/"
-        with pytest.raises(Unreachable, match="the answer is larger than"):
+        with pytest.raises(CloudUnreachable, match="the answer is larger than"):
             await sender.send("GET", url)
         nursery.cancel_scope.cancel()
 
 
 async def test_a_silent_cloud_is_given_up(
-    sender: Transport, monkeypatch: pytest.MonkeyPatch
+    sender: CloudHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "ATTEMPT", 0.2)
+    monkeypatch.setattr(cloud_http, "ATTEMPT", 0.2)
     async with trio.open_nursery() as nursery:
         listener = await nursery.start(
             partial(
@@ -109,7 +109,7 @@ async def test_a_silent_cloud_is_given_up(
             )
         )
         url = f"http://127.0.0.1:{listener[0].socket.getsockname()[1]}/"
-        with pytest.raises(Unreachable, match="no answer within"):
+        with pytest.raises(CloudUnreachable, match="no answer within"):
             await sender.send("GET", url)
         nursery.cancel_scope.cancel()
 
@@ -123,20 +123,20 @@ async def test_a_silent_cloud_is_given_up(
         b"",
     ],
 )
-async def test_an_answer_that_is_cut_or_none_is_told(sender: Transport, raw: bytes) -> None:
+async def test_an_answer_that_is_cut_or_none_is_told(sender: CloudHttp, raw: bytes) -> None:
     async with trio.open_nursery() as nursery:
         listener = await nursery.start(
             partial(trio.serve_tcp, partial(answer_with, raw), 0, host="127.0.0.1")
         )
         url = f"http://127.0.0.1:{listener[0].socket.getsockname()[1]}/"
-        with pytest.raises(Unreachable):
+        with pytest.raises(CloudUnreachable):
             await sender.send("GET", url)
         nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("url", ["ftp://host/", "http://", "http://[::1", "nonsense"])
-async def test_an_address_that_is_none_is_told(sender: Transport, url: str) -> None:
-    with pytest.raises(Unreachable):
+async def test_an_address_that_is_none_is_told(sender: CloudHttp, url: str) -> None:
+    with pytest.raises(CloudUnreachable):
         await sender.send("GET", url)
 
 
@@ -144,7 +144,7 @@ async def test_a_log_of_requests_holds_no_secrets(
     cloud: Cloud, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "steward.identity.cloud")
-    sender = Transport(lambda: 0.5, verbose=True)
+    sender = CloudHttp(lambda: 0.5, verbose=True)
     form = {"client_id": "a", "client_secret": "hidden-1", "client_assertion": "hidden-2"}
     cloud.fail(path="/one", status=200, body={"access_token": 'a\\"hidden-3', "x": "shown"})
     await sender.send("POST", f"{cloud.url}/one", form=form)
@@ -154,7 +154,7 @@ async def test_a_log_of_requests_holds_no_secrets(
     assert "shown" in caplog.text
 
 
-async def test_connections_are_used_again(sender: Transport, cloud: Cloud) -> None:
+async def test_connections_are_used_again(sender: CloudHttp, cloud: Cloud) -> None:
     for _ in range(3):
         await sender.send("GET", f"{cloud.url}/one")
     pool = sender._client._transport._pool
@@ -162,7 +162,7 @@ async def test_connections_are_used_again(sender: Transport, cloud: Cloud) -> No
 
 
 async def test_a_refusal_is_told_as_the_clouds_own_libraries_tell_it(
-    sender: Transport, cloud: Cloud
+    sender: CloudHttp, cloud: Cloud
 ) -> None:
     cloud.fail(path="/one", status=403, body={"error": {"code": "No", "message": "not you"}})
     answer = await sender.send("GET", f"{cloud.url}/one?secret=1")

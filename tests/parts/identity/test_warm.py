@@ -7,21 +7,21 @@ from uuid import uuid4
 
 import pytest
 
-from daemon.acl.seal import Seal
-from daemon.config import Config
-from daemon.fields import Fields
+from daemon.acl.seal import EnvelopeCipher
+from daemon.config.settings import Settings
 from daemon.identity import mounts
-from daemon.identity.credentials import Client
-from daemon.identity.federation import Vouching
+from daemon.identity.credentials import CloudClient
+from daemon.identity.federation import ClientAssertions
 from daemon.identity.issuer import Issuer
-from daemon.identity.method import warm_place
+from daemon.identity.method_config import warm_place
 from daemon.identity.methods import open_methods
+from daemon.text.request_fields import RequestFields
 from storage.errors import Refused
 from storage.queries import secrets
 from tests.parts.identity.conftest import Clock, Cloud, Login
 from tests.parts.identity.test_credentials import TOKENS
 
-SEAL = Seal({1: bytes(32)})
+SEAL = EnvelopeCipher({1: bytes(32)})
 MINUTE = 60
 
 
@@ -37,13 +37,13 @@ def kept(login: Login) -> bytes | None:
 async def federated(login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Login:
     """Return login methods whose mount has no secret; the directory believes the daemon."""
 
-    async def vouch(vouching: object, client: Client) -> str:
+    async def vouch(vouching: object, client: CloudClient) -> str:
         return f"a.{client.mount.accessor}.c"
 
     async def believe(app: object, assertion: str) -> None:
         assert assertion.count(".") == 2
 
-    monkeypatch.setattr(Vouching, "assertion", vouch)  # for the next start
+    monkeypatch.setattr(ClientAssertions, "assertion", vouch)  # for the next start
     monkeypatch.setattr(login.methods.credentials, "_assertion", partial(vouch, None))
     cloud.fake.check_assertion = believe  # type: ignore[method-assign, assignment]
     await login.configure(client_secret="", identity_token_audience="api://exchange")
@@ -51,8 +51,8 @@ async def federated(login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch)
 
 
 @asynccontextmanager
-async def restarted(login: Login, clock: Clock, config: Config) -> AsyncIterator[Login]:
-    """Open the login methods of a store once more, as a start does."""
+async def restarted(login: Login, clock: Clock, config: Settings) -> AsyncIterator[Login]:
+    """Reopen the login methods of a store, as after a restart."""
     ids = iter(lambda: str(uuid4()), "")
     issuer = Issuer(login.store, SEAL, clock, ids)
     parts = (login.store, clock, SEAL, login.tokens, issuer, ids, config)
@@ -89,7 +89,7 @@ async def test_mount_with_a_secret_is_not_kept_warm(login: Login, cloud: Cloud) 
 
 
 async def test_start_while_the_directory_is_down_uses_the_kept_credential(
-    federated: Login, cloud: Cloud, clock: Clock, config: Config
+    federated: Login, cloud: Cloud, clock: Clock, config: Settings
 ) -> None:
     await federated.log_in_machine(cloud.mint_machine())
     clock.advance(50 * MINUTE)
@@ -100,7 +100,7 @@ async def test_start_while_the_directory_is_down_uses_the_kept_credential(
 
 
 async def test_credential_that_has_ended_is_not_used_after_a_start(
-    federated: Login, cloud: Cloud, clock: Clock, config: Config
+    federated: Login, cloud: Cloud, clock: Clock, config: Settings
 ) -> None:
     await federated.log_in_machine(cloud.mint_machine())
     clock.advance(61 * MINUTE)
@@ -153,12 +153,12 @@ async def test_directory_that_fails_is_asked_after_growing_pauses(
 
 
 async def test_kept_credential_of_another_mount_is_not_used(
-    federated: Login, cloud: Cloud, clock: Clock, config: Config
+    federated: Login, cloud: Cloud, clock: Clock, config: Settings
 ) -> None:
     """A sealed value is bound to its place: a row that is moved does not open."""
     await federated.methods.warm.look()
     sealed = kept(federated)
-    other = mounts.new_mount("other/", Fields({"type": "cloudid"}), str(uuid4()))
+    other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), str(uuid4()))
     await mounts.enable(federated.store, other)
     there = Login(federated.methods, federated.store, federated.tokens, other)
     await there.configure(client_secret="", identity_token_audience="api://exchange")

@@ -9,14 +9,14 @@ import trio
 import trio.testing
 
 from daemon.evals import gc
-from daemon.evals.explain import explain
-from daemon.jobs.children import open_children, release
-from daemon.jobs.dispatch import Dispatch, Dispatched, dispatch_job
+from daemon.evals.explain import explain_job
+from daemon.jobs.child_limits import open_children, release_children
+from daemon.jobs.dispatch import DispatchOutcome, DispatchRequestData, dispatch_job
 from daemon.jobs.evaluate import EvalOptions, evaluate_job
 from daemon.jobs.stop import stop
 from storage.errors import Refused, TooOften
-from storage.queries import children, evaluations, job_listings, job_status, jobs, moments
-from storage.queries.pages import Wish
+from storage.queries import children, evaluations, index_times, job_listings, job_status, jobs
+from storage.queries.pages import PageRequest
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
 from storage.records.explanation import Cause
@@ -41,38 +41,40 @@ class Parent:
 
         def work(tx: Transaction) -> None:
             jobs.append_version(tx, made)
-            job_status.settle(tx, made.namespace, made.id)
+            job_status.refresh_summary(tx, made.namespace, made.id)
 
         await self.store.write(work)
 
-    async def dispatch(self) -> Dispatched:
+    async def dispatch(self) -> DispatchOutcome:
         return await dispatch_job(
             self.store,
             "default",
             "web",
-            Dispatch(payload=b"", meta={}),
+            DispatchRequestData(payload=b"", meta={}),
             now=NOW,
             ids=self.ids,
             suffix=f"{next(self._suffixes):08}",
         )
 
-    async def end(self, child: Dispatched) -> None:
+    async def end(self, child: DispatchOutcome) -> None:
         """Let all that is to be done for a child be done."""
 
         def work(tx: Transaction) -> None:
             for one in evaluations.unfinished(tx, "default", child.job_id):
                 evaluations.put(tx, msgspec.structs.replace(one, status="complete"), NOW)
-            job_status.settle(tx, "default", child.job_id)
+            job_status.refresh_summary(tx, "default", child.job_id)
 
         await self.store.write(work)
 
     async def release(self) -> None:
-        await self.store.write(partial(release, "default", "web", now=NOW, ids=self.ids))
+        await self.store.write(partial(release_children, "default", "web", now=NOW, ids=self.ids))
 
     def begun(self) -> list[str]:
         """Return the numbers of the children that have begun and not ended."""
         lines = self.store.read(
-            lambda db: list(job_listings.stubs(db, Wish(namespace="default", prefix="web/")))
+            lambda db: list(
+                job_listings.listing_rows(db, PageRequest(namespace="default", prefix="web/"))
+            )
         )
         return [
             child_id[-1]
@@ -84,10 +86,13 @@ class Parent:
 
     def held(self) -> list[str]:
         return [
-            one[-1] for one in self.store.read(lambda db: children.held(db, "default", "web", 99))
+            one[-1]
+            for one in self.store.read(
+                lambda db: children.queued_children(db, "default", "web", 99)
+            )
         ]
 
-    def job(self, child: Dispatched) -> Job:
+    def job(self, child: DispatchOutcome) -> Job:
         found = self.store.read(lambda db: jobs.current(db, "default", child.job_id))
         assert found is not None
         return found
@@ -134,7 +139,7 @@ async def test_a_child_that_ends_lets_the_oldest_begin(parent: Parent) -> None:
 async def test_a_dispatch_beyond_the_limit_is_dropped_where_that_is_asked(parent: Parent) -> None:
     await parent.register(at_once="1", beyond="drop")
     made = await parent.dispatch()
-    with pytest.raises(TooOften, match='job "web" has 1 children at work and drops more'):
+    with pytest.raises(TooOften, match='job "web" has 1 active children and drops further'):
         await parent.dispatch()
     await parent.end(made)
     assert (await parent.dispatch()).eval_id
@@ -144,7 +149,7 @@ async def test_the_oldest_is_replaced_where_that_is_asked(parent: Parent) -> Non
     await parent.register(at_once="1", beyond="replace")
     first, second = await parent.dispatch(), await parent.dispatch()
     assert (parent.job(first).stop, second.eval_id, parent.held()) == (True, "", ["1"])
-    third = await parent.dispatch()  # takes the place of what still waits
+    third = await parent.dispatch()  # replaces the queued child
     assert (parent.job(second).stop, parent.job(third).stop) == (True, False)
     await parent.end(first)
     await parent.end(second)
@@ -185,7 +190,7 @@ async def test_a_child_that_waits_can_be_stopped(parent: Parent) -> None:
 async def test_a_child_that_waits_is_not_evaluated_by_hand(parent: Parent) -> None:
     await parent.register(at_once="1")
     _, second = await parent.dispatch(), await parent.dispatch()
-    with pytest.raises(Refused, match="waits until fewer children of its parent are at work"):
+    with pytest.raises(Refused, match="is queued until fewer children of its parent are active"):
         await evaluate_job(
             parent.store, "default", second.job_id, EvalOptions(), now=NOW, eval_id="e"
         )
@@ -194,7 +199,7 @@ async def test_a_child_that_waits_is_not_evaluated_by_hand(parent: Parent) -> No
 async def test_a_child_that_waits_says_why(parent: Parent) -> None:
     await parent.register(at_once="1")
     _, second = await parent.dispatch(), await parent.dispatch()
-    found = parent.store.read(lambda db: explain(db, "default", second.job_id))
+    found = parent.store.read(lambda db: explain_job(db, "default", second.job_id))
     assert found is not None
     assert [(one.cause, one.message) for one in found.reasons] == [
         (Cause.CHILDREN, 'it waits until fewer children of "web" are at work')
@@ -245,7 +250,9 @@ async def ended(parent: Parent, number: int) -> None:
 
 def left(parent: Parent) -> list[str]:
     lines = parent.store.read(
-        lambda db: list(job_listings.stubs(db, Wish(namespace="default", prefix="web/")))
+        lambda db: list(
+            job_listings.listing_rows(db, PageRequest(namespace="default", prefix="web/"))
+        )
     )
     return [child_id[-1] for _, child_id, _ in lines]
 
@@ -261,7 +268,7 @@ async def test_only_the_newest_that_have_ended_are_kept(parent: Parent) -> None:
 async def test_children_that_ended_long_ago_go(parent: Parent) -> None:
     await parent.register(kept_for="1h")
     await ended(parent, 2)
-    await parent.store.write(lambda tx: moments.note(tx, NOW))
+    await parent.store.write(lambda tx: index_times.record_time(tx, NOW))
     await ended(parent, 1)
     await gc.collect_children(parent.store, NOW + HOUR - 1)
     assert left(parent) == ["0", "1", "2"]

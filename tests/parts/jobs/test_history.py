@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.jobs.history import (
+from daemon.jobs.register import JobRegisterRequest, RegistrationContext, register_job
+from daemon.jobs.stop import stop_job
+from daemon.jobs.version_history import (
     JobRevertRequest,
     JobStabilityRequest,
     TagVersionRequest,
@@ -15,8 +17,6 @@ from daemon.jobs.history import (
     tag_version,
     untag_version,
 )
-from daemon.jobs.register import JobRegisterRequest, Surroundings, register_job
-from daemon.jobs.stop import stop_job
 from storage.errors import Invalid, StewardError
 from storage.queries import jobs, submissions
 from storage.records.job import Job, Submission, VersionTag
@@ -25,7 +25,7 @@ from tests.samples import NOW
 from tests.unit.jobspec.build import job as given
 from tests.unit.jobspec.golden import document
 
-AROUND = Surroundings(region="global", node_pools={"default"})
+AROUND = RegistrationContext(region="global", node_pools={"default"})
 
 
 async def register(store: Store, source: str = "", **fields: Any) -> None:

@@ -16,23 +16,23 @@ import trio.testing
 from daemon.fences import ATTEMPTS, Fences
 from daemon.jobs.periodic import (
     Slots,
-    decide,
-    derive,
+    decide_slot,
+    derive_periodic_child,
     each_slot,
     force,
     foresee,
-    launches,
+    launch_jitter,
+    next_launches,
     next_slot,
-    offset,
     open_periodic,
     pause,
     zone_of,
 )
 from daemon.jobspec import cron
-from daemon.jobspec.extensions import JITTER
+from daemon.jobspec.steward_meta import JITTER
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import evaluations, job_listings, job_status, jobs, periodic
-from storage.queries.pages import Wish
+from storage.queries.pages import PageRequest
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.job import Job, Parameterized, Periodic, VersionTag
 from storage.records.periodic import Slot
@@ -57,7 +57,7 @@ async def register(store: Store, block: Periodic | None = HOURLY, **fields: Any)
 
     def work(tx: Transaction) -> None:
         jobs.append_version(tx, made)
-        job_status.settle(tx, made.namespace, made.id)
+        job_status.refresh_summary(tx, made.namespace, made.id)
 
     await store.write(work)
 
@@ -71,7 +71,9 @@ async def look(store: Store, now: int, *, started: int = 0, eval_id: str = "e-la
         for key, slots in store.read(partial(foresee, due=due, now=now)).items():
 
             def work(tx: Transaction, key: tuple[str, str] = key, slots: Slots = slots) -> None:
-                decide(tx, *key, slots, started=started, now=now, eval_id=f"{eval_id}-{tx.index}")
+                decide_slot(
+                    tx, *key, slots, started=started, now=now, eval_id=f"{eval_id}-{tx.index}"
+                )
 
             await store.write(work)
 
@@ -85,8 +87,8 @@ def outcomes(store: Store) -> list[tuple[int, str]]:
 
 
 def children(store: Store) -> list[str]:
-    wish = Wish(namespace="default", prefix="web/")
-    return store.read(lambda db: [line.id for line in job_listings.stubs(db, wish)])
+    wish = PageRequest(namespace="default", prefix="web/")
+    return store.read(lambda db: [line.id for line in job_listings.listing_rows(db, wish)])
 
 
 def next_of(store: Store) -> int | None:
@@ -159,7 +161,7 @@ async def finish_children(store: Store) -> None:
         for child_id in children(store):
             for one in evaluations.unfinished(tx, "default", child_id):
                 evaluations.put(tx, msgspec.structs.replace(one, status="complete"), NOW)
-            job_status.settle(tx, "default", child_id)
+            job_status.refresh_summary(tx, "default", child_id)
 
     await store.write(work)
 
@@ -267,7 +269,7 @@ async def test_jitter_delays_the_launch_and_not_the_slot(store: Store) -> None:
     await register(store, meta={"steward_jitter": "10m"})
     made = store.read(lambda db: jobs.current(db, "default", "web"))
     assert made is not None
-    late = offset(made)
+    late = launch_jitter(made)
     assert 0 < late <= 10 * MINUTE
     await look(store, NOW)
     assert next_of(store) == FIRST + late
@@ -280,8 +282,8 @@ async def test_jitter_delays_the_launch_and_not_the_slot(store: Store) -> None:
 
 
 def test_jitter_spreads_jobs_and_is_the_same_for_each_of_them() -> None:
-    late = [offset(job(f"job-{n}", meta={"steward_jitter": "1h"})) for n in range(50)]
-    again = [offset(job(f"job-{n}", meta={"steward_jitter": "1h"})) for n in range(50)]
+    late = [launch_jitter(job(f"job-{n}", meta={"steward_jitter": "1h"})) for n in range(50)]
+    again = [launch_jitter(job(f"job-{n}", meta={"steward_jitter": "1h"})) for n in range(50)]
     assert late == again
     assert len(set(late)) > 40
     assert all(0 <= one <= HOUR and one % SECOND == 0 for one in late)
@@ -483,7 +485,7 @@ def test_a_child_is_its_parent_without_clock_and_history() -> None:
         version_tag=VersionTag(name="golden"),
         parameterized_job=Parameterized(),
     )
-    child = derive(parent, "web/periodic-1", NOW)
+    child = derive_periodic_child(parent, "web/periodic-1", NOW)
     assert (child.stable, child.version_tag, child.periodic) == (False, None, None)
     assert child.task_groups == parent.task_groups
 
@@ -545,7 +547,7 @@ async def test_many_jobs_that_are_due_at_once_are_all_launched(store: Store) -> 
         for number in range(50):
             made: Job = job(f"web/{number}", type="batch", periodic=HOURLY)
             jobs.append_version(tx, made)
-            job_status.settle(tx, made.namespace, made.id)
+            job_status.refresh_summary(tx, made.namespace, made.id)
 
     await store.write(work)
     clock.time = FIRST
@@ -584,7 +586,9 @@ async def test_a_slot_is_not_decided_by_a_clock_that_was_changed(store: Store) -
     due = store.read(lambda db: periodic.due(db, FIRST, 1))
     ((key, slots),) = store.read(partial(foresee, due=due, now=FIRST)).items()
     await register(store, QUARTERS)
-    await store.write(lambda tx: decide(tx, *key, slots, started=0, now=FIRST, eval_id="e-changed"))
+    await store.write(
+        lambda tx: decide_slot(tx, *key, slots, started=0, now=FIRST, eval_id="e-changed")
+    )
     assert ledger(store) == []
     assert children(store) == []
 
@@ -603,7 +607,7 @@ def test_slots_come_in_order_and_once_whatever_expressions_they_fulfill(zone: st
 async def test_a_job_whose_slot_cannot_be_decided_holds_up_no_other_until_it_changes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, real = Ticking(), decide
+    clock, real = Ticking(), decide_slot
     fences = Fences(clock)
     send, attempts = trio.open_memory_channel[None](ATTEMPTS)
 
@@ -617,15 +621,15 @@ async def test_a_job_whose_slot_cannot_be_decided_holds_up_no_other_until_it_cha
     async def put(job_id: str, **fields: Any) -> None:
         def work(tx: Transaction) -> None:
             made = jobs.append_version(tx, job(job_id, type="batch", periodic=HOURLY, **fields))
-            job_status.settle(tx, made.namespace, made.id)
+            job_status.refresh_summary(tx, made.namespace, made.id)
 
         await store.write(work)
 
     def launched(parent: str) -> int:
-        wish = Wish(namespace="default", prefix=f"{parent}/")
-        return store.read(lambda db: sum(1 for _ in job_listings.stubs(db, wish)))
+        wish = PageRequest(namespace="default", prefix=f"{parent}/")
+        return store.read(lambda db: sum(1 for _ in job_listings.listing_rows(db, wish)))
 
-    monkeypatch.setattr("daemon.jobs.periodic.decide", poisoned)
+    monkeypatch.setattr("daemon.jobs.periodic.decide_slot", poisoned)
     await put("poison", submit_time=NOW)
     await put("web", submit_time=NOW)
     clock.time = FIRST
@@ -686,8 +690,8 @@ async def test_a_paused_job_can_be_launched_by_hand(store: Store) -> None:
     ("block", "stopped", "said"),
     [
         (None, False, 'job "web" is not periodic'),
-        (HOURLY, True, "has no clock that runs"),
-        (msgspec.structs.replace(HOURLY, enabled=False), False, "has no clock that runs"),
+        (HOURLY, True, "has no active schedule"),
+        (msgspec.structs.replace(HOURLY, enabled=False), False, "has no active schedule"),
     ],
 )
 async def test_what_has_no_clock_cannot_be_paused(
@@ -705,10 +709,10 @@ async def test_an_unknown_job_cannot_be_paused(store: Store) -> None:
 
 def test_the_next_ten_launches_have_the_lateness_of_the_job() -> None:
     made = job("web", type="batch", periodic=HOURLY, meta={"steward_jitter": "30m"})
-    late = offset(made)
-    assert launches(made, NOW)[:2] == [FIRST + late, FIRST + HOUR + late]
-    assert len(launches(made, NOW)) == 10
-    assert launches(msgspec.structs.replace(made, stop=True), NOW) == []
+    late = launch_jitter(made)
+    assert next_launches(made, NOW)[:2] == [FIRST + late, FIRST + HOUR + late]
+    assert len(next_launches(made, NOW)) == 10
+    assert next_launches(msgspec.structs.replace(made, stop=True), NOW) == []
 
 
 async def test_coming_launches_name_the_time_zone_of_their_job(store: Store) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from daemon.jobs.scale import ScalingRequest, scale_job
 from daemon.jobs.stop import stop_job
-from daemon.jobspec.policies import Policies
+from daemon.jobspec.policies import JobPolicySet
 from storage.errors import Conflict, Malformed, NotFound, Refused, StewardError
 from storage.queries import deployments, evaluations, job_status, jobs, scaling
 from storage.records.deployment import Deployment, DeploymentStatus
@@ -22,7 +22,7 @@ BOUNDS = Scaling(id="ab-1", type="horizontal", min=1, max=4, target={"Job": "web
 async def register(store: Store, stored: Job) -> None:
     def work(tx: Transaction) -> None:
         jobs.append_version(tx, stored)
-        job_status.settle(tx, stored.namespace, stored.id)
+        job_status.refresh_summary(tx, stored.namespace, stored.id)
 
     await store.write(work)
 
@@ -34,7 +34,7 @@ async def scale(store: Store, count: int | None = None, **fields: Any) -> Any:
         "default",
         "web",
         ScalingRequest(**given),
-        policies=Policies(),
+        policies=JobPolicySet(),
         now=NOW,
         eval_id="e-scale",
     )
@@ -99,7 +99,7 @@ async def test_a_request_that_makes_no_sense_changes_nothing(
     await register(store, job("web", group("web", scaling=BOUNDS)))
     with pytest.raises(Malformed) as caught:
         await scale_job(
-            store, "default", "web", request_, policies=Policies(), now=NOW, eval_id="e"
+            store, "default", "web", request_, policies=JobPolicySet(), now=NOW, eval_id="e"
         )
     assert str(caught.value) == text
     assert (current(store).version, events(store)) == (0, [])

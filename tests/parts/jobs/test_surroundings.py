@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.jobs.register import Surroundings, misplaced
+from daemon.jobs.register import RegistrationContext, reference_error
 from storage.records.group import EphemeralDisk, TaskGroup, Update, Volume
 from storage.records.job import Job
 from storage.records.task import (
@@ -23,8 +23,8 @@ from storage.store import Store
 from tests import samples
 
 
-def around(**fields: object) -> Surroundings:
-    return Surroundings(region="global", node_pools={"default"}, **fields)  # type: ignore[arg-type]
+def around(**fields: object) -> RegistrationContext:
+    return RegistrationContext(region="global", node_pools={"default"}, **fields)  # type: ignore[arg-type]
 
 
 def mounting(*, read_only: bool) -> Job:
@@ -32,8 +32,8 @@ def mounting(*, read_only: bool) -> Job:
     return samples.job("web", samples.group("web", volumes=volumes))
 
 
-def faults(store: Store, job: Job, surroundings: Surroundings) -> list[str]:
-    return store.read(lambda db: misplaced(db, job, surroundings))
+def faults(store: Store, job: Job, surroundings: RegistrationContext) -> list[str]:
+    return store.read(lambda db: reference_error(db, job, surroundings))
 
 
 async def test_a_host_volume_needs_a_policy_for_what_is_done_with_it(store: Store) -> None:
@@ -60,6 +60,18 @@ async def test_a_command_is_one_of_the_configuration(store: Store) -> None:
     assert faults(store, job, around()) == [f"{said}none is there"]
     assert faults(store, job, around(commands={"page", "chat"})) == [f"{said}chat, page"]
     assert faults(store, job, around(commands={"mail"})) == []
+
+
+async def test_a_receiver_that_there_is_not_is_named_with_those_that_there_are(
+    store: Store,
+) -> None:
+    job = samples.job("web", meta={"steward_notify_to": "night,chat"})
+    said = (
+        'Meta of job: "steward_notify_to" is "night", must be one of notify_receivers in the '
+        "daemon's configuration: chat, mail"
+    )
+    assert faults(store, job, around(receivers={"mail", "chat"})) == [said]
+    assert faults(store, job, around(receivers={"night", "chat"})) == []
 
 
 def in_cluster(*groups: TaskGroup, **fields: Any) -> Job:

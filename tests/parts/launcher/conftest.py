@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from daemon.launcher.channel import LONGEST, close, receive, sealed, send
-from daemon.launcher.messages import VERSION, Hello, Payload, Reply
+from daemon.launcher.messages import VERSION, Hello, LauncherPolicy, NumberedReply, TaskCommand
 from tests import launchers
 
 ALLOCATION = "0b8a1c52-1c7e-4b6e-8f43-0123456789ab"
@@ -25,15 +25,17 @@ class Talk:
         """Send a message of these fields."""
         send(self.channel, msgspec.msgpack.encode(fields), descriptors)
 
-    def ask(self, body: Any, *descriptors: int, number: int = 1) -> Reply:
+    def ask(self, body: Any, *descriptors: int, number: int = 1) -> NumberedReply:
         """Return the answer to a request; descriptors that come with it are closed."""
         self.send(number, len(descriptors), body, descriptors=descriptors)
         data, received = receive(self.channel)
         close(received)
-        return msgspec.msgpack.decode(data, type=Reply)
+        return msgspec.msgpack.decode(data, type=NumberedReply)
 
-    def greet(self, directory: Path) -> Reply:
-        return self.ask(Hello(version=VERSION, directory=str(directory)))
+    def greet(
+        self, directory: Path, policy: LauncherPolicy = launchers.EVERYTHING
+    ) -> NumberedReply:
+        return self.ask(Hello(version=VERSION, directory=str(directory)), policed(policy))
 
     def has_ended(self) -> bool:
         """Return whether the launcher has closed its end; waits for what it says next."""
@@ -45,7 +47,7 @@ class Talk:
 
 @pytest.fixture
 def talk() -> Iterator[Talk]:
-    """A launcher that has been told nothing."""
+    """A launcher without a policy."""
     opened = Talk()
     with opened.channel:
         yield opened
@@ -65,6 +67,7 @@ class Place:
         self.root = directory / ALLOCATION
         self.logs = self.root / "alloc/logs"
         self.logs.mkdir(parents=True)
+        (self.root / "main").mkdir()
         self.claim, self.out, self.err = (
             self.root / ".claim.main.0",
             self.logs / "main.stdout.0",
@@ -74,16 +77,44 @@ class Place:
     @property
     def is_untouched(self) -> bool:
         """Whether nothing was started: there is neither a claim nor a log."""
-        return not any(self.logs.iterdir()) and len([*self.root.iterdir()]) == 1
+        return not any(self.logs.iterdir()) and len([*self.root.iterdir()]) == 2
+
+
+def policed(policy: LauncherPolicy = launchers.EVERYTHING) -> int:
+    """Return a descriptor of what is allowed."""
+    return sealed(msgspec.msgpack.encode(policy))
+
+
+def ordered(*words: str, **changed: Any) -> TaskCommand:
+    """Return what is to be run, as `raw_exec` unless it says otherwise."""
+    plain = TaskCommand(
+        driver="raw_exec",
+        user="",
+        command=os.fsencode(words[0]),
+        args=[*map(os.fsencode, words[1:])],
+        work_dir="",
+        env={},
+        personal=[],
+        volumes=[],
+        network="host",
+        dns=None,
+        filter="default",
+        entries=[],
+        data=0,
+    )
+    return msgspec.structs.replace(plain, **changed)
 
 
 def payload(*words: str, **env: str) -> int:
     """Return a descriptor of what is to be started."""
-    given = Payload(
-        words=[*map(os.fsencode, words)],
-        env={os.fsencode(name): os.fsencode(value) for name, value in env.items()},
+    return passed(
+        ordered(*words, env={os.fsencode(one): os.fsencode(value) for one, value in env.items()})
     )
-    return sealed(msgspec.msgpack.encode(given))
+
+
+def passed(order: TaskCommand) -> int:
+    """Return a descriptor of an order."""
+    return sealed(msgspec.msgpack.encode(order))
 
 
 @pytest.fixture

@@ -11,38 +11,40 @@ import msgspec
 import pytest
 import trio
 
-from daemon.launcher.channel import pair, receive, send
-from daemon.launcher.client import Launcher, LauncherGone, open_launcher
+from daemon.launcher.channel import Refusal, pair, receive, send
+from daemon.launcher.client import Launcher, LauncherGone, greet
 from daemon.launcher.messages import (
     MOST_OPEN,
-    Failed,
-    Finish,
-    Question,
-    Reply,
-    Start,
-    Started,
-    Welcome,
+    EndedAttempt,
+    FinishAttempt,
+    NumberedReply,
+    NumberedRequest,
+    OperationFailed,
+    ProcessStarted,
+    StartTask,
+    TaskCommand,
 )
 from tests import launchers
-from tests.parts.launcher.conftest import ALLOCATION, Place
+from tests.parts.launcher.conftest import ALLOCATION, Place, ordered
 
-START = Start(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
+START = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
+FINISH = FinishAttempt(allocation=ALLOCATION, task="main", attempt=0)
+ENDED = EndedAttempt(claim=b"", at=0, status=0)
+TRUE = ordered("/bin/true")
 
 
 @pytest.fixture
 def files() -> Iterator[tuple[int, ...]]:
-    """Descriptors that can be told from each other."""
+    """Distinguishable descriptors."""
     opened = tuple(os.memfd_create(name) for name in "abc")
     yield opened
     for one in opened:
         os.close(one)
 
 
-async def begun(
-    launcher: Launcher, line: tuple[list[str], dict[str, str]] = (["/bin/true"], {})
-) -> tuple[int, int]:
+async def begun(launcher: Launcher, order: TaskCommand = TRUE) -> tuple[int, int]:
     """Return the process of an attempt that has not begun before."""
-    found = await launcher.start(START, line)
+    found = await launcher.start(START, order)
     assert found is not None
     return found
 
@@ -53,15 +55,15 @@ class Fake:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
 
-    async def question(self) -> Question:
+    async def question(self) -> NumberedRequest:
         await trio.lowlevel.wait_readable(self.channel)
         data, descriptors = receive(self.channel)
         for one in descriptors:
             os.close(one)
-        return msgspec.msgpack.decode(data, type=Question)
+        return msgspec.msgpack.decode(data, type=NumberedRequest)
 
     def answer(self, number: int, body: Any, *descriptors: int) -> None:
-        reply = Reply(number=number, descriptors=len(descriptors), body=body)
+        reply = NumberedReply(number=number, descriptors=len(descriptors), body=body)
         send(self.channel, msgspec.msgpack.encode(reply), descriptors)
 
 
@@ -77,9 +79,9 @@ def open_descriptors() -> list[str]:
 
 
 async def test_start_returns_a_descriptor_that_tells_the_end(tmp_path: Path, place: Place) -> None:
-    async with open_launcher(launchers.begin(), tmp_path) as launcher:
-        line = ["/bin/sh", "-c", 'echo "$1 $ONE"', "sh", "\udcff"], {"ONE": "\udcfe"}
-        pid, watched = await begun(launcher, line)
+    async with launchers.open_launcher(tmp_path) as launcher:
+        words = ("/bin/sh", "-c", 'echo "$1 $ONE"', "sh", "\udcff")
+        pid, watched = await begun(launcher, ordered(*words, env={b"ONE": b"\xfe"}))
         await trio.lowlevel.wait_readable(watched)
         os.close(watched)
     assert pid > 1
@@ -89,7 +91,7 @@ async def test_start_returns_a_descriptor_that_tells_the_end(tmp_path: Path, pla
 @pytest.mark.parametrize(
     ("words", "error", "text"),
     [
-        (["/none/such"], FileNotFoundError, "No such file"),
+        (["/none/such"], Refusal, "could not be found"),
         (["/bin/echo", "x" * 5_000_000], OSError, "Argument list too long"),
         (["/bin/echo", "a\0b"], ValueError, "null byte"),
     ],
@@ -97,10 +99,10 @@ async def test_start_returns_a_descriptor_that_tells_the_end(tmp_path: Path, pla
 async def test_refusal_is_raised(
     tmp_path: Path, place: Place, words: list[str], error: type[Exception], text: str
 ) -> None:
-    async with open_launcher(launchers.begin(), tmp_path) as launcher:
+    async with launchers.open_launcher(tmp_path) as launcher:
         before = open_descriptors()
         with pytest.raises(error, match=text):
-            await launcher.start(START, (words, {}))
+            await launcher.start(START, ordered(*words))
         assert open_descriptors() == before
 
 
@@ -119,7 +121,7 @@ async def test_answers_come_in_any_order(files: tuple[int, ...]) -> None:
             nursery.start_soon(start)
             numbers = [(await fake.question()).number for _ in range(2)]
             for number in reversed(numbers):
-                fake.answer(number, Started(pid=number + 100), files[number])
+                fake.answer(number, ProcessStarted(pid=number + 100), files[number])
             while len(found) < 2:
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
@@ -137,11 +139,11 @@ async def test_late_answer_of_a_cancelled_caller_leaves_nothing_open(
             nursery.start_soon(launcher.run, trio.CancelScope())
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as callers:
-                    callers.start_soon(launcher.greet, tmp_path)
+                    callers.start_soon(launcher.finish, FINISH)
                     number = (await fake.question()).number
                     before = open_descriptors()
                     scope.cancel()
-            fake.answer(number, Welcome(is_root=False), *files)
+            fake.answer(number, ENDED, *files)
             await trio.testing.wait_all_tasks_blocked()
             assert open_descriptors() == before
             nursery.cancel_scope.cancel()
@@ -163,7 +165,7 @@ async def test_start_goes_on_to_its_end_when_its_caller_is_cancelled(
 
 
 async def _answer_once(fake: Fake, descriptor: int) -> None:
-    fake.answer((await fake.question()).number, Started(pid=7), descriptor)
+    fake.answer((await fake.question()).number, ProcessStarted(pid=7), descriptor)
 
 
 async def test_no_more_requests_are_open_than_the_protocol_allows(tmp_path: Path) -> None:
@@ -171,12 +173,12 @@ async def test_no_more_requests_are_open_than_the_protocol_allows(tmp_path: Path
         async with trio.open_nursery() as nursery:
             nursery.start_soon(launcher.run, trio.CancelScope())
             for _ in range(MOST_OPEN + 5):
-                nursery.start_soon(launcher.greet, tmp_path)
+                nursery.start_soon(launcher.finish, FINISH)
             numbers = [(await fake.question()).number for _ in range(MOST_OPEN)]
             await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(BlockingIOError):
                 fake.channel.recv(1, socket.MSG_DONTWAIT)
-            fake.answer(numbers[3], Welcome(is_root=False))
+            fake.answer(numbers[3], ENDED)
             assert (await fake.question()).number not in numbers
             nursery.cancel_scope.cancel()
 
@@ -187,7 +189,7 @@ async def test_end_of_the_launcher_is_contained_by_nobody(tmp_path: Path) -> Non
 
         async def ask() -> None:
             try:
-                await launcher.greet(tmp_path)
+                await launcher.finish(FINISH)
             except Exception as error:
                 contained.append(error)
 
@@ -200,14 +202,27 @@ async def test_end_of_the_launcher_is_contained_by_nobody(tmp_path: Path) -> Non
     assert contained == []
 
 
+def test_greeting_of_an_ended_launcher_is_contained_by_nobody(tmp_path: Path) -> None:
+    ours, theirs = pair()
+    theirs.close()
+    with ours, pytest.raises(LauncherGone):
+        greet(ours, tmp_path, launchers.EVERYTHING)
+
+
+def test_greeting_without_a_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with launchers.begin() as channel, pytest.raises(FileExistsError):
+        greet(channel, tmp_path / "file", launchers.EVERYTHING)
+
+
 @pytest.mark.parametrize("allocation", [f"{ALLOCATION}.removed", "..", ""])
 async def test_request_of_another_form_is_refused_and_ends_nobody(
     tmp_path: Path, place: Place, allocation: str
 ) -> None:
-    async with open_launcher(launchers.begin(), tmp_path) as launcher:
+    async with launchers.open_launcher(tmp_path) as launcher:
         for _ in range(MOST_OPEN + 1):  # none is left open
             with pytest.raises(ValueError, match="Expected"):
-                await launcher.finish(Finish(allocation=allocation, task="main", attempt=0))
+                await launcher.finish(FinishAttempt(allocation=allocation, task="main", attempt=0))
         _, watched = await begun(launcher)
         os.close(watched)
 
@@ -218,19 +233,19 @@ async def test_error_of_the_machine_has_its_number(tmp_path: Path) -> None:
             nursery.start_soon(launcher.run, trio.CancelScope())
             nursery.start_soon(_refuse_once, fake)
             with pytest.raises(PermissionError):
-                await launcher.greet(tmp_path)
+                await launcher.finish(FINISH)
             nursery.cancel_scope.cancel()
 
 
 async def _refuse_once(fake: Fake) -> None:
-    fake.answer((await fake.question()).number, Failed(number=1, text="no"))
+    fake.answer((await fake.question()).number, OperationFailed(number=1, text="no"))
 
 
 async def test_answers_are_read_until_the_last_start_of_a_cancelled_daemon(
     tmp_path: Path, place: Place
 ) -> None:
     with trio.CancelScope() as scope:
-        async with open_launcher(launchers.begin(), tmp_path) as launcher:
+        async with launchers.open_launcher(tmp_path) as launcher:
             scope.cancel()
             _, watched = await begun(launcher)
             os.close(watched)

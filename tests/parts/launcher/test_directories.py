@@ -1,4 +1,4 @@
-"""What the launcher makes for an allocation, and what it leaves alone, whoever asks."""
+"""Directories that the launcher creates for an allocation, and paths that it never changes."""
 
 import errno
 import fcntl
@@ -15,7 +15,14 @@ import msgspec
 import pytest
 
 from daemon.launcher.channel import sealed
-from daemon.launcher.messages import Failed, LaidOut, LayOut, Layout, Room
+from daemon.launcher.messages import (
+    AllocDirLayout,
+    CreateAllocDir,
+    LaidOut,
+    OperationFailed,
+    TaskDirLayout,
+)
+from tests import launchers
 from tests.parts.launcher.conftest import ALLOCATION, Talk
 
 PREVIOUS = "1b8a1c52-1c7e-4b6e-8f43-0123456789ab"
@@ -23,16 +30,19 @@ NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other users")
 
 
-def room(task: str = "main", owner: tuple[int, int] | None = None, *, is_seen: bool = True) -> Room:
-    return Room(task=task, owner=owner, is_seen=is_seen)
+def room(task: str = "main", user: str = "", *, is_seen: bool = True) -> TaskDirLayout:
+    """Return what is wished for a task of `raw_exec`."""
+    return TaskDirLayout(task=task, driver="raw_exec", user=user, is_seen=is_seen)
 
 
-def laid_out(talk: Talk, *rooms: Room, allocation: str = ALLOCATION, previous: Any = None) -> Any:
+def laid_out(
+    talk: Talk, *rooms: TaskDirLayout, allocation: str = ALLOCATION, previous: Any = None
+) -> Any:
     """Return the answer to a request for an allocation of these tasks."""
-    layout = Layout(rooms=[*rooms], about=b"{}")
+    layout = AllocDirLayout(rooms=[*rooms], about=b"{}")
     passed = sealed(msgspec.msgpack.encode(layout))
     try:
-        return talk.ask(LayOut(allocation=allocation, previous=previous), passed).body
+        return talk.ask(CreateAllocDir(allocation=allocation, previous=previous), passed).body
     finally:
         os.close(passed)
 
@@ -45,7 +55,7 @@ def owners(directory: Path) -> dict[str, tuple[int, str]]:
 
 @contextmanager
 def swapping(path: Path, target: Path) -> Iterator[None]:
-    """Put a link in the place of a directory and the directory back, as fast as can be."""
+    """Swap a directory with a link and back, as fast as possible."""
     over = threading.Event()
 
     def swap() -> None:
@@ -54,8 +64,9 @@ def swapping(path: Path, target: Path) -> Iterator[None]:
             with suppress(OSError):  # the launcher has made one in between
                 path.rename(aside)
                 path.symlink_to(target)
-            if path.is_symlink():
-                path.unlink()
+            with suppress(OSError):
+                if path.is_symlink():
+                    path.unlink()
             with suppress(OSError):
                 aside.rename(path)
             if over.is_set():
@@ -88,8 +99,59 @@ def test_directories_of_our_own_user_are_closed_to_others(greeted: Talk, tmp_pat
 
 
 @needs_root
+@pytest.mark.parametrize(
+    ("policy", "user"),
+    [
+        ({"users": []}, "daemon"),
+        ({"permits_root": False}, "root"),
+        ({"owner": 1}, "daemon"),
+        ({"denied_uids": [(1, 1)]}, "daemon"),
+        ({}, "nosuchuser"),
+    ],
+)
+def test_nothing_is_given_to_a_user_who_may_run_no_task(
+    talk: Talk, tmp_path: Path, policy: dict[str, Any], user: str
+) -> None:
+    talk.greet(tmp_path, msgspec.structs.replace(launchers.EVERYTHING, **policy))
+    assert laid_out(talk, room(user=user)) == LaidOut(troubles={})
+    assert owners(tmp_path / ALLOCATION / "main")["local"] == (0, "drwx------")
+
+
+@needs_root
+def test_a_task_of_exec_without_a_user_belongs_to_its_allocation(
+    talk: Talk, tmp_path: Path
+) -> None:
+    (tmp_path / "uids").mkdir()
+    (tmp_path / "uids" / ALLOCATION).symlink_to("81234")
+    (tmp_path / "alloc" / ALLOCATION).mkdir(parents=True)
+    policy = msgspec.structs.replace(launchers.EVERYTHING, own_uids=(80000, 89999))
+    talk.greet(tmp_path / "alloc", policy)
+    one = TaskDirLayout(task="main", driver="exec", user="", is_seen=False)
+    two = TaskDirLayout(task="other", driver="raw_exec", user="", is_seen=True)
+    assert laid_out(talk, one, two) == LaidOut(troubles={})
+    found = tmp_path / "alloc" / ALLOCATION
+    assert owners(found / "main")["local"] == (81234, "drwx------")
+    assert owners(found / "other")["local"] == (0, "drwx------")
+
+
+@needs_root
+@pytest.mark.parametrize("text", ["0", "1", "999", "65534", "none", "-1", "../x", "9" * 30])
+def test_a_number_that_is_an_account_or_none_is_no_own_user(
+    talk: Talk, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "uids").mkdir()
+    (tmp_path / "uids" / ALLOCATION).symlink_to(text)
+    (tmp_path / "alloc" / ALLOCATION).mkdir(parents=True)
+    policy = msgspec.structs.replace(launchers.EVERYTHING, own_uids=(80000, 89999))
+    talk.greet(tmp_path / "alloc", policy)
+    laid_out(talk, TaskDirLayout(task="main", driver="exec", user="", is_seen=False))
+    found = tmp_path / "alloc" / ALLOCATION / "main"
+    assert owners(found)["local"] == (NOBODY, "drwx------")
+
+
+@needs_root
 def test_a_task_gets_what_is_its_own_and_no_more(greeted: Talk, tmp_path: Path) -> None:
-    shown, walled = room("shown", (NOBODY, NOBODY)), room("walled", (7, 7), is_seen=False)
+    shown, walled = room("shown", "nobody"), room("walled", "7", is_seen=False)
     assert laid_out(greeted, shown, walled) == LaidOut(troubles={})
     root = tmp_path / ALLOCATION
     assert owners(root / "shown")["private"] == owners(root / "walled")["private"]
@@ -124,7 +186,7 @@ def test_data_of_an_allocation_at_work_is_not_taken_over(greeted: Talk, tmp_path
     with (tmp_path / PREVIOUS / ".claim.main.0").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         answer = laid_out(greeted, room(), previous=PREVIOUS)
-    assert isinstance(answer, Failed)
+    assert isinstance(answer, OperationFailed)
     assert answer.number == errno.EBUSY
     assert (tmp_path / PREVIOUS / "main/local").is_dir()
     assert not (tmp_path / ALLOCATION).exists()
@@ -153,7 +215,7 @@ def test_a_name_that_is_too_long_for_the_machine_is_a_trouble(greeted: Talk) -> 
 def test_a_directory_of_somebody_else_is_not_taken(greeted: Talk, tmp_path: Path) -> None:
     laid_out(greeted, room())
     os.chown(tmp_path / ALLOCATION / "main/secrets", 7, 7)
-    answer = laid_out(greeted, room(owner=(NOBODY, NOBODY)))
+    answer = laid_out(greeted, room(user="nobody"))
     assert "user 7 owns it" in answer.troubles["main"]
     assert (tmp_path / ALLOCATION / "main/secrets").stat().st_uid == 7
 
@@ -166,7 +228,7 @@ def test_a_link_on_the_way_is_not_followed(greeted: Talk, tmp_path: Path, name: 
     moved.chmod(0o750)
     before = facts(moved)
     answer = laid_out(greeted, room())
-    assert isinstance(answer, Failed) or "main" in answer.troubles
+    assert isinstance(answer, OperationFailed) or "main" in answer.troubles
     assert facts(moved) == before
 
 
@@ -181,13 +243,13 @@ def test_a_link_that_is_swapped_in_leads_nowhere(greeted: Talk, tmp_path: Path, 
     before = facts(outside)
     with swapping(tmp_path / ALLOCATION / name, outside):
         for _ in range(500):
-            laid_out(greeted, room(owner=(NOBODY, NOBODY) if os.geteuid() == 0 else None))
+            laid_out(greeted, room(user="nobody" if os.geteuid() == 0 else ""))
     assert facts(outside) == before
 
 
 def asked(body: list[Any]) -> Callable[[Talk], bool]:
     def ask(talk: Talk) -> bool:
-        passed = sealed(msgspec.msgpack.encode(Layout(rooms=[], about=b"")))
+        passed = sealed(msgspec.msgpack.encode(AllocDirLayout(rooms=[], about=b"")))
         talk.send(1, 1, body, descriptors=(passed,))
         os.close(passed)
         return talk.has_ended()
@@ -212,7 +274,7 @@ def test_a_name_that_is_no_allocation_ends_the_launcher(
 def test_a_name_that_is_no_place_ends_the_launcher(
     greeted: Talk, tmp_path: Path, name: str, field: str
 ) -> None:
-    rooms = [[name if field == "task" else "main", None, True]]
+    rooms = [[name if field == "task" else "main", "raw_exec", "", True]]
     passed = sealed(msgspec.msgpack.encode([rooms, b""]))
     previous = name if field == "previous" else None
     greeted.send(1, 1, [20, ALLOCATION, previous], descriptors=(passed,))
@@ -221,9 +283,12 @@ def test_a_name_that_is_no_place_ends_the_launcher(
     assert not (tmp_path / ALLOCATION).exists()
 
 
-@pytest.mark.parametrize("owner", [[-2, 0], [0, 2**32 - 1], [0], 0, [0, 0, 0]])
-def test_an_owner_that_is_none_ends_the_launcher(greeted: Talk, owner: Any) -> None:
-    passed = sealed(msgspec.msgpack.encode([[["main", owner, True]], b""]))
+@pytest.mark.parametrize(
+    ("driver", "user"),
+    [("podman", ""), ("", ""), (0, ""), ("exec", 0), ("exec", [0, 0]), ("exec", "x" * 4097)],
+)
+def test_a_user_in_another_form_ends_the_launcher(greeted: Talk, driver: Any, user: Any) -> None:
+    passed = sealed(msgspec.msgpack.encode([[["main", driver, user, True]], b""]))
     greeted.send(1, 1, [20, ALLOCATION, None], descriptors=(passed,))
     os.close(passed)
     assert greeted.has_ended()

@@ -13,15 +13,17 @@ from daemon.launcher.channel import close, read_sealed, receive, sealed
 from daemon.launcher.messages import (
     MOST_PAYLOAD,
     Done,
-    Failed,
-    Found,
-    Note,
-    Read,
-    Recall,
-    Reply,
-    Said,
-    Write,
+    FileStatus,
+    NoteText,
+    NumberedReply,
+    OperationFailed,
+    ReadFile,
+    ReadNote,
+    RefusedReply,
+    WriteFile,
+    WriteNote,
 )
+from tests import launchers
 from tests.parts.launcher.conftest import ALLOCATION, Talk
 from tests.parts.launcher.test_directories import (
     NOBODY,
@@ -45,7 +47,7 @@ class Task:
     def write(self, path: str, content: bytes = b"new", **fields: Any) -> Any:
         """Return the answer to a request to put a file there."""
         given = {"mode": 0o600, "is_new": False, "owner": None, **fields}
-        request = Write(allocation=ALLOCATION, task="main", path=path, **given)
+        request = WriteFile(allocation=ALLOCATION, task="main", path=path, **given)
         passed = sealed(content)
         try:
             return self.talk.ask(request, passed).body
@@ -54,11 +56,11 @@ class Task:
 
     def read(self, path: str, most: int = 100) -> Any:
         """Return what a file holds, or why it cannot be read."""
-        request = Read(allocation=ALLOCATION, task="main", path=path, most=most)
+        request = ReadFile(allocation=ALLOCATION, task="main", path=path, most=most)
         self.talk.send(1, 0, request)
         data, received = receive(self.talk.channel)
         try:
-            body = msgspec.msgpack.decode(data, type=Reply).body
+            body = msgspec.msgpack.decode(data, type=NumberedReply).body
             return body if not received else read_sealed(received[0], most)
         finally:
             close(received)
@@ -66,22 +68,22 @@ class Task:
 
 @pytest.fixture
 def mine(greeted: Talk, tmp_path: Path) -> Task:
-    """A task of our own user."""
+    """A task of the test's user."""
     laid_out(greeted, room())
     return Task(greeted, tmp_path / ALLOCATION)
 
 
 @pytest.fixture(params=["seen", "walled"])
 def theirs(greeted: Talk, tmp_path: Path, request: pytest.FixtureRequest) -> Task:
-    """A task of another user; behind walls its directory is root's."""
+    """A task of another user; in the sandbox its directory belongs to root."""
     if OURS != 0:
         pytest.skip("only root has other users")
-    laid_out(greeted, room(owner=(NOBODY, NOBODY), is_seen=request.param == "seen"))
+    laid_out(greeted, room(user="nobody", is_seen=request.param == "seen"))
     return Task(greeted, tmp_path / ALLOCATION)
 
 
 def number_of(answer: Any) -> int:
-    assert isinstance(answer, Failed)
+    assert isinstance(answer, OperationFailed)
     return answer.number
 
 
@@ -111,6 +113,19 @@ def test_a_file_can_be_given_to_another_user(theirs: Task) -> None:
     theirs.write("main/local/f", owner=(7, -1))
     found = (theirs.home / "main/local/f").stat()
     assert (found.st_uid, found.st_gid) == (7, NOBODY)
+
+
+@needs_root
+@pytest.mark.parametrize("owner", [(0, -1), (1, -1), (7, -1), (-1, 7), (0, 0)])
+def test_a_file_is_given_to_nobody_who_is_kept_from_tasks(
+    talk: Talk, tmp_path: Path, owner: tuple[int, int]
+) -> None:
+    closed = {"permits_root": False, "owner": 1, "denied_uids": [(7, 7)], "denied_gids": [(7, 7)]}
+    talk.greet(tmp_path, msgspec.structs.replace(launchers.EVERYTHING, **closed))
+    laid_out(talk, room(user="nobody"))
+    task = Task(talk, tmp_path / ALLOCATION)
+    assert isinstance(task.write("main/local/f", owner=owner), RefusedReply)
+    assert not (task.home / "main/local/f").exists()
 
 
 def test_a_file_takes_the_place_of_another_unless_it_has_to_be_new(mine: Task) -> None:
@@ -177,9 +192,9 @@ def test_a_link_leads_no_further_than_its_task_could_go(
     os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
     before = facts(tmp_path / "outside")
     for path in ("main/local/link", "main/local/link/f"):
-        assert isinstance(theirs.read(path), Failed)
-    assert isinstance(theirs.write("main/local/link/f"), Failed)
-    assert theirs.write("main/local/link") == Done()  # it takes the place of the link
+        assert isinstance(theirs.read(path), OperationFailed)
+    assert isinstance(theirs.write("main/local/link/f"), OperationFailed)
+    assert theirs.write("main/local/link") == Done()  # it replaces the link
     assert not link.is_symlink()
     assert facts(tmp_path / "outside") == before
 
@@ -192,7 +207,12 @@ def test_a_pipe_is_not_waited_at(mine: Task) -> None:
 def test_a_directory_has_facts_and_no_bytes(mine: Task) -> None:
     assert number_of(mine.read("main/local")) == errno.EINVAL
     found = (mine.home / "main/local").stat()
-    expected = Found(inode=found.st_ino, size=found.st_size, modified=found.st_mtime_ns)
+    expected = FileStatus(
+        inode=found.st_ino,
+        size=found.st_size,
+        modified=found.st_mtime_ns,
+        mode=found.st_mode,
+    )
     assert mine.read("main/local", 0) == expected
 
 
@@ -231,7 +251,7 @@ def test_the_launcher_is_root_again_after_each_file(theirs: Task) -> None:
     theirs.write("main/local/f")
     theirs.write("main/local/link/../f")
     theirs.read("main/local/none")
-    assert laid_out(theirs.talk, room(owner=(8, 8)), allocation=PREVIOUS).troubles == {}
+    assert laid_out(theirs.talk, room(user="8"), allocation=PREVIOUS).troubles == {}
     assert (theirs.home.parent / PREVIOUS / "main/local").stat().st_uid == 8
 
 
@@ -239,14 +259,14 @@ def test_the_launcher_is_root_again_after_each_file(theirs: Task) -> None:
 
 
 def test_a_note_is_kept_and_removed(mine: Task) -> None:
-    recall = Recall(allocation=ALLOCATION, task="main", kind="token")
-    note = Note(allocation=ALLOCATION, task="main", kind="token", text="abc")
-    assert mine.talk.ask(recall).body == Said(text=None)
+    recall = ReadNote(allocation=ALLOCATION, task="main", kind="token")
+    note = WriteNote(allocation=ALLOCATION, task="main", kind="token", text="abc")
+    assert mine.talk.ask(recall).body == NoteText(text=None)
     assert mine.talk.ask(note).body == Done()
-    assert mine.talk.ask(recall).body == Said(text="abc")
+    assert mine.talk.ask(recall).body == NoteText(text="abc")
     removal = msgspec.structs.replace(note, text=None)
     assert [mine.talk.ask(removal).body for _ in range(2)] == [Done()] * 2
-    assert mine.talk.ask(recall).body == Said(text=None)
+    assert mine.talk.ask(recall).body == NoteText(text=None)
 
 
 @pytest.mark.parametrize("kind", ["claim", "", "../x", "about"])

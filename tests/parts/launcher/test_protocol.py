@@ -16,7 +16,7 @@ import pytest
 from daemon.launcher.channel import (
     LONGEST,
     MOST_DESCRIPTORS,
-    Wrong,
+    ProtocolViolation,
     close,
     pair,
     read_sealed,
@@ -26,37 +26,45 @@ from daemon.launcher.channel import (
 )
 from daemon.launcher.messages import (
     VERSION,
-    Begun,
-    Done,
-    Ended,
-    Failed,
-    Finish,
+    AlreadyStarted,
+    EndedAttempt,
+    FinishAttempt,
     Hello,
-    Question,
-    Reply,
-    Signal,
-    Start,
-    Started,
-    Welcome,
+    HelloReply,
+    NumberedReply,
+    NumberedRequest,
+    OperationFailed,
+    ProcessStarted,
+    RefusedReply,
+    SendSignal,
+    SignalResult,
+    StartTask,
 )
-from daemon.launcher.serve import LOCK
+from daemon.launcher.server import LOCK, say
 from tests import launchers
-from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, payload
+from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, ordered, passed, payload, policed
 
-START = Start(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
+START = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
 REST = [0, "-", True]  # of a start, behind its names
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 FUZZ = 2000  # messages; `bench/launcher_fuzz.py` sends 200,000
 
 
+def until_readable(descriptor: int) -> None:
+    """Wait for news; numbers of descriptors beyond 1,023 are no matter to `poll`."""
+    waits = select.poll()
+    waits.register(descriptor, select.POLLIN)
+    waits.poll()
+
+
 def test_launcher_greets_once(talk: Talk, tmp_path: Path) -> None:
-    assert talk.greet(tmp_path).body == Welcome(is_root=os.geteuid() == 0)
-    talk.send(2, 0, Hello(version=VERSION, directory=str(tmp_path)))
+    assert talk.greet(tmp_path).body == HelloReply(is_root=os.geteuid() == 0)
+    talk.send(2, 1, Hello(version=VERSION, directory=str(tmp_path)), descriptors=(policed(),))
     assert talk.has_ended()
 
 
 def test_launcher_ends_when_another_version_greets_it(talk: Talk, tmp_path: Path) -> None:
-    talk.send(1, 0, Hello(version=VERSION + 1, directory=str(tmp_path)))
+    talk.send(1, 1, Hello(version=VERSION + 1, directory=str(tmp_path)), descriptors=(policed(),))
     assert talk.has_ended()
 
 
@@ -71,7 +79,7 @@ def test_launcher_waits_for_the_one_before(tmp_path: Path) -> None:
         one, two = Talk.__new__(Talk), Talk.__new__(Talk)
         one.channel, two.channel = first, second
         one.greet(tmp_path)
-        two.send(1, 0, Hello(version=VERSION, directory=str(tmp_path)))
+        two.send(1, 1, Hello(version=VERSION, directory=str(tmp_path)), descriptors=(policed(),))
         os.close(first.detach())
         assert msgspec.msgpack.decode(receive(second)[0])[0] == 1
     assert (tmp_path / LOCK).stat().st_mode & 0o777 == 0o600
@@ -83,40 +91,41 @@ def started(talk: Talk, *words: str, number: int = 0, **env: str) -> int:
         7, 1, msgspec.structs.replace(START, attempt=number), descriptors=(payload(*words, **env),)
     )
     data, (watched,) = receive(talk.channel)
-    reply = msgspec.msgpack.decode(data, type=Reply)
+    reply = msgspec.msgpack.decode(data, type=NumberedReply)
     assert (reply.number, reply.descriptors) == (7, 1)
-    assert isinstance(reply.body, Started)
-    select.select([watched], [], [])
+    assert isinstance(reply.body, ProcessStarted)
+    until_readable(watched)
     os.close(watched)
     return reply.body.pid
 
 
 def test_started_process_gets_its_descriptors_and_a_session(greeted: Talk, place: Place) -> None:
-    text = "echo $ONE; cut -d' ' -f6 </proc/$$/stat; umask; pwd; echo err >&3; echo shim $$ >&2"
+    text = "echo $$ $ONE; cut -d' ' -f6 </proc/$$/stat; umask; pwd; echo err >&2; ls -x /proc/$$/fd"
     pid = started(greeted, "/bin/sh", "-c", text, ONE="1")
-    assert place.claim.read_text() == f"group -\nshim {pid}\n"
-    assert place.out.read_text().split() == ["1", str(pid), "0077", "/"]
+    main, *printed = place.out.read_text().split()
+    assert place.claim.read_text() == f"group -\nshim {pid}\nmain {main}\nexit 0\n"
+    assert printed == ["1", main, "0022", str(place.root / "main"), "0", "1", "2"]
     assert place.err.read_text() == "err\n"
     modes = [one.stat().st_mode & 0o777 for one in (place.claim, place.out, place.err)]
     assert modes == [0o600, 0o644, 0o644]
 
 
 def test_attempt_that_has_begun_is_not_started_again(greeted: Talk, place: Place) -> None:
-    started(greeted, "/bin/sh", "-c", "echo once; echo shim $$ >&2")
-    assert greeted.ask(START, payload("/bin/echo", "twice")).body == Begun()
+    started(greeted, "/bin/echo", "once")
+    assert greeted.ask(START, payload("/bin/echo", "twice")).body == AlreadyStarted()
     assert place.out.read_text() == "once\n"
 
 
 def test_attempt_whose_claim_is_held_is_not_started(greeted: Talk, place: Place) -> None:
     with place.claim.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert greeted.ask(START, payload("/bin/true")).body == Begun()
+        assert greeted.ask(START, payload("/bin/true")).body == AlreadyStarted()
 
 
 def test_attempt_that_came_to_no_shim_is_started(greeted: Talk, place: Place) -> None:
     place.claim.write_text("group old\nshim 12")
     started(greeted, "/bin/echo", "ran")
-    assert place.claim.read_text() == "group -\n"
+    assert place.claim.read_text().startswith("group -\nshim")
     assert place.out.read_text() == "ran\n"
 
 
@@ -142,7 +151,7 @@ def test_log_that_is_no_file_is_replaced(
         case _:
             place.out.mkdir()
             answer = greeted.ask(START, payload("/bin/echo", "ran"))
-            assert isinstance(answer.body, Failed)
+            assert isinstance(answer.body, OperationFailed)
             return
     started(greeted, "/bin/echo", "ran")
     assert place.out.read_text() == "ran\n"
@@ -158,7 +167,7 @@ def test_link_on_the_way_to_a_file_is_not_followed(
     (place.root / name).symlink_to(moved)
     before = sorted(moved.rglob("*"))
     answer = greeted.ask(START, payload("/bin/echo", "ran"))
-    assert isinstance(answer.body, Failed)
+    assert isinstance(answer.body, OperationFailed)
     assert answer.body.number in {errno.ENOTDIR, errno.ELOOP}
     assert sorted(moved.rglob("*")) == before
 
@@ -166,20 +175,19 @@ def test_link_on_the_way_to_a_file_is_not_followed(
 def test_claim_that_is_a_link_is_not_followed(greeted: Talk, place: Place, tmp_path: Path) -> None:
     place.claim.symlink_to(tmp_path / "made")
     answer = greeted.ask(START, payload("/bin/true"))
-    assert isinstance(answer.body, Failed)
+    assert isinstance(answer.body, OperationFailed)
     assert answer.body.number == errno.ELOOP
     assert not (tmp_path / "made").exists()
 
 
 def test_task_without_logs_writes_none(greeted: Talk, place: Place) -> None:
     silent = msgspec.structs.replace(START, is_logged=False)
-    assert isinstance(greeted.ask(silent, payload("/bin/echo", "ran")).body, Started)
+    assert isinstance(greeted.ask(silent, payload("/bin/echo", "ran")).body, ProcessStarted)
     assert [*place.logs.iterdir()] == []
 
 
-FINISH = Finish(allocation=ALLOCATION, task="main", attempt=0)
-SHIM = "trap : INT TERM; echo shim $$ >&2; (exec setsid sleep 600); s=$?; echo exit $s >&2; exit $s"
-TERM = Signal(
+FINISH = FinishAttempt(allocation=ALLOCATION, task="main", attempt=0)
+TERM = SendSignal(
     allocation=ALLOCATION,
     task="main",
     attempt=0,
@@ -190,19 +198,20 @@ TERM = Signal(
 
 
 def test_end_is_told_by_the_claim_and_by_the_status(greeted: Talk, place: Place) -> None:
-    pid = started(greeted, "/bin/sh", "-c", "echo shim $$ >&2; exit 7")
-    text = f"group -\nshim {pid}\n".encode()
+    pid = started(greeted, "/bin/sh", "-c", "exit 7")
+    text = place.claim.read_bytes()
+    assert text.startswith(f"group -\nshim {pid}\n".encode())
     at = place.claim.stat().st_mtime_ns
-    assert greeted.ask(FINISH).body == Ended(claim=text, at=at, status=7)
-    assert greeted.ask(FINISH).body == Ended(claim=text, at=at, status=-1)  # told once
+    assert greeted.ask(FINISH).body == EndedAttempt(claim=text, at=at, status=7)
+    assert greeted.ask(FINISH).body == EndedAttempt(claim=text, at=at, status=-1)  # told once
 
 
 def test_status_outlives_the_claim_and_the_directory(
     greeted: Talk, place: Place, tmp_path: Path
 ) -> None:
     started(greeted, "/bin/sh", "-c", f"rm -r {place.root}; exit 7")
-    assert greeted.ask(FINISH).body == Ended(claim=b"", at=0, status=7)
-    nothing = Ended(claim=b"", at=0, status=-1)
+    assert greeted.ask(FINISH).body == EndedAttempt(claim=b"", at=0, status=7)
+    nothing = EndedAttempt(claim=b"", at=0, status=-1)
     assert greeted.ask(msgspec.structs.replace(FINISH, attempt=1)).body == nothing
 
 
@@ -212,20 +221,20 @@ def test_full_disk_loses_no_status(talk: Talk, tmp_path: Path) -> None:
     try:
         place = Place(tmp_path)
         talk.greet(tmp_path)
-        text = "printf '%4080s\n' x >&2; cat /dev/zero >$PLACE/fill 2>/dev/null; echo exit 7 >&2"
+        text = "cat /dev/zero >$PLACE/fill 2>/dev/null; exit 7"
         started(talk, "/bin/sh", "-c", text, PLACE=str(place.root))
-        assert place.claim.read_text().endswith("x\nexit 7\n")
+        assert place.claim.read_text().endswith("\nexit 7\n")
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 def held(talk: Talk, place: Place) -> tuple[int, int]:
     """Start a shim whose task sleeps; return its number and descriptor when the task has begun."""
-    talk.send(7, 1, START, descriptors=(payload("/bin/sh", "-c", SHIM, PATH="/usr/bin:/bin"),))
+    talk.send(7, 1, START, descriptors=(payload("/bin/sleep", "600"),))
     data, (watched,) = receive(talk.channel)
-    pid = msgspec.msgpack.decode(data, type=Reply).body.pid
+    pid = msgspec.msgpack.decode(data, type=NumberedReply).body.pid
     children = Path(f"/proc/{pid}/task/{pid}/children")
-    while not any(_command(child) == b"sleep" for child in children.read_text().split()):
+    while not any(_command(child) == b"/bin/sleep" for child in children.read_text().split()):
         os.sched_yield()
     return pid, watched
 
@@ -238,16 +247,17 @@ def _command(pid: str) -> bytes:
 
 
 def ended(watched: int) -> None:
-    select.select([watched], [], [])
+    until_readable(watched)
     os.close(watched)
 
 
 def test_signal_reaches_the_main_process_and_not_the_shim(greeted: Talk, place: Place) -> None:
     pid, watched = held(greeted, place)
-    assert greeted.ask(TERM).body == Done()
+    assert greeted.ask(TERM).body == SignalResult(is_sent=True)
     ended(watched)
-    assert place.claim.read_text().splitlines()[1::2] == [f"shim {pid}", "exit 143"]
-    assert greeted.ask(TERM).body == Done()  # it has ended: nobody is hit
+    lines = place.claim.read_text().splitlines()
+    assert (lines[1], lines[-1]) == (f"shim {pid}", "exit 143")
+    assert greeted.ask(TERM).body == SignalResult(is_sent=False)  # it has ended: nobody is hit
 
 
 def test_signal_finds_the_task_that_an_earlier_launcher_has_started(
@@ -258,10 +268,10 @@ def test_signal_finds_the_task_that_an_earlier_launcher_has_started(
     talk = Talk()
     with talk.channel:
         talk.greet(tmp_path)
-        assert talk.ask(TERM).body == Done()
+        assert talk.ask(TERM).body == SignalResult(is_sent=True)
         ended(watched)
         end = talk.ask(FINISH).body
-    assert isinstance(end, Ended)
+    assert isinstance(end, EndedAttempt)
     assert end.claim.endswith(b"exit 143\n")
     assert end.status == -1
 
@@ -269,7 +279,7 @@ def test_signal_finds_the_task_that_an_earlier_launcher_has_started(
 def test_shim_is_killed_only_without_a_task(greeted: Talk, place: Place) -> None:
     _, watched = held(greeted, place)
     kill = msgspec.structs.replace(TERM, signal="SIGKILL", to_shim=True)
-    assert greeted.ask(kill).body == Done()
+    assert greeted.ask(kill).body == SignalResult(is_sent=False)
     greeted.ask(TERM)
     ended(watched)
     assert place.claim.read_text().endswith("exit 143\n")
@@ -279,7 +289,8 @@ def test_stopped_shim_goes_on(greeted: Talk, place: Place) -> None:
     pid, watched = held(greeted, place)
     os.kill(pid, signal.SIGSTOP)
     greeted.ask(TERM)
-    assert greeted.ask(msgspec.structs.replace(TERM, signal="SIGCONT", to_shim=True)).body == Done()
+    wake = msgspec.structs.replace(TERM, signal="SIGCONT", to_shim=True)
+    assert greeted.ask(wake).body == SignalResult(is_sent=True)
     ended(watched)
     assert place.claim.read_text().endswith("exit 143\n")
 
@@ -295,7 +306,7 @@ def test_number_that_another_process_has_now_is_not_hit(
         place.claim.write_text(f"group -\nshim {other.pid}\n")
         for name in ("SIGKILL", "SIGCONT"):
             request = msgspec.structs.replace(TERM, signal=name, to_shim=to_shim)
-            assert greeted.ask(request).body == Done()
+            assert greeted.ask(request).body == SignalResult(is_sent=False)
         assert other.poll() is None
         os.killpg(other.pid, signal.SIGKILL)
 
@@ -308,7 +319,7 @@ def test_signal_that_is_none_or_not_for_a_shim_is_refused(
 ) -> None:
     _, watched = held(greeted, place)
     answer = greeted.ask(msgspec.structs.replace(TERM, signal=name, to_shim=to_shim)).body
-    assert isinstance(answer, Failed)
+    assert isinstance(answer, OperationFailed)
     assert name in answer.text
     greeted.ask(TERM)
     ended(watched)
@@ -322,13 +333,13 @@ def test_ended_process_leaves_no_zombie(greeted: Talk, place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("words", "number"),
-    [(("/none/such",), 2), (("/bin/echo", "x" * 200_000), 7), (("/bin/echo", "a\0b"), 0)],
+    [(("/bin/echo", "x" * 200_000), 7), (("/bin/echo", "a\0b"), 0)],
 )
 def test_refusal_of_the_machine_is_answered(
     greeted: Talk, place: Place, words: tuple[str, ...], number: int
 ) -> None:
     answer = greeted.ask(START, payload(*words))
-    assert isinstance(answer.body, Failed)
+    assert isinstance(answer.body, OperationFailed)
     assert answer.body.number == number
     assert started(greeted, "/bin/true")
 
@@ -393,7 +404,7 @@ def test_empty_message_ends_the_launcher(greeted: Talk) -> None:
     assert greeted.has_ended()
 
 
-@pytest.mark.parametrize("number", [0, 3, MOST_DESCRIPTORS, MOST_DESCRIPTORS + 1, 100])
+@pytest.mark.parametrize("number", [0, 2, 3, MOST_DESCRIPTORS, MOST_DESCRIPTORS + 1, 100])
 def test_wrong_number_of_descriptors_ends_the_launcher(
     greeted: Talk, place: Place, number: int
 ) -> None:
@@ -421,7 +432,7 @@ def test_payload_of_another_form_ends_the_launcher(greeted: Talk, place: Place) 
 def test_sealed_file_is_read_up_to_its_bound() -> None:
     descriptor = sealed(b"12345")
     assert read_sealed(descriptor, 5) == b"12345"
-    with pytest.raises(Wrong):
+    with pytest.raises(ProtocolViolation):
         read_sealed(descriptor, 4)
     with pytest.raises(OSError, match="not permitted"):
         os.write(descriptor, b"6")
@@ -430,7 +441,7 @@ def test_sealed_file_is_read_up_to_its_bound() -> None:
 
 def test_file_in_memory_without_all_seals_is_refused() -> None:
     descriptor = os.memfd_create("open", os.MFD_ALLOW_SEALING)
-    with pytest.raises(Wrong):
+    with pytest.raises(ProtocolViolation):
         read_sealed(descriptor, 100)
     os.close(descriptor)
 
@@ -440,10 +451,10 @@ def test_descriptors_of_a_refused_message_are_closed() -> None:
     with ours, theirs:
         before = sorted(os.listdir("/proc/self/fd"))
         send(ours, b"x", [0] * (MOST_DESCRIPTORS + 1))
-        with pytest.raises(Wrong):
+        with pytest.raises(ProtocolViolation):
             receive(theirs)
         send(ours, b"", [0, 1])
-        with pytest.raises(Wrong):
+        with pytest.raises(ProtocolViolation):
             receive(theirs)
         assert sorted(os.listdir("/proc/self/fd")) == before
 
@@ -452,7 +463,7 @@ def test_launcher_keeps_no_descriptor_of_a_request(
     greeted: Talk, place: Place, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    text = f"read go <{tmp_path}/pipe; ls /proc/$PPID/fd | wc -l"
+    text = f"read go <{tmp_path}/pipe; ls /proc/$(cut -d' ' -f4 /proc/$PPID/stat)/fd | wc -l"
     refused = msgspec.structs.replace(START, attempt=7)
 
     def held(number: int) -> int:
@@ -465,7 +476,7 @@ def test_launcher_keeps_no_descriptor_of_a_request(
         _, (watched,) = receive(greeted.channel)
         greeted.ask(refused, payload("/none"))  # by this answer the one before is put away
         (tmp_path / "pipe").write_text("go\n")
-        select.select([watched], [], [])
+        until_readable(watched)
         os.close(watched)
         return int(place.out.read_text().split()[-1])
 
@@ -493,7 +504,7 @@ def fuzz(chance: random.Random, directory: Path, number: int) -> int:
         data, descriptors = random_message(chance)
         send(talk.channel, data, descriptors)
         close(descriptors)
-        select.select([talk.channel], [], [])
+        until_readable(talk.channel.fileno())
         if talk.has_ended():
             talk.channel.close()
             ended, talk = ended + 1, None
@@ -511,7 +522,7 @@ def random_message(chance: random.Random) -> tuple[bytes, list[int]]:
         else os.open("/dev/null", os.O_RDWR)
         for _ in range(chance.choice((0, 0, 1, 1, 1, 2, 3, 9)))
     ]
-    question = Question(
+    question = NumberedRequest(
         number=chance.randrange(2**32),
         descriptors=min(8, len(descriptors)),
         body=chance.choice((START, START, TERM, FINISH)),
@@ -528,3 +539,22 @@ def random_message(chance: random.Random) -> tuple[bytes, list[int]]:
             for _ in range(chance.randrange(4)):
                 data[chance.randrange(len(data))] = chance.randrange(256)
     return bytes(data), descriptors
+
+
+def test_a_text_is_one_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    say("volume 'a\nsteward: launcher: forged\r\x1b[2J\u2028\udc80' is none")
+    assert capsys.readouterr().err == (
+        "steward: launcher: volume 'a\\nsteward: launcher: forged\\r\\x1b[2J\\u2028\\udc80' is none\n"
+    )
+
+
+def test_no_task_of_exec_starts_where_the_filter_cannot_be_put_up(
+    talk: Talk, place: Place, tmp_path: Path
+) -> None:
+    talk.greet(tmp_path, msgspec.structs.replace(launchers.EVERYTHING, filter=b"no program"))
+    order = ordered("/bin/true", driver="exec", user="nobody" if os.geteuid() == 0 else "")
+    answer = talk.ask(START, passed(order)).body
+    assert isinstance(answer, RefusedReply), answer
+    if "sandbox" not in answer.text and "missing" not in answer.text:
+        assert "puts up no filter of system calls" in answer.text
+    assert place.is_untouched

@@ -1,4 +1,4 @@
-"""What is told of a job: stored in the write of its cause, once for each, and only if wished for."""
+"""Job notifications: stored in the write of their cause, once per channel, and only on request."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import pytest
 
 from storage.queries import evaluations, jobs, notifications
 from storage.records.allocation import Allocation, ClientStatus
-from storage.records.base import HOUR, MINUTE
+from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.group import ReschedulePolicy
 from storage.records.job import Job, Parameterized
 from storage.records.notification import Notification
@@ -17,6 +17,7 @@ from tests.parts.jobs.test_periodic import FIRST, HOURLY, look, register
 from tests.samples import NOW, evaluation, group, job
 
 HOOK = {"steward_notify_webhook": "https://hooks.example/x"}
+TO = {"steward_notify_to": "night,chat"}
 OFTEN = ReschedulePolicy(unlimited=True, delay=0, delay_function="constant")
 
 
@@ -28,7 +29,7 @@ async def cluster(store: Store) -> Cluster:
 
 
 def told(store: Store, job_id: str = "web") -> list[Notification]:
-    """Return what is told of a job, oldest first."""
+    """Return the notifications of a job, oldest first."""
     return store.read(lambda db: notifications.of_job(db, "default", job_id))[::-1]
 
 
@@ -82,6 +83,41 @@ async def test_a_success_after_a_failure_is_told_once(cluster: Cluster) -> None:
         made = job("web", type="batch", meta=HOOK, priority=50 + number)
         await run(cluster, made, status)
     assert said(cluster.store) == ["failure", "recovery"]
+
+
+async def test_failures_in_a_row_are_counted_from_the_first_one_on(cluster: Cluster) -> None:
+    outcomes = [ClientStatus.FAILED, ClientStatus.FAILED, ClientStatus.COMPLETE]
+    outcomes += [ClientStatus.FAILED]
+    began = cluster.clock.now()
+    for number, status in enumerate(outcomes):
+        await run(cluster, job("web", type="batch", meta=HOOK, priority=50 + number), status)
+        cluster.wait(360)
+    found = told(cluster.store)
+    assert [(one.event, one.failures, one.failing_since - began) for one in found] == [
+        ("failure", 1, 0),
+        ("failure", 2, 0),
+        ("recovery", 2, 0),
+        ("failure", 1, 3 * 360 * SECOND),
+    ]
+    assert found[2].reason == "succeeded again after 2 failures, 12 min"
+
+
+async def test_what_happens_to_a_service_is_told_in_the_words_of_its_states(
+    cluster: Cluster,
+) -> None:
+    await cluster.register(job("web", group(reschedule_policy=OFTEN), meta=TO))
+    await cluster.work()
+    await cluster.run_all()
+    await end(cluster, ClientStatus.FAILED)
+    cluster.wait(90)
+    await cluster.run_all()
+    failure, recovery = told(cluster.store)[::2]
+    assert [(one.receiver, one.webhook) for one in told(cluster.store)[:2]] == [
+        ("night", ""),
+        ("chat", ""),
+    ]
+    assert failure.failures == 1
+    assert recovery.reason == "running again after 1 failure, 90 s"
 
 
 async def test_what_happens_to_children_is_told_of_their_parent(cluster: Cluster) -> None:

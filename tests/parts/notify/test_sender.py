@@ -14,17 +14,18 @@ import pytest
 import trio
 import trio.testing
 
-from daemon import reach
 from daemon.evals import gc
 from daemon.fences import Fences
+from daemon.net import egress_policy
 from daemon.notify import message, sender
 from daemon.notify.sender import open_notify
 from daemon.variables import change
-from daemon.variables.change import Name
+from daemon.variables.change import VariableKey
 from storage.queries import notifications
-from storage.queries.variables import Held
+from storage.queries.variables import VariableLock
 from storage.records.base import HOUR, MINUTE
-from storage.records.notification import Notification, NotifyEvent, Wishes
+from storage.records.notification import Notification, NotifyEvent, NotifySettings
+from storage.records.notification import Receiver as Configured
 from storage.store import Store
 from storage.writer import Transaction
 from tests.fakes.receiver import Received, Receiver, open_receiver
@@ -46,9 +47,12 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @asynccontextmanager
 async def at_work(
-    store: Store, clock: Ticking, commands: Mapping[str, list[str]] | None = None
-) -> AsyncIterator[None]:
-    permit = partial(reach.check, own_ports={4646})
+    store: Store,
+    clock: Ticking,
+    commands: Mapping[str, list[str]] | None = None,
+    receivers: Mapping[str, Configured] | None = None,
+) -> AsyncIterator[sender.NotificationSender]:
+    permit = partial(egress_policy.check, own_ports={4646})
     async with open_notify(
         store,
         clock,
@@ -57,19 +61,23 @@ async def at_work(
         commands=commands or {},
         permit=permit,
         chance=lambda: 0.5,
-    ):
-        yield
+        receivers=receivers or {},
+        here="vm1",
+    ) as opened:
+        yield opened
 
 
 async def keep(store: Store, secret: str = SECRET, path: str = "steward/notify") -> None:
-    name = Name("default", path)
-    await change.put(store, SEAL, name, {"secret": secret}, expected=None, lock=Held(), now=NOW)
+    name = VariableKey("default", path)
+    await change.put(
+        store, SEAL, name, {"secret": secret}, expected=None, lock=VariableLock(), now=NOW
+    )
 
 
 async def cause(
     store: Store, webhook: str = "", command: str = "", *, job_id: str = "web", now: int = NOW
 ) -> None:
-    wanted = Wishes(events=ALL, webhook=webhook, command=command)
+    wanted = NotifySettings(events=ALL, webhook=webhook, command=command)
 
     def write(tx: Transaction) -> None:
         notifications.add(
@@ -117,10 +125,10 @@ async def test_a_message_that_cannot_be_made_is_an_attempt_and_ends_nothing(
 ) -> None:
     clock, real = Ticking(), message.body
 
-    def poisoned(told: str, one: Notification) -> bytes:
+    def poisoned(told: str, one: Notification, context: message.Context) -> bytes:
         if one.job_id == "poison":
             raise KeyError("poison")
-        return real(told, one)
+        return real(told, one, context)
 
     monkeypatch.setattr(message, "body", poisoned)
     await keep(store)
@@ -212,12 +220,12 @@ async def test_the_secret_of_the_job_goes_before_that_of_the_namespace(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://169.254.169.254/x", "169.254.169.254 is the machine's metadata service"),
-        ("http://[::ffff:169.254.169.254]/x", "is the machine's metadata service"),
-        ("http://[fd00:ec2::254]/x", "is the machine's metadata service"),
+        ("http://169.254.169.254/x", "169.254.169.254 is the cloud's metadata service"),
+        ("http://[::ffff:169.254.169.254]/x", "is the cloud's metadata service"),
+        ("http://[fd00:ec2::254]/x", "is the cloud's metadata service"),
         ("http://127.0.0.1:4646/v1/jobs", "127.0.0.1:4646 is the daemon itself"),
         ("http://localhost:4646/v1/jobs", "4646 is the daemon itself"),
-        ("http://0.0.0.0:9/x", "0.0.0.0 is not the address of a machine"),
+        ("http://0.0.0.0:9/x", "0.0.0.0 is not the address of a host"),
     ],
 )
 async def test_nobody_reaches_what_the_daemon_alone_may(store: Store, url: str, said: str) -> None:
@@ -396,7 +404,7 @@ async def test_what_was_told_is_kept_by_number_and_what_waits_always(
             while {one.status for one in of(store)} != {"sent"}:
                 await trio.lowlevel.checkpoint()
     await cause(store, receiver.url)
-    await gc.collect(store, NOW + MINUTE, gc.Retention(notifications=2))
+    await gc.collect_once(store, NOW + MINUTE, gc.RetentionLimits(notifications=2))
     assert [one.status for one in of(store)] == ["pending", "sent"]
-    await gc.collect(store, NOW + HOUR, gc.Retention(jobs_for=MINUTE))
+    await gc.collect_once(store, NOW + HOUR, gc.RetentionLimits(jobs_for=MINUTE))
     assert [one.status for one in of(store)] == ["pending"]

@@ -15,7 +15,7 @@ DEADLINE = 10  # seconds
 
 def script(body: str) -> list[str]:
     start = f'set -eu; me=test; root="{ROOT}"; . "$root/packaging/lib/environment.sh"; prepare'
-    return ["/bin/sh", "-c", f"{start}\n{body}"]
+    return ["env", "--default-signal=INT", "/bin/sh", "-c", f"{start}\n{body}"]
 
 
 def run(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -99,6 +99,13 @@ def test_without_python_and_without_root_the_command_for_an_administrator_is_pri
     assert "sudo sh -c 'apt-get update && apt-get install -y python3 python3-venv'" in done.stderr
 
 
+def program(directory: Path, name: str, body: str) -> str:
+    """Write a program; return the search path that finds it first."""
+    (directory / name).write_text(f"#!/bin/sh\n{body}\n")
+    (directory / name).chmod(0o755)
+    return f"{directory}:{os.environ['PATH']}"
+
+
 def with_apt(directory: Path, user: int, wanted: str) -> subprocess.CompletedProcess[str]:
     """Ask for programs where apt-get and dpkg only say what they are asked for."""
     for name in ("apt-get", "dpkg"):
@@ -112,6 +119,62 @@ def test_programs_that_are_missing_are_installed(tmp_path: Path) -> None:
     with_apt(tmp_path, 0, "sh=dash no-such=one neither=two")
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked[-1] == "apt-get install -y --no-install-recommends one two"
+
+
+def test_installation_says_what_it_does(tmp_path: Path) -> None:
+    done = with_apt(tmp_path, 0, "no-such=one")
+    assert done.stdout.splitlines() == [
+        "==> installing one with apt-get",
+        "    finishing interrupted installations: dpkg --configure -a",
+        "    fetching the lists of packages: apt-get update",
+        "    downloading packages",
+        "    unpacking and configuring packages; an interrupt takes effect afterwards",
+        "    installed: ",
+    ]
+
+
+def test_installation_waits_for_the_lock_of_another_package_manager(tmp_path: Path) -> None:
+    path = program(
+        tmp_path, "dpkg", '[ -e "$0.ran" ] && exit 0; : >"$0.ran"; echo "$SAYS" >&2; exit 2'
+    )
+    body = "sleep() { :; }; with_dpkg_lock dpkg --configure -a"
+    done = run(
+        body, PATH=path, SAYS="dpkg: error: dpkg frontend lock was locked by another process"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "waiting for another package manager" in done.stdout
+
+
+def test_installation_that_fails_shows_the_output(tmp_path: Path) -> None:
+    done = run(
+        "with_dpkg_lock dpkg --configure -a", PATH=program(tmp_path, "dpkg", "echo bad; exit 2")
+    )
+    assert done.returncode == 2
+    assert done.stderr == "test: failed with status 2: dpkg --configure -a\nbad\n"
+
+
+def test_interrupt_waits_until_dpkg_has_finished(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go on")
+    apt = f"case $* in *-only) ;; install*) echo at work >&3; cat '{tmp_path}/go on'; echo done >&3 ;; esac"
+    path = program(tmp_path, "apt-get", apt)
+    program(tmp_path, "dpkg", "exit 0")
+    body = "forbid_services() { :; }; exec 3>&1; install_packages one"
+    with subprocess.Popen(
+        script(body),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PATH": path},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while process.stdout.readline() != "at work\n":
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert "waiting until the installation of packages is complete" in process.stderr.readline()
+        (tmp_path / "go on").write_text("")
+        rest, _ = process.communicate(timeout=DEADLINE)
+    assert (rest, process.returncode) == ("done\n", 130)
 
 
 def test_programs_that_cannot_be_installed_are_named(tmp_path: Path) -> None:

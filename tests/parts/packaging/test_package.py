@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from daemon.__main__ import command_line
-from daemon.config import FIELDS, Config
+from daemon.config.settings import FIELDS, Settings
 from tests.parts.packaging.test_environment import ROOT
 
 DEB = ROOT / "packaging" / "deb"
@@ -32,7 +32,9 @@ def test_the_settings_are_comments_that_say_the_defaults() -> None:
     shown = tomllib.loads(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.MULTILINE))
     of_development = {"dev", "dev_cloud", "dev_cloud_port", "acl", "ask_passphrase"}
     assert shown.keys() == FIELDS.keys() - of_development
-    usual = msgspec.to_builtins(Config(), enc_hook=lambda path: str(path) if path != Path() else "")
+    usual = msgspec.to_builtins(
+        Settings(), enc_hook=lambda path: str(path) if path != Path() else ""
+    )
     # What depends on development alone is off in a service.
     assert shown == {name: False if usual[name] is None else usual[name] for name in shown}
 
@@ -62,7 +64,7 @@ def test_a_page_says_what_the_command_says(pages: Path) -> None:
     text = (pages / "man1" / "steward-job-run.1").read_text()
     assert text.startswith(".TH STEWARD-JOB-RUN 1 ")
     assert ".SH SYNOPSIS\n.B steward job run\n[OPTIONS] FILE\n" in text
-    assert ".TP\n.B \\-\\-check\\-index N\nRefuse if the job is not at index N.\n" in text
+    assert ".TP\n.B \\-\\-check\\-index N\nFail unless the job is at index N.\n" in text
     assert "job \\-\n" not in text
 
 

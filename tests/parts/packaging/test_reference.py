@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 
 from daemon.api.routes import ROUTES
-from daemon.cli.parser import COMMANDS
-from daemon.config import FIELDS
+from daemon.cli.core.command_tree import COMMANDS
+from daemon.config.settings import FIELDS
 
 ROOT = Path(__file__).parents[3]
 

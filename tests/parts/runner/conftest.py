@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from daemon.datadir import alloc_dir
-from daemon.launcher.client import Launcher, open_launcher
-from daemon.runner.drivers import cgroup
-from daemon.runner.drivers.group import Groups
+from daemon.config.data_directory import alloc_dir
+from daemon.launcher.client import Launcher
+from daemon.launcher.secrets_tmpfs import mounted
+from daemon.runner.drivers import cgroup_v2
 from daemon.runner.drivers.mock import MockDriver
-from daemon.runner.drivers.raw_exec import RawExec
-from daemon.runner.drivers.scan import Scanner
-from daemon.runner.secret_dirs import mounted
+from daemon.runner.drivers.process_group import ProcessGroups
+from daemon.runner.drivers.process_scan import ProcessScanner
+from daemon.runner.drivers.raw_exec import RawExecDriver
 from storage.store import Store
 from tests import launchers
 from tests.parts.runner.world import Pipe, World, open_world
@@ -50,7 +50,7 @@ def unmount_all_below(data_dir: Path) -> None:
 
 def discard(owner: Path) -> None:
     """Remove the control groups of a directory, once what was killed in them is gone."""
-    groups = cgroup.find(owner)
+    groups = cgroup_v2.find(owner)
     for _ in range(100):
         if groups is None or groups.release():
             return
@@ -60,15 +60,15 @@ def discard(owner: Path) -> None:
 @pytest.fixture
 async def launcher(data_dir: Path) -> AsyncIterator[Launcher]:
     """What starts tasks."""
-    async with open_launcher(launchers.begin(), alloc_dir(data_dir)) as opened:
+    async with launchers.open_launcher(alloc_dir(data_dir)) as opened:
         yield opened
 
 
 @pytest.fixture
 async def world(store: Store, data_dir: Path, launcher: Launcher) -> AsyncIterator[World]:
-    """A node with the machine's own drivers, and one that does as it is told."""
-    groups = cgroup.find(data_dir) or Scanner()
-    drivers = {"raw_exec": RawExec(groups, {}, launcher), "mock_driver": MockDriver()}
+    """A node with the host's drivers and a mock driver."""
+    groups = cgroup_v2.find(data_dir) or ProcessScanner()
+    drivers = {"raw_exec": RawExecDriver(groups, {}, launcher), "mock_driver": MockDriver()}
     async with open_world(store, data_dir, drivers=drivers) as opened:
         yield opened
     end_all_of(data_dir)
@@ -76,9 +76,9 @@ async def world(store: Store, data_dir: Path, launcher: Launcher) -> AsyncIterat
 
 
 @pytest.fixture(params=["cgroup", "scan"])
-def groups(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[Groups]:
+def groups(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[ProcessGroups]:
     """Both ways to hold the processes of a task together."""
-    found = cgroup.find(data_dir) if request.param == "cgroup" else Scanner()
+    found = cgroup_v2.find(data_dir) if request.param == "cgroup" else ProcessScanner()
     if found is None:
         pytest.skip("this machine lets us make no control groups")
     yield found
@@ -88,10 +88,10 @@ def groups(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[Groups]:
 
 @pytest.fixture
 async def held_world(
-    store: Store, data_dir: Path, groups: Groups, launcher: Launcher
+    store: Store, data_dir: Path, groups: ProcessGroups, launcher: Launcher
 ) -> AsyncIterator[World]:
     """A node that holds processes together in each of the ways."""
-    drivers = {"raw_exec": RawExec(groups, {}, launcher)}
+    drivers = {"raw_exec": RawExecDriver(groups, {}, launcher)}
     async with open_world(store, data_dir, drivers=drivers) as opened:
         yield opened
 

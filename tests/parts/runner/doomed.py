@@ -1,10 +1,11 @@
-"""A daemon that is killed: runs a node in a process of its own, up to a chosen point.
+"""A daemon for kills: runs a node in a separate process up to a given point.
 
     python -m tests.parts.runner.doomed DATA_DIR POINT SCRIPT
 
-It places a batch job of that script, which is restarted twice when it fails. At the point `before-spawn` or `after-spawn` it kills itself
-around the start of the task; at `unrecorded` it runs on, but stores no report; at `recorded` it
-runs on. It prints a line when the task is stored as running.
+It places a batch job of that script, which restarts twice on failure. At `before-spawn` or
+`after-spawn` it kills itself around the start of the task. At `unrecorded` it keeps running without
+storing a report, and at `recorded` it keeps running. It prints a line when the task is stored as
+running.
 """
 
 import os
@@ -17,7 +18,7 @@ from uuid import NAMESPACE_URL, uuid5
 import trio
 
 from daemon.launcher.client import Launcher
-from daemon.runner.report import Reports
+from daemon.runner.core.status_report import ReportQueue
 from storage.records.base import SECOND
 from storage.records.task import RestartPolicy
 from storage.store import open_store
@@ -44,7 +45,7 @@ def prepare(point: str) -> None:
     if point.endswith("-spawn"):
         Launcher.start = die
     if point == "unrecorded":
-        Reports.add = lambda self, report: None
+        ReportQueue.add = lambda self, report: None
 
 
 async def main(data_dir: Path, text: str) -> None:

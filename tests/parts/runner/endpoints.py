@@ -10,8 +10,8 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
 
-from daemon.runner.scripts import End
-from daemon.runner.services import Probe
+from daemon.runner.core.task_script import ScriptResult
+from daemon.runner.services.registrations import CheckTarget
 from storage.errors import Refused
 from storage.records.base import SECOND
 from storage.records.task import Check
@@ -19,13 +19,15 @@ from storage.records.task import Check
 Serve = Callable[[trio.SocketStream], Any]
 
 
-async def nothing_runs(task: str, command: Sequence[str]) -> End:
+async def nothing_runs(task: str, command: Sequence[str]) -> ScriptResult:
     raise Refused("task not found")
 
 
-def probe(kind: str, port: int = 0, **fields: Any) -> Probe:
+def probe(kind: str, port: int = 0, **fields: Any) -> CheckTarget:
     check = Check(name="c", type=kind, **{"timeout": SECOND, "interval": SECOND, **fields})
-    return Probe(id="x", check=check, service="web", task="main", address="127.0.0.1", port=port)
+    return CheckTarget(
+        id="x", check=check, service="web", task="main", address="127.0.0.1", port=port
+    )
 
 
 @asynccontextmanager
@@ -45,7 +47,7 @@ def message(status: int) -> bytes:
 
 
 class Health:
-    """A server of the health checking protocol that answers as it is told."""
+    """A server of the health checking protocol with a configured status."""
 
     def __init__(
         self, body: bytes, trailers: list[tuple[str, str]] = OK, status: str = "200"

@@ -1,4 +1,4 @@
-"""A node that is a partition of a made-up cluster, with the listener for what runs there."""
+"""A node that is a partition of a fake cluster, with the listener for its wrappers."""
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -14,18 +14,18 @@ from daemon.acl.task_tokens import TaskTokens
 from daemon.acl.tokens import open_tokens
 from daemon.api import wrapper
 from daemon.clock import SystemClock
-from daemon.config import Config
-from daemon.launcher.client import open_launcher
-from daemon.runner.drivers.slurm.engine import Engine, open_engine
+from daemon.config.settings import Settings
+from daemon.runner.drivers.slurm.backend import SlurmBackend, open_engine
 from daemon.runner.node import open_runner
-from daemon.variables.tasks import TaskVariables
-from daemon.web.connections import Listeners, open_wrapper_listeners
-from daemon.web.server import in_public, open_web
+from daemon.variables.task_reader import TaskVariableReader
+from daemon.web.connections import ConnectionListeners
+from daemon.web.server import open_web, public_context
 from storage.queries import cluster_runs, nodes
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import SLURM, Pool
 from storage.store import Store
 from tests import launchers
+from tests.doors import open_wrapper_listeners
 from tests.fakes.slurm.world import FakeSlurm
 from tests.parts.api.asking import parts_of
 from tests.parts.runner.world import SEAL, Signer, World, unique_ids
@@ -37,7 +37,7 @@ class PoolWorld(World):
     """The store, the runner and the cluster; allocations are placed in the pool."""
 
     slurm: FakeSlurm
-    engine: Engine
+    engine: SlurmBackend
     client: httpx.AsyncClient  # as from a host
 
     def rows(self, alloc_id: str) -> list[ClusterRun]:
@@ -59,28 +59,28 @@ class PoolWorld(World):
         return await self.client.request(method, path, headers=headers, **options)
 
 
-def settings(directory: Path, **pool: Any) -> Config:
+def settings(directory: Path, **pool: Any) -> Settings:
     """Return the settings of a daemon with one pool, whose hosts have a directory below another."""
     hosts = directory / "hosts"
     hosts.mkdir(exist_ok=True)
     given = Pool(engine=SLURM, partition="main", directory=str(hosts), **pool)
-    return Config(data_dir=directory, node_name="node-1", wrapper_port=0, pools={POOL: given})
+    return Settings(data_dir=directory, node_name="node-1", wrapper_port=0, pools={POOL: given})
 
 
 @contextmanager
-def listening(config: Config) -> Iterator[tuple[Config, Listeners]]:
-    """Listen to wrappers, at a port that stays the same for whoever gets these settings."""
+def listening(config: Settings) -> Iterator[tuple[Settings, ConnectionListeners]]:
+    """Listen to wrappers at a port that stays the same for these settings."""
     with open_wrapper_listeners(config) as listeners:
         yield msgspec.structs.replace(config, wrapper_port=listeners.port), listeners
 
 
 @asynccontextmanager
-async def open_pool(store: Store, slurm: FakeSlurm, config: Config) -> AsyncIterator[PoolWorld]:
+async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIterator[PoolWorld]:
     """Open a runner with a pool on a store; another on the same follows a daemon that was killed."""
     clock = SystemClock()
     with listening(config) as (config, listeners):  # with the port
         async with (
-            open_launcher(launchers.begin(), config.alloc_dir) as launcher,
+            launchers.open_launcher(config.alloc_dir) as launcher,
             open_tokens(store, clock, SEAL, asks=True) as tokens,
             open_engine(
                 store,
@@ -96,7 +96,7 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Config) -> AsyncIter
                 config,
                 unique_ids(),
                 Signer(),
-                TaskVariables(store, SEAL, asks=True),
+                TaskVariableReader(store, SEAL, asks=True),
                 TaskTokens(store, tokens, clock),
                 launcher=launcher,
                 environment={"PATH": slurm.path},
@@ -104,7 +104,7 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Config) -> AsyncIter
             ) as runner,
         ):
             parts = msgspec.structs.replace(
-                in_public(parts_of(store, config)), wrappers=engine.desk, ids=unique_ids()
+                public_context(parts_of(store, config)), wrappers=engine.desk, ids=unique_ids()
             )
             async with open_web(
                 parts,
@@ -112,7 +112,7 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Config) -> AsyncIter
                 (),
                 listeners.places,
                 most=wrapper.MOST,
-                doorkeeper=wrapper.doorkeeper(),
+                doorkeeper=wrapper.authenticate_wrapper(),
             ):
                 world = PoolWorld(store, runner, config, tokens)
                 world.slurm, world.engine = slurm, engine

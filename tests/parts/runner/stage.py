@@ -8,15 +8,17 @@ from typing import Any
 import msgspec
 import trio
 
-from daemon.runner.alloc import AllocRunner
-from daemon.runner.artifacts.archive import Limits
-from daemon.runner.artifacts.fetch import Fetcher
+from daemon.fences import Fences
+from daemon.runner.alloc.alloc_runner import AllocRunner
+from daemon.runner.core.lifecycle import client_status
+from daemon.runner.core.status_report import AllocReport, AllocStatus
+from daemon.runner.core.task_log import Logs
 from daemon.runner.drivers.mock import MockDriver
-from daemon.runner.host import Host
-from daemon.runner.lifecycle import client_status
-from daemon.runner.report import Report, Snapshot
-from daemon.runner.rotation import Sweeper
-from daemon.runner.secret_dirs import SecretDirs
+from daemon.runner.logs.rotation import LogRotator
+from daemon.runner.setup.artifacts.archive import ArchiveLimits
+from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
+from daemon.runner.setup.runtime import RuntimeContext
+from daemon.runner.setup.secrets_tmpfs import SecretsTmpfs
 from storage.records.allocation import Allocation, TaskEvent, TaskState
 from storage.records.base import SECOND
 from storage.records.job import Job
@@ -40,7 +42,7 @@ class JumpingClock:
 
 
 class Book:
-    """What was reported, in the place of a store."""
+    """Recorded reports, instead of a store."""
 
     def __init__(self) -> None:
         self.events: list[tuple[float, str, TaskEvent]] = []
@@ -48,13 +50,13 @@ class Book:
         self.healthy: list[tuple[float, bool]] = []
         self.is_full = False
 
-    def add(self, report: Report) -> None:
+    def add(self, report: AllocReport) -> None:
         if self.is_full:
             return
         self._keep(report.take(0, ""))
         report.was_stored()
 
-    def _keep(self, snapshot: Snapshot) -> None:
+    def _keep(self, snapshot: AllocStatus) -> None:
         now = trio.current_time()
         for task, events in snapshot.events.items():
             self.events += [(now, task, event) for event in events]
@@ -103,24 +105,31 @@ async def on_stage(
     """Run an allocation of a job's only group, to its end if the block does not cancel it."""
     book = Book()
     nobody: Any = None  # whom tasks without templates and tokens do not ask
-    host = Host(
+    launcher = Direct(directory)
+    host = RuntimeContext(
         node_id="n",
         capacity=None,
         alloc_dir=directory,
         logs_dir=directory,
+        logs=Logs(launcher, directory / "output"),
         store=nobody,
         variables=nobody,
         credentials=nobody,
-        launcher=Direct(directory),
-        secret_dirs=SecretDirs(str(directory)),
+        launcher=launcher,
+        secret_dirs=SecretsTmpfs(str(directory), launcher),
         rendering=nobody,
         volumes={},
         clock=JumpingClock(),
+        fences=Fences(JumpingClock()),
         drivers={"mock_driver": MockDriver()},
         reports=book,
-        sweeper=Sweeper(),
-        fetcher=Fetcher(
-            limits=Limits(bytes=1, files=1), seconds=1, files_from=(), own_ports=frozenset()
+        sweeper=LogRotator(),
+        fetcher=ArtifactFetcher(
+            staging=f"{directory}/staging",
+            limits=ArchiveLimits(bytes=1, files=1),
+            seconds=1,
+            files_from=(),
+            own_ports=frozenset(),
         ),
         values={},
         environment={},

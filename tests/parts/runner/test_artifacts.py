@@ -1,4 +1,4 @@
-"""What a task brings along: fetched, checked, unpacked; and what is refused (golden: task-events)."""
+"""Artifacts: download, checksum, unpacking and rejections (golden file: task-events)."""
 
 import bz2
 import gzip
@@ -12,27 +12,36 @@ import zipfile
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import pytest
 import trio
 
-from daemon.reach import Forbidden
-from daemon.runner.artifacts.archive import BadArchive, Limits, Unpacker
-from daemon.runner.artifacts.fetch import Fetcher, FetchFailed, Order, destination
-from daemon.runner.beneath import Escapes
-from daemon.runner.taskdir import directories
+from daemon.net.egress_policy import EgressDenied
+from daemon.runner.core.safe_open import PathEscape
+from daemon.runner.core.task_dir import directories
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.setup.artifacts.archive import ArchiveLimits, BadArchive, Unpacker
+from daemon.runner.setup.artifacts.fetch import (
+    ArtifactFetcher,
+    ArtifactRequest,
+    FetchFailed,
+    destination,
+)
 from storage.records.task import Artifact
 from storage.store import Store
+from tests.launchers import Direct
 from tests.parts.runner.world import World, batch, open_world, script, state_of
 
 MEGABYTE = 1024 * 1024
-LIMITS = Limits(bytes=4 * MEGABYTE, files=50)
+STAGED = TemporaryDirectory()  # goes with the tests
+LIMITS = ArchiveLimits(bytes=4 * MEGABYTE, files=50)
 
 
 class Site:
-    """A small web server: what stands at each path, as the bytes of an answer."""
+    """A small web server: the response bytes at each path."""
 
     def __init__(self) -> None:
         self.pages: dict[str, bytes] = {}
@@ -83,18 +92,28 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "a"
 
 
-def order(root: Path, source: str, **fields: Any) -> Order:
-    return Order(
+def order(root: Path, source: str, **fields: Any) -> ArtifactRequest:
+    return ArtifactRequest(
         artifact=Artifact(getter_source=source, **fields),
-        root=str(root),
-        base="main",
-        places=directories(str(root), "main"),
+        files=TaskFiles(
+            launcher=Direct(root.parent),
+            allocation=root.name,
+            task="main",
+            places=directories(str(root), "main"),
+        ),
     )
 
 
-def fetcher(**fields: Any) -> Fetcher:
-    given = {"limits": LIMITS, "seconds": 30, "files_from": (), "own_ports": frozenset(), **fields}
-    return Fetcher(**given)
+def fetcher(**fields: Any) -> ArtifactFetcher:
+    given = {
+        "staging": STAGED.name,
+        "limits": LIMITS,
+        "seconds": 30,
+        "files_from": (),
+        "own_ports": frozenset(),
+        **fields,
+    }
+    return ArtifactFetcher(**given)
 
 
 def tar(members: dict[str, bytes], *odd: tarfile.TarInfo, mode: str = "w:gz") -> bytes:
@@ -195,9 +214,9 @@ def test_a_destination_may_begin_with_a_directory_as_the_task_sees_it(root: Path
         "main/secrets/s",
         "",
     )
-    with pytest.raises(Escapes):
+    with pytest.raises(PathEscape):
         destination(order(root, "x", relative_dest="../../other"))
-    with pytest.raises(Escapes):
+    with pytest.raises(PathEscape):
         destination(order(root, "x", relative_dest="../.claim.main.0"))
 
 
@@ -232,7 +251,7 @@ async def test_an_artifact_goes_nowhere_else(site: Site, root: Path, given: str,
 
 @pytest.mark.parametrize("given", ["local", "resolv.conf", "private/resolv.conf", "../alloc/data"])
 def test_a_file_takes_the_place_of_no_directory(root: Path, given: str) -> None:
-    with pytest.raises(Forbidden, match="is not allowed"):
+    with pytest.raises(EgressDenied, match="is not allowed"):
         destination(order(root, "x", relative_dest=given, getter_mode="file"))
 
 
@@ -384,7 +403,7 @@ async def test_a_zip_archive_is_only_stored_or_deflated(
     ("names", "words"),
     [
         ([f"{number:050}" for number in range(4000)], "more than 50 files come out"),
-        (["x" * 60_000] * 300, "a table of more than 16777216 bytes is in the archive"),
+        (["x" * 60_000] * 300, "a table of more than 16777216 bytes in the archive"),
     ],
     ids=["many files", "long names"],
 )
@@ -427,7 +446,7 @@ async def test_a_directory_of_the_machine_is_not_copied_when_it_is_too_large(
         (folder / f"f{number}").touch()
     (tmp_path / "large").write_bytes(b"x" * 5 * MEGABYTE)
     allowed = fetcher(files_from=(str(tmp_path),))
-    with pytest.raises(FetchFailed, match="60 files with 0 bytes are more than 50"):
+    with pytest.raises(FetchFailed, match="60 files with 0 bytes exceed the limit of 50"):
         await allowed.fetch(order(root, str(folder)))
     with pytest.raises(FetchFailed, match="it has 5242880 bytes, more than 4194304"):
         await allowed.fetch(order(root, f"{tmp_path}/large"))
@@ -479,12 +498,12 @@ async def test_what_does_not_come_in_time_is_given_up(site: Site, root: Path) ->
     ],
 )
 def test_addresses_that_are_not_for_tasks_are_refused(address: str) -> None:
-    with pytest.raises(Forbidden):
+    with pytest.raises(EgressDenied):
         fetcher().permit(address, 80)
 
 
 def test_the_daemon_is_not_asked_by_itself() -> None:
-    with pytest.raises(Forbidden, match="the daemon itself"):
+    with pytest.raises(EgressDenied, match="the daemon itself"):
         fetcher(own_ports={4646}).permit("127.0.0.1", 4646)
     fetcher(own_ports={4646}).permit("127.0.0.1", 80)
 

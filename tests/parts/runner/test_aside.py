@@ -1,7 +1,7 @@
-"""In a delegated unit the daemon goes aside: there is room for the commands of the unit.
+"""In a delegated unit the daemon moves to a subgroup, so that the unit's commands can run.
 
-A group is made as systemd makes that of a unit with `Delegate=yes`; a process in it looks for the
-groups of tasks, as the daemon does at its start.
+The test creates a group as systemd does for a unit with `Delegate=yes`. A process in it looks for
+the groups of tasks, as the daemon does at its start.
 """
 
 import os
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from daemon.runner.drivers import cgroup
+from daemon.runner.drivers import cgroup_v2
 
 LOOKS = """
 import sys
 from pathlib import Path
-from daemon.runner.drivers import cgroup
+from daemon.runner.drivers import cgroup_v2 as cgroup
 found = cgroup.find(Path("/data"))
 print(cgroup.own_path(Path("/proc/self/cgroup").read_text()), found.parent)
 found.of("alloc", "task").prepare()
@@ -27,7 +27,7 @@ found.of("alloc", "task").prepare()
 @pytest.fixture
 def unit() -> Iterator[Path]:
     """Give a group of version 2 for ourselves."""
-    mount = cgroup.mount_point(Path("/proc/self/mountinfo").read_text())
+    mount = cgroup_v2.mount_point(Path("/proc/self/mountinfo").read_text())
     if mount is None:
         pytest.skip("needs control groups of version 2")
     made = mount / f"steward-test-{os.getpid()}.service"
@@ -52,7 +52,7 @@ def test_launcher_goes_aside_with_its_daemon(unit: Path) -> None:
         os.setxattr(unit, "trusted.delegate", b"1")
     except OSError as error:
         pytest.skip(f"needs the right to mark control groups: {error}")
-    with_launcher = f"from daemon.launcher.begin import begin\nchannel = begin()\n{LOOKS}"
+    with_launcher = f"from daemon.launcher.fork import begin\nchannel = begin()\n{LOOKS}"
     enter = f'echo 0 >"{unit}/cgroup.procs" && exec "$@"'
     told = f"{with_launcher}\nprint(Path(sys.argv[1]).read_text().split())"
     words = ["sh", "-c", enter, "sh", sys.executable, "-c", told, str(unit / "cgroup.procs")]
@@ -61,7 +61,7 @@ def test_launcher_goes_aside_with_its_daemon(unit: Path) -> None:
 
 
 def commands_find_room(unit: Path) -> bool:
-    """Tell whether systemd could put a command of the unit into a group beside its processes."""
+    """Return whether systemd could add a unit command's process to the group."""
     beside = unit / ".control"
     beside.mkdir()
     return (

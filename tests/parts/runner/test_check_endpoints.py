@@ -1,4 +1,4 @@
-"""Checks of endpoints that speak TLS, and of those that hang, lie or lead elsewhere."""
+"""Checks of TLS endpoints, and of endpoints that hang, send invalid data or redirect."""
 
 import ssl
 from collections.abc import Callable
@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from daemon import reach
-from daemon.runner.checks import Checks, ask
-from daemon.runner.http import allow_all
+from daemon.net import egress_policy
+from daemon.net.http_client import allow_all
+from daemon.runner.services.checks import CheckRunner, run_check
 from storage.records.base import SECOND
 from storage.records.service import CheckStatus
 from tests.fakes.authority import Authority
@@ -72,8 +72,8 @@ OF_NOBODY = "certificate verify failed: unable to get local issuer certificate"
         ({"tls_server_name": "localhost"}, True, SUCCESS, ""),
         ({"tls_server_name": "web.example"}, True, FAILURE, "not valid for 'web.example'"),
         ({"tls_server_name": "web.example", "tls_skip_verify": True}, True, SUCCESS, ""),
-        ({"tls_server_name": ".example"}, True, FAILURE, "'.example' cannot be the name of a"),
-        ({"tls_server_name": "a\0b"}, True, FAILURE, "'a\\x00b' cannot be the name of a server"),
+        ({"tls_server_name": ".example"}, True, FAILURE, "'.example' is not a valid server name"),
+        ({"tls_server_name": "a\0b"}, True, FAILURE, "'a\\x00b' is not a valid server name"),
         ({"tls_server_name": "x" * 64}, True, FAILURE, "nomad: "),
     ],
 )
@@ -95,7 +95,7 @@ async def test_a_certificate_is_looked_at_as_the_check_says(
     }
     asked = {"protocol": "https", "grpc_use_tls": True, **fields}
     async with listening(servers[kind]) as port:
-        status, _, said = await ask(probe(kind, port, **asked), nothing_runs, allow_all)
+        status, _, said = await run_check(probe(kind, port, **asked), nothing_runs, allow_all)
     assert (status, words in said) == (found, True), said
 
 
@@ -110,7 +110,7 @@ async def test_headers_go_to_an_encrypted_endpoint_as_well(authority: Authority)
     headers = {"Host": ["web.example"], "Authorization": ["Bearer x"], "X-None": None}
     fields = {"protocol": "https", "tls_skip_verify": True, "header": headers, "path": "/health"}
     async with listening(encrypted(authority, serve)) as port:
-        found = await ask(probe("http", port, **fields), nothing_runs, allow_all)
+        found = await run_check(probe("http", port, **fields), nothing_runs, allow_all)
     assert found == (SUCCESS, 200, "nomad: http ok")
     head, *lines = heard[0].decode().split("\r\n")
     assert head == "GET /health HTTP/1.1"
@@ -120,7 +120,7 @@ async def test_headers_go_to_an_encrypted_endpoint_as_well(authority: Authority)
 async def test_an_endpoint_that_speaks_no_tls_is_not_well() -> None:
     async with listening(answering(WELL)) as port:
         asked = probe("http", port, protocol="https", tls_skip_verify=True)
-        status, code, said = await ask(asked, nothing_runs, allow_all)
+        status, code, said = await run_check(asked, nothing_runs, allow_all)
     assert (status, code) == (FAILURE, 0)
     assert said.startswith("nomad: ")
 
@@ -143,7 +143,7 @@ async def test_an_endpoint_that_speaks_no_tls_is_not_well() -> None:
 )
 async def test_who_owns_the_port_may_answer_anything(pieces: tuple[bytes, ...]) -> None:
     async with listening(answering(*pieces)) as port:
-        status, _, said = await ask(probe("http", port), nothing_runs, allow_all)
+        status, _, said = await run_check(probe("http", port), nothing_runs, allow_all)
     assert status == FAILURE
     assert said.startswith("nomad: ")
 
@@ -160,7 +160,7 @@ async def test_of_an_answer_without_end_the_beginning_is_shown() -> None:
                 return
 
     async with listening(serve) as port:
-        found = await ask(probe("http", port), nothing_runs, allow_all)
+        found = await run_check(probe("http", port), nothing_runs, allow_all)
     assert found == (FAILURE, 503, "x" * 3072)
 
 
@@ -180,7 +180,7 @@ async def test_an_endpoint_that_hangs_fails_in_its_time_and_holds_up_no_other_ch
         if {one.status for one in checks.results} == {SUCCESS, FAILURE}:
             found.set()
 
-    checks = Checks("a", lambda: 0, changed, print, nothing_runs, allow_all)
+    checks = CheckRunner("a", lambda: 0, changed, print, nothing_runs, allow_all)
     async with (
         listening(hang) as silent,
         listening(answering(WELL)) as well,
@@ -196,7 +196,8 @@ async def test_an_endpoint_that_hangs_fails_in_its_time_and_holds_up_no_other_ch
     assert first.output.startswith("nomad: ")
 
 
-# ---- who leads elsewhere -------------------------------------------------------------------------------
+# ---- redirects
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ async def test_no_path_leads_to_another_endpoint(path: str, asked: str) -> None:
             await stream.send_all(WELL)
 
     async with listening(serve) as port:
-        found = await ask(probe("http", port, path=path), nothing_runs, allow_all)
+        found = await run_check(probe("http", port, path=path), nothing_runs, allow_all)
     assert found == (SUCCESS, 200, "nomad: http ok")
     assert [one.split("\r\n")[0] for one in heard] == [f"GET {asked} HTTP/1.1"]
 
@@ -237,7 +238,7 @@ async def test_nobody_follows_where_an_answer_leads() -> None:
             )
 
     async with listening(serve) as port:
-        found = await ask(probe("http", port), nothing_runs, allow_all)
+        found = await run_check(probe("http", port), nothing_runs, allow_all)
     assert found == (SUCCESS, 302, "nomad: http ok")
     assert len(asked) == 1
 
@@ -246,8 +247,8 @@ async def test_nobody_follows_where_an_answer_leads() -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("169.254.169.254", "169.254.169.254 is the machine's metadata service"),
-        ("::ffff:169.254.169.254", "is the machine's metadata service"),
+        ("169.254.169.254", "169.254.169.254 is the cloud's metadata service"),
+        ("::ffff:169.254.169.254", "is the cloud's metadata service"),
         ("127.0.0.1", "127.0.0.1:4646 is the daemon itself"),
         ("0.0.0.0", "nomad: 0.0.0.0"),  # noqa: S104  # not bound
         ("a..b", "nomad: "),
@@ -258,7 +259,7 @@ async def test_nobody_follows_where_an_answer_leads() -> None:
 async def test_a_service_at_an_address_that_nobody_may_reach_is_not_asked(
     kind: str, address: str, words: str
 ) -> None:
-    permit = partial(reach.check, own_ports=frozenset({4646}))
+    permit = partial(egress_policy.check, own_ports=frozenset({4646}))
     asked = msgspec.structs.replace(probe(kind, 4646), address=address)
-    status, _, said = await ask(asked, nothing_runs, permit)
+    status, _, said = await run_check(asked, nothing_runs, permit)
     assert (status, words in said) == (FAILURE, True), said

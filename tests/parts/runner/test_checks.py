@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.runner.checks import Checks, ask
-from daemon.runner.http import allow_all
-from daemon.runner.scripts import End
-from daemon.runner.services import Place, Probe, active, probes
+from daemon.net.http_client import allow_all
+from daemon.runner.core.task_script import ScriptResult
+from daemon.runner.services.checks import CheckRunner, run_check
+from daemon.runner.services.registrations import CheckTarget, ServiceContext, active, probes
 from storage.records.allocation import (
     AllocatedPort,
     AllocatedResources,
@@ -55,12 +55,12 @@ async def test_a_page_is_asked_for_as_the_check_says(fields: Any, sent: bytes) -
             await stream.send_all(b"HTTP/1.1 204 x\r\n\r\n")
 
     async with listening(serve) as port:
-        found = await ask(probe("http", port, **fields), nothing_runs, allow_all)
+        found = await run_check(probe("http", port, **fields), nothing_runs, allow_all)
     assert found == (SUCCESS, 204, "nomad: http ok")
     assert sent.lower() in heard[0].lower()
 
 
-def place(**port: Any) -> Place:
+def place(**port: Any) -> ServiceContext:
     """Return an allocation that has two ports."""
     held = [
         AllocatedPort(label="http", value=20100, to=8080, host_ip="10.0.0.1"),
@@ -75,7 +75,7 @@ def place(**port: Any) -> Place:
         placement=Placement(resources=resources, metrics=PlacementMetric(), node_name="node-1"),
     )
     (group,) = job.task_groups or ()
-    return Place(
+    return ServiceContext(
         allocation=allocation,
         group=group,
         datacenter="dc1",
@@ -129,16 +129,16 @@ class Asked:
         self.restarts: list[tuple[float, str]] = []
         self.over = trio.Event()
 
-    async def run(self, one: Probe) -> None:
+    async def run(self, one: CheckTarget) -> None:
         began = trio.current_time()
 
-        async def answer(task: str, command: Sequence[str]) -> End:
+        async def answer(task: str, command: Sequence[str]) -> ScriptResult:
             self.moments.append(trio.current_time() - began)
             self.seen.append(checks.results[0].status)
             if not self._codes:
                 self.over.set()
                 await trio.sleep_forever()
-            return End(self._codes.pop(0), "")
+            return ScriptResult(self._codes.pop(0), "")
 
         def restart(task: str, why: str) -> None:
             self.restarts.append((trio.current_time() - began, task))
@@ -146,7 +146,7 @@ class Asked:
         def now() -> int:
             return int((trio.current_time() - began) * SECOND)
 
-        checks = Checks("a", now, lambda: None, restart, answer, allow_all)
+        checks = CheckRunner("a", now, lambda: None, restart, answer, allow_all)
         async with trio.open_nursery() as nursery:
             checks.follow([one], nursery)
             await self.over.wait()
@@ -165,11 +165,11 @@ async def test_it_is_asked_again_after_its_interval(autojump_clock: trio.testing
 async def test_no_answer_in_time_is_a_failure(autojump_clock: trio.testing.MockClock) -> None:
     results = []
 
-    async def hang(task: str, command: Sequence[str]) -> End:
+    async def hang(task: str, command: Sequence[str]) -> ScriptResult:
         await trio.sleep_forever()
         raise AssertionError
 
-    checks = Checks(
+    checks = CheckRunner(
         "a", lambda: 0, lambda: results.append(checks.results[0]), print, hang, allow_all
     )
     async with trio.open_nursery() as nursery:
@@ -257,7 +257,7 @@ async def test_a_check_restarts_what_fails_too_often_after_its_grace(
 )
 async def test_a_server_tells_how_it_is(server: Health, found: CheckStatus, words: str) -> None:
     async with listening(server.serve) as port:
-        assert await ask(probe("grpc", port), nothing_runs, allow_all) == (found, 0, words)
+        assert await run_check(probe("grpc", port), nothing_runs, allow_all) == (found, 0, words)
     assert server.heads[":path"] == "/grpc.health.v1.Health/Check"
     assert server.heads["content-type"] == "application/grpc"
 
@@ -273,7 +273,7 @@ async def test_a_server_tells_how_it_is(server: Health, found: CheckStatus, word
 async def test_a_server_is_asked_for_the_service_that_is_meant(name: str, question: bytes) -> None:
     server = Health(message(1))
     async with listening(server.serve) as port:
-        await ask(probe("grpc", port, grpc_service=name), nothing_runs, allow_all)
+        await run_check(probe("grpc", port, grpc_service=name), nothing_runs, allow_all)
     assert server.question == question
 
 
@@ -283,7 +283,7 @@ async def test_who_does_not_speak_the_protocol_is_not_well() -> None:
             await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async with listening(serve) as port:
-        found, _, words = await ask(probe("grpc", port), nothing_runs, allow_all)
+        found, _, words = await run_check(probe("grpc", port), nothing_runs, allow_all)
     assert found == FAILURE
     assert words.startswith("nomad: ")
 
@@ -294,5 +294,5 @@ async def test_where_nobody_listens_nobody_is_well() -> None:
 
     async with listening(serve) as port:
         pass
-    found, _, words = await ask(probe("grpc", port), nothing_runs, allow_all)
+    found, _, words = await run_check(probe("grpc", port), nothing_runs, allow_all)
     assert (found, words.startswith("nomad: ")) == (FAILURE, True)

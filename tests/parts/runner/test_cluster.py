@@ -8,7 +8,7 @@ import trio
 
 from daemon.clock import SystemClock
 from daemon.runner.drivers.slurm import submission
-from daemon.runner.drivers.slurm.run import Run
+from daemon.runner.drivers.slurm.attempt import SlurmAttempt
 from storage.records.base import SECOND
 from storage.records.cluster_run import RunStatus
 from storage.records.task import LogConfig, Template
@@ -290,7 +290,7 @@ async def test_a_daemon_after_another_finds_what_waits(
 async def test_what_was_submitted_and_forgotten_is_submitted_again(
     world: PoolWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("daemon.runner.drivers.slurm.run.LATE", 0.1)
+    monkeypatch.setattr("daemon.runner.drivers.slurm.attempt.LATE", 0.1)
     world.slurm.crash_after_submission("forgotten")
     one = await world.place(batch(script("echo ran")))
     found = await world.until_done(one)
@@ -341,7 +341,7 @@ async def test_orders_reach_a_wrapper_that_has_seen_some_from_before_the_clock_w
     one = await world.place(batch(script(text)))
     await world.until_printed(one, "begun")
     (known,) = world.engine.desk.of_allocation(one)
-    run = Run(  # as a daemon after this one has it
+    run = SlurmAttempt(  # as a daemon after this one has it
         known.cluster,
         known.attempt,
         known.row,

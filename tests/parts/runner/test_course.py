@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from daemon.runner import machine
-from daemon.runner.drivers.driver import Attempt, Running, StartFailed
+from daemon.runner.core import file_descriptors
+from daemon.runner.core.driver import Attempt, StartFailed, TaskHandle
 from daemon.runner.drivers.mock import MockDriver
-from storage.records.allocation import Desired, DesiredTransition
+from storage.records.allocation import DesiredState, DesiredTransition
 from storage.records.base import SECOND
 from storage.records.group import EphemeralDisk, Migrate, Update
 from storage.records.task import Lifecycle, RestartPolicy
@@ -78,7 +78,7 @@ async def test_start_without_free_descriptors_is_repeated_and_costs_no_attempt(
 ) -> None:
     start, failures = MockDriver.start, iter(range(30))
 
-    async def short(driver: MockDriver, attempt: Attempt) -> Running:
+    async def short(driver: MockDriver, attempt: Attempt) -> TaskHandle:
         if next(failures, None) is None:
             return await start(driver, attempt)
         error = OSError(number, os.strerror(number))
@@ -97,7 +97,7 @@ async def test_attempt_waits_for_free_descriptors(
     tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([True] * 30)
-    monkeypatch.setattr(machine, "is_short", lambda: next(answers, False))
+    monkeypatch.setattr(file_descriptors, "is_short", lambda: next(answers, False))
     task = mock(config={"run_for": "1s"}, restart_policy=TWICE)
     async with on_stage(batch(task), tmp_path) as stage:
         await stage.runner.ended.wait()
@@ -108,7 +108,7 @@ async def test_attempt_waits_for_free_descriptors(
 async def test_task_that_waits_for_descriptors_can_be_stopped(
     tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "is_short", lambda: True)
+    monkeypatch.setattr(file_descriptors, "is_short", lambda: True)
     async with on_stage(service(mock()), tmp_path) as stage:
         await trio.sleep(60)
         stage.want(desired_status="stop")
@@ -119,7 +119,7 @@ async def test_task_that_waits_for_descriptors_can_be_stopped(
 
 LIMITED = """
 import os, resource
-from daemon.runner.machine import is_short
+from daemon.runner.core.file_descriptors import is_short
 before = len(os.listdir("/proc/self/fd"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 print(is_short())
@@ -223,7 +223,7 @@ async def test_the_shutdown_delay_of_a_group_can_be_cut_short(
         await trio.sleep(1)
         stage.want(desired_status="stop")
         await trio.sleep(1)
-        stage.want(desired=Desired(transition=DesiredTransition(no_shutdown_delay=True)))
+        stage.want(desired=DesiredState(transition=DesiredTransition(no_shutdown_delay=True)))
     assert at(stage, "Killing") == [2]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.runner import covering
-from daemon.runner.covering import cover, mounts, uncover
+from daemon.runner import nosuid_mount
+from daemon.runner.nosuid_mount import cover, mounts, uncover
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.test_secret_dirs import may_mount
 
@@ -61,7 +61,7 @@ def test_secrets_that_were_mounted_before_are_seen_and_go_with_one_unmount(tasks
 def test_a_daemon_that_was_killed_between_mount_and_options_has_them_set_by_the_next(
     tasks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = covering._called
+    real = nosuid_mount.called
 
     def refuse(name: str, *given: object) -> None:
         if name == "mount" and "none" in map(_text, given):
@@ -69,7 +69,7 @@ def test_a_daemon_that_was_killed_between_mount_and_options_has_them_set_by_the_
         real(name, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(covering, "_called", refuse)
+        patch.setattr(nosuid_mount, "called", refuse)
         assert cover(tasks) == "Operation not permitted"
     [found] = options(tasks)
     assert "nosuid" not in found
@@ -91,7 +91,7 @@ def test_where_mounts_are_forbidden_the_reason_is_told(
     def refuse(*given: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(covering, "_called", refuse)
+    monkeypatch.setattr(nosuid_mount, "called", refuse)
     is_root = os.geteuid() == 0
     assert cover(tmp_path) == ("Operation not permitted" if is_root else "the daemon is not root")
 

@@ -1,4 +1,4 @@
-"""How tasks end, and how that is told (golden: task-events)."""
+"""Task exits and their events (golden file: task-events)."""
 
 import os
 import pwd
@@ -13,8 +13,9 @@ from storage.records.allocation import (
     OfferedPort,
     Placement,
 )
+from storage.records.base import HOUR
 from storage.records.evaluation import PlacementMetric
-from storage.records.task import Secret
+from storage.records.task import RestartPolicy, Secret
 from tests.parts.runner.world import World, batch, script, service
 from tests.unit.runner.placements import held
 
@@ -62,6 +63,30 @@ async def test_a_task_that_ends_badly_fails_its_allocation(
     done = await world.until_done(alloc_id)
     assert (done.client_status, done.client.description) == ("failed", "Failed tasks")
     assert world.told(alloc_id) == [*BEGINNING, ("Terminated", end), NO_RESTART]
+
+
+async def test_the_last_error_lines_of_a_failed_attempt_are_kept(world: World) -> None:
+    lines = "i=0; while [ $i -lt 500 ]; do echo line $i >&2; i=$((i+1)); done; echo out; exit 7"
+    alloc_id = await world.place(batch(script(lines)))
+    await world.until_done(alloc_id)
+    kept = world.stored_events(alloc_id)[3].steward_stderr
+    assert len(kept) == 2048
+    assert kept.endswith("line 498\nline 499\n")
+
+
+async def test_an_attempt_is_not_blamed_for_the_lines_of_the_one_before(world: World) -> None:
+    restart = RestartPolicy(attempts=1, interval=HOUR, delay=0, mode="fail")
+    text = "[ -e ../again ] && exit 4; touch ../again; echo first >&2; exit 3"
+    alloc_id = await world.place(batch(script(text, restart_policy=restart)))
+    await world.until_done(alloc_id)
+    ends = [one for one in world.stored_events(alloc_id) if one.type == "Terminated"]
+    assert [(one.exit_code, one.steward_stderr) for one in ends] == [(3, "first\n"), (4, "")]
+
+
+async def test_a_good_end_keeps_no_lines(world: World) -> None:
+    alloc_id = await world.place(batch(script("echo all is well >&2")))
+    await world.until_done(alloc_id)
+    assert [one.steward_stderr for one in world.stored_events(alloc_id)] == [""] * 4
 
 
 async def test_a_task_has_the_signals_as_they_are_by_default(world: World) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.runner.drivers.slurm.examine import examine, meaning
-from daemon.runner.drivers.slurm.tools import PROGRAMS, Tools
+from daemon.runner.drivers.slurm.commands import PROGRAMS, SlurmCommands
+from daemon.runner.drivers.slurm.pool_check import check_pool, explain_error
 from storage.records.pool_check import PoolFinding
 from tests.fakes.slurm.world import FakeSlurm, fake_slurm
 
@@ -21,7 +21,7 @@ def world(tmp_path: Path) -> Iterator[FakeSlurm]:
 
 
 async def found(world: FakeSlurm, partition: str = "main", url: str = URL) -> list[PoolFinding]:
-    return await examine(Tools(path=str(world.bin)), partition, url)
+    return await check_pool(SlurmCommands(path=str(world.bin)), partition, url)
 
 
 async def test_all_is_well(world: FakeSlurm) -> None:
@@ -103,8 +103,8 @@ async def test_hosts_that_take_no_jobs_are_told_with_their_reasons(world: FakeSl
     ],
 )
 def test_what_a_program_says_is_explained(said: str, begins: str, ends: str) -> None:
-    assert meaning(said).startswith(begins)
-    assert meaning(said).endswith(ends)
+    assert explain_error(said).startswith(begins)
+    assert explain_error(said).endswith(ends)
 
 
 def test_all_programs_are_in_the_fake(world: FakeSlurm) -> None:

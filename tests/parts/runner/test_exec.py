@@ -1,4 +1,4 @@
-"""The driver `exec`: what a task behind walls sees and can do, attacked from inside."""
+"""The driver `exec`: view and permissions of a sandboxed task, attacked from inside."""
 
 import os
 import shutil
@@ -12,16 +12,19 @@ import msgspec
 import pytest
 import trio
 
+from daemon.config.data_directory import alloc_dir
 from daemon.launcher.client import Launcher
-from daemon.runner.drivers.exec import Exec
-from daemon.runner.drivers.group import Groups
+from daemon.launcher.messages import AllowedVolume
+from daemon.runner.drivers.exec import ExecDriver
 from daemon.runner.drivers.limits import UNLIMITED
+from daemon.runner.drivers.process_group import ProcessGroups
 from storage.records.base import SECOND
-from storage.records.group import Volume
+from storage.records.group import Volume as Wanted
 from storage.records.job import Job
 from storage.records.node import HostVolume
 from storage.records.task import Network, NetworkDNS, Task, VolumeMount
 from storage.store import Store
+from tests import launchers
 from tests.parts.runner.conftest import discard, end_all_of, needs_root
 from tests.parts.runner.test_inside import Client, run, talking
 from tests.parts.runner.world import (
@@ -38,20 +41,23 @@ LINGER = "exec sleep 600"
 
 
 @pytest.fixture
-async def walled(
-    store: Store, data_dir: Path, groups: Groups, launcher: Launcher
-) -> AsyncIterator[World]:
+async def walled(store: Store, data_dir: Path, groups: ProcessGroups) -> AsyncIterator[World]:
     """A node with the driver, with each way to hold processes together."""
-    driver = Exec(groups, {}, launcher, UNLIMITED)
-    if trouble := driver.fingerprint().trouble:
-        pytest.skip(f"exec: {trouble}")
     volumes = [
         HostVolume(name="data", path=str(shared(data_dir))),
         HostVolume(name="fixed", path=str(shared(data_dir)), read_only=True),
     ]
-    drivers = {"exec": driver}
-    async with open_world(store, data_dir, drivers=drivers, host_volumes=volumes) as opened:
-        yield opened
+    known = [
+        AllowedVolume(name=one.name, path=one.path, read_only=one.read_only) for one in volumes
+    ]
+    policy = msgspec.structs.replace(launchers.EVERYTHING, volumes=known)
+    async with launchers.open_launcher(alloc_dir(data_dir), policy) as launcher:
+        driver = ExecDriver(groups, {}, launcher, UNLIMITED)
+        if trouble := driver.fingerprint().trouble:
+            pytest.skip(f"exec: {trouble}")
+        drivers = {"exec": driver}
+        async with open_world(store, data_dir, drivers=drivers, host_volumes=volumes) as opened:
+            yield opened
     end_all_of(data_dir)
     discard(data_dir)
 
@@ -70,7 +76,7 @@ def inside(text: str, name: str = "main", **fields: Any) -> Task:
 
 
 async def outcome(world: World, text: str, **fields: Any) -> list[str]:
-    """Return the lines that a script prints behind the walls, errors as well."""
+    """Return a script's output in the sandbox, including errors."""
     alloc_id = await world.place(batch(inside(f"exec 2>&1; {text}", **fields)))
     await world.until_done(alloc_id)
     return world.output(alloc_id).splitlines()
@@ -318,6 +324,8 @@ async def test_a_command_runs_behind_the_same_walls(walled: World) -> None:
     )
     assert client.seen().split() == ["/local", "blue", "/local", "CapEff:", "0" * 16]
     assert client.others[-1]["result"] == {"exit_code": 0} or client.others[-1]["result"] == {}
+    open_files = await run(walled, alloc_id, "/bin/ls", "/proc/self/fd")
+    assert open_files.seen().split() == ["0", "1", "2", "3"]  # the last is that of `ls`
     failed = await run(walled, alloc_id, "/no/such")
     assert failed.others[-1]["result"] == {"exit_code": 127}
     terminal = await run(walled, alloc_id, "sh", "-c", "test -t 0 && echo yes", tty=True)
@@ -333,16 +341,16 @@ async def test_what_a_shell_at_a_terminal_has_started_ends_with_the_connection(
     client = Client()
     async with talking(walled, alloc_id, ["/bin/sh", "-i"], client, tty=True):
         client.type("sleep 600 >/alloc/held &\n")
-        file = await held.open()  # when somebody has opened the other end
+        file = await held.open()  # when the other end is open
         client.leave()
     assert await file.read() == ""  # when nobody has it open any more
     await file.aclose()
 
 
 async def test_it_is_found_again_by_another_daemon(
-    store: Store, data_dir: Path, groups: Groups, launcher: Launcher
+    store: Store, data_dir: Path, groups: ProcessGroups, launcher: Launcher
 ) -> None:
-    driver = Exec(groups, {}, launcher, UNLIMITED)
+    driver = ExecDriver(groups, {}, launcher, UNLIMITED)
     if driver.fingerprint().trouble:
         pytest.skip("no sandbox here")
     async with open_world(store, data_dir, drivers={"exec": driver}) as world:
@@ -363,7 +371,7 @@ def mounting(text: str, destination: str = "/data", source: str = "data", **moun
     mounted = VolumeMount(volume="v", destination=destination, **mount)
     job = batch(inside(f"exec 2>&1; {text}", volume_mounts=[mounted]))
     (group,) = job.task_groups or ()
-    volumes = {"v": Volume(name="v", type="host", source=source)}
+    volumes = {"v": Wanted(name="v", type="host", source=source)}
     return msgspec.structs.replace(
         job, task_groups=[msgspec.structs.replace(group, volumes=volumes)]
     )
@@ -400,4 +408,4 @@ async def test_a_volume_covers_nothing_that_walls_are_built_with(
 async def test_a_volume_that_there_is_not_fails_the_task(walled: World) -> None:
     alloc_id = await walled.place(mounting("true", source="none"))
     await walled.until_status(alloc_id, "failed")
-    assert "volume 'v' is no directory of this machine" in walled.told(alloc_id)[-2][1]
+    assert "volume 'v' is not a directory on this host" in walled.told(alloc_id)[-2][1]

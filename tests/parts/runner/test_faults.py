@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from daemon.datadir import alloc_dir
-from daemon.launcher.client import open_launcher
-from daemon.runner.drivers.raw_exec import RawExec
-from daemon.runner.drivers.scan import Scanner
+from daemon.config.data_directory import alloc_dir
+from daemon.runner.drivers.process_scan import ProcessScanner
+from daemon.runner.drivers.raw_exec import RawExecDriver
 from daemon.runner.node import _MOST_SESSIONS
 from storage.errors import Refused
 from storage.store import Store
@@ -51,7 +50,7 @@ async def test_a_thousand_open_sessions_harm_nobody_and_there_is_a_most(world: W
             nursery.start_soon(talk, client)
         for client in clients:
             await client.until_seen("here")
-        with pytest.raises(Refused, match=f"{_MOST_SESSIONS} commands run inside tasks already"):
+        with pytest.raises(Refused, match=f"{_MOST_SESSIONS} exec sessions are open already"):
             await run(world, alloc_id, "/bin/true")
         await runs_still(world)
         for client in clients:
@@ -79,8 +78,8 @@ def narrow(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 async def narrow_world(store: Store, narrow: Path) -> AsyncIterator[World]:
-    async with open_launcher(launchers.begin(), alloc_dir(narrow)) as launcher:
-        drivers = {"raw_exec": RawExec(Scanner(), {}, launcher)}
+    async with launchers.open_launcher(alloc_dir(narrow)) as launcher:
+        drivers = {"raw_exec": RawExecDriver(ProcessScanner(), {}, launcher)}
         async with open_world(store, narrow, drivers=drivers) as opened:
             yield opened
 

@@ -7,19 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from daemon.launcher.beneath import without_links
-from daemon.runner import beneath
-from daemon.runner.beneath import Escapes, inner, open_beneath
-from daemon.runner.files import Files, Prohibited, kind_of, mode_text
-from daemon.runner.logs import TaskLog
+from daemon.launcher import readable_files
+from daemon.launcher.safe_open import without_links
+from daemon.runner.core.safe_open import PathEscape, relative_path
+from daemon.runner.core.task_log import TaskLog
+from daemon.runner.logs.alloc_files import (
+    AllocFiles,
+    FileAccessDenied,
+    FileMetadata,
+    kind_of,
+    mode_text,
+)
 from storage.records.task import LogConfig
+from tests.launchers import Direct
+from tests.tasklogs import log_in, now
 
 MEGABYTE = 1024 * 1024
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return the directory of an allocation, with something to find beside it."""
+    """Return an allocation's directory, with a file next to it that must stay hidden."""
     for name in ("alloc/logs", "alloc/data", "main/local", "main/secrets", "main/private"):
         (tmp_path / "a" / name).mkdir(parents=True)
     (tmp_path / "outside").write_text("not yours")
@@ -29,35 +37,52 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "a"
 
 
-@pytest.fixture
-def files(root: Path) -> Files:
-    log = TaskLog(str(root), "main", "stdout", LogConfig(max_files=2, max_file_size_mb=1))
-    return Files(str(root), {"main.stdout": log})
+class Shown:
+    """The files of an allocation, asked in the process of the test."""
+
+    def __init__(self, files: AllocFiles) -> None:
+        self._files = files
+
+    def entries(self, path: str) -> list[FileMetadata]:
+        return now(self._files.entries(path))
+
+    def info(self, path: str) -> FileMetadata:
+        return now(self._files.open(path)).info
+
+    def read(self, path: str, offset: int, most: int) -> bytes:
+        return now(self._files.open(path)).read(offset, most)
+
+
+def files_in(root: Path, logs: dict[str, TaskLog], *, sees_secrets: bool = False) -> Shown:
+    files = AllocFiles(Direct(root.parent), root.name, str(root), logs, sees_secrets=sees_secrets)
+    return Shown(files)
 
 
 @pytest.fixture
-def seeing(root: Path) -> Files:
+def files(root: Path) -> Shown:
+    log = log_in(root, config=LogConfig(max_files=2, max_file_size_mb=1))
+    return files_in(root, {"main.stdout": log})
+
+
+@pytest.fixture
+def seeing(root: Path) -> Shown:
     """Return the files as a caller sees them who may see secrets."""
-    return Files(str(root), {}, sees_secrets=True)
+    return files_in(root, {}, sees_secrets=True)
 
 
 @pytest.fixture(params=["kernel", "no links"])
 def resolver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Resolve paths in each of the two ways."""
     if request.param == "no links":
-        monkeypatch.setattr(beneath, "resolver", lambda **_: without_links)
+        monkeypatch.setattr(readable_files, "resolver", lambda **_: without_links)
     return
 
 
 def content(root: Path, path: str) -> bytes:
-    descriptor = open_beneath(str(root), path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, 100)
-    finally:
-        os.close(descriptor)
+    return files_in(root, {}).read(path, 0, 100)
 
 
-def test_a_name_that_is_no_text_is_told_as_far_as_it_is(root: Path, files: Files) -> None:
+def test_a_name_that_is_no_text_is_told_as_far_as_it_is(root: Path, files: Shown) -> None:
     Path(os.fsdecode(os.fsencode(root) + b"/main/local/a\xff")).touch()
     assert [one.name for one in files.entries("main/local")] == ["a\ufffd", "f.txt"]
 
@@ -76,7 +101,7 @@ def test_what_lies_below_is_opened(root: Path, path: str) -> None:
     "path", ["..", "/../", "/../../", "../outside", "main/../../outside", "/main/local/../../../x"]
 )
 def test_a_path_that_leads_out_is_refused(root: Path, path: str) -> None:
-    with pytest.raises(Escapes, match=r"^Path escapes the alloc directory$"):
+    with pytest.raises(PathEscape, match=r"^Path escapes the alloc directory$"):
         content(root, path)
 
 
@@ -87,7 +112,7 @@ def test_a_path_that_leads_out_is_refused(root: Path, path: str) -> None:
 @pytest.mark.parametrize("below", ["", "/passwd", "/x/y"])
 def test_a_link_that_leads_out_is_not_followed(root: Path, target: str, below: str) -> None:
     (root / "main/local/link").symlink_to(target)
-    with pytest.raises((Escapes, OSError)):
+    with pytest.raises((PathEscape, OSError)):
         content(root, f"main/local/link{below}")
 
 
@@ -96,8 +121,8 @@ def test_a_link_that_leads_out_is_not_followed(root: Path, target: str, below: s
 def test_a_directory_that_was_put_elsewhere_is_not_entered(root: Path, place: str) -> None:
     (root / place).rename(root.parent / "moved")
     (root / place).symlink_to(root.parent / "moved")
-    with pytest.raises((Escapes, OSError)):
-        open_beneath(str(root), f"{place}/x", os.O_RDONLY)
+    with pytest.raises((PathEscape, OSError)):
+        content(root, f"{place}/x")
 
 
 def test_a_link_that_stays_below_is_followed(root: Path) -> None:
@@ -108,7 +133,7 @@ def test_a_link_that_stays_below_is_followed(root: Path) -> None:
 def test_a_kernel_without_the_call_follows_no_link(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beneath, "resolver", lambda **_: without_links)
+    monkeypatch.setattr(readable_files, "resolver", lambda **_: without_links)
     (root / "alloc/data/link").symlink_to("../../main/local/f.txt")
     with pytest.raises(OSError, match="symbolic links"):
         content(root, "alloc/data/link")
@@ -122,19 +147,19 @@ def test_a_path_that_cannot_be_is_an_error_of_the_system(root: Path, path: str) 
 
 @pytest.mark.parametrize(("path", "shortest"), [("", ""), ("/", ""), ("a//b/../c/", "a/c")])
 def test_a_path_is_shortened(path: str, shortest: str) -> None:
-    assert inner(path) == shortest
+    assert relative_path(path) == shortest
 
 
 # ---- looking ---------------------------------------------------------------------------------------
 
 
-def test_what_the_daemon_keeps_for_itself_does_not_show(files: Files) -> None:
+def test_what_the_daemon_keeps_for_itself_does_not_show(files: Shown) -> None:
     assert [info.name for info in files.entries("/")] == ["alloc", "main"]
 
 
 @pytest.mark.parametrize("path", [".claim.main.0", "/.claim.main.0", "main/../.claim.main.0", "l"])
 def test_what_the_daemon_keeps_for_itself_cannot_be_asked_for(
-    files: Files, root: Path, path: str
+    files: Shown, root: Path, path: str
 ) -> None:
     (root / "l").symlink_to(".claim.main.0")
     for ask in (files.info, lambda path: files.read(path, 0, 10)):
@@ -143,36 +168,36 @@ def test_what_the_daemon_keeps_for_itself_cannot_be_asked_for(
 
 
 @pytest.mark.parametrize("path", [".logs", "main/local/l"])
-def test_a_directory_of_the_daemon_cannot_be_listed(files: Files, root: Path, path: str) -> None:
+def test_a_directory_of_the_daemon_cannot_be_listed(files: Shown, root: Path, path: str) -> None:
     (root / ".logs").mkdir()
     (root / "main/local/l").symlink_to("../../.logs")
     with pytest.raises(FileNotFoundError):
         files.entries(path)
 
 
-def test_a_task_may_have_files_with_such_names(files: Files, root: Path) -> None:
+def test_a_task_may_have_files_with_such_names(files: Shown, root: Path) -> None:
     (root / "main/local/.profile").write_text("x")
     assert files.read("main/local/.profile", 0, 10) == b"x"
 
 
-def test_a_file_has_name_size_and_kind(files: Files) -> None:
+def test_a_file_has_name_size_and_kind(files: Shown) -> None:
     info = files.info("/main/local/f.txt")
     assert (info.name, info.size, info.kind) == ("f.txt", 5, "text/plain; charset=utf-8")
     assert not info.is_directory
     assert files.info("/main").is_directory
 
 
-def test_a_part_of_a_file_is_read(files: Files) -> None:
+def test_a_part_of_a_file_is_read(files: Shown) -> None:
     assert files.read("/main/local/f.txt", 1, 2) == b"at"
     assert files.read("/main/local/f.txt", 9, 2) == b""
 
 
 @pytest.mark.parametrize("place", ["main/secrets/token", "main/local/link"])
 def test_what_is_secret_is_not_read_whatever_link_leads_there(
-    files: Files, root: Path, place: str
+    files: Shown, root: Path, place: str
 ) -> None:
     (root / "main/local/link").symlink_to("../secrets/token")
-    with pytest.raises(Prohibited, match=f"Reading secret file prohibited: {place}"):
+    with pytest.raises(FileAccessDenied, match=f"Reading secret file prohibited: {place}"):
         files.read(place, 0, 100)
 
 
@@ -188,47 +213,47 @@ SECRET_PLACES = [
 @pytest.mark.parametrize("verb", ["entries", "info", "read"])
 @pytest.mark.parametrize("place", SECRET_PLACES)
 def test_nothing_tells_whether_a_secret_file_exists(
-    files: Files, root: Path, verb: str, place: str
+    files: Shown, root: Path, verb: str, place: str
 ) -> None:
     (root / "main/secrets/out").symlink_to("/etc/passwd")
     (root / "main/secrets/back").symlink_to("../local/f.txt")
     asked = {"read": (0, 100)}.get(verb, ())
-    if beneath.resolver(follows=True) is not without_links:
+    if readable_files.resolver(follows=True) is not without_links:
         (root / "main/local/link").symlink_to("../secrets/token")
         (root / "main/local/dir").symlink_to("../secrets")
     elif "local/" in place and ".." not in place:
-        with pytest.raises((Escapes, OSError)):  # no link is followed at all
+        with pytest.raises((PathEscape, OSError)):  # no link is followed at all
             getattr(files, verb)(place, *asked)
         return
-    with pytest.raises(Prohibited, match=f"^Reading secret file prohibited: {place}$"):
+    with pytest.raises(FileAccessDenied, match=f"^Reading secret file prohibited: {place}$"):
         getattr(files, verb)(place, *asked)
 
 
-def test_secret_directories_are_left_out_of_listings(files: Files, seeing: Files) -> None:
+def test_secret_directories_are_left_out_of_listings(files: Shown, seeing: Shown) -> None:
     assert [one.name for one in files.entries("main")] == ["local"]
     assert [one.name for one in seeing.entries("main")] == ["local", "private", "secrets"]
 
 
-def test_task_named_secrets_is_listed(root: Path, files: Files) -> None:
+def test_task_named_secrets_is_listed(root: Path, files: Shown) -> None:
     (root / "secrets/local").mkdir(parents=True)
     assert "secrets" in [one.name for one in files.entries("")]
     assert [one.name for one in files.entries("secrets")] == ["local"]
 
 
-def test_caller_who_may_see_secrets_gets_names_and_sizes_but_no_contents(seeing: Files) -> None:
+def test_caller_who_may_see_secrets_gets_names_and_sizes_but_no_contents(seeing: Shown) -> None:
     assert [(one.name, one.size) for one in seeing.entries("main/secrets")] == [("token", 6)]
     assert seeing.info("main/secrets/token").size == 6
-    with pytest.raises(Prohibited):
+    with pytest.raises(FileAccessDenied):
         seeing.read("main/secrets/token", 0, 100)
 
 
-def test_a_pipe_keeps_nobody_waiting(files: Files, root: Path) -> None:
+def test_a_pipe_keeps_nobody_waiting(files: Shown, root: Path) -> None:
     os.mkfifo(root / "main/local/pipe")
     assert files.read("main/local/pipe", 0, 100) == b""
     assert not files.info("main/local/pipe").is_regular
 
 
-def test_logs_show_as_numbered_files_of_which_the_last_are_kept(files: Files, root: Path) -> None:
+def test_logs_show_as_numbered_files_of_which_the_last_are_kept(files: Shown, root: Path) -> None:
     (root / "alloc/logs/main.stdout.0").write_bytes(b"a" * MEGABYTE + b"b" * MEGABYTE + b"c" * 10)
     (root / "alloc/logs/other").write_text("a task's own")
     found = {info.name: info.size for info in files.entries("alloc/logs")}

@@ -9,8 +9,8 @@ import pytest
 
 from daemon.confinement.calls import NEWEST
 from daemon.launcher.client import Launcher
-from daemon.runner.drivers.exec import Exec
-from daemon.runner.drivers.group import Groups
+from daemon.runner.drivers.exec import ExecDriver
+from daemon.runner.drivers.process_group import ProcessGroups
 from storage.records.task import Task
 from storage.store import Store
 from tests.parts.runner.conftest import discard, end_all_of
@@ -33,10 +33,10 @@ needs_python = pytest.mark.skipif(not PYTHON, reason="no interpreter that tasks 
 
 @pytest.fixture
 async def world(
-    store: Store, data_dir: Path, groups: Groups, launcher: Launcher
+    store: Store, data_dir: Path, groups: ProcessGroups, launcher: Launcher
 ) -> AsyncIterator[World]:
     """A node whose agent lets tasks open their filter."""
-    driver = Exec(groups, {}, launcher, unfiltered=True)
+    driver = ExecDriver(groups, {}, launcher, unfiltered=True)
     attributes = driver.fingerprint()
     if reason := attributes.trouble or attributes.attributes.get("driver.exec.unenforced.seccomp"):
         pytest.skip(f"exec: {reason}")
@@ -135,9 +135,13 @@ async def test_a_sandbox_of_its_own_can_be_allowed(world: World) -> None:
 
 @pytest.mark.parametrize("settings", [{"seccomp": "off"}, {"user_namespaces": True}])
 async def test_an_agent_that_does_not_allow_it_runs_no_such_task(
-    store: Store, data_dir: Path, groups: Groups, launcher: Launcher, settings: dict[str, Any]
+    store: Store,
+    data_dir: Path,
+    groups: ProcessGroups,
+    launcher: Launcher,
+    settings: dict[str, Any],
 ) -> None:
-    driver = Exec(groups, {}, launcher)
+    driver = ExecDriver(groups, {}, launcher)
     if driver.fingerprint().trouble:
         pytest.skip("no sandbox here")
     async with open_world(store, data_dir, drivers={"exec": driver}) as world:

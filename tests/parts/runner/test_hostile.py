@@ -1,4 +1,4 @@
-"""What is hostile fails alone, and says why: beside it others run their course."""
+"""A hostile task fails alone with a reason, and other tasks keep running."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -44,7 +44,7 @@ async def serve(stream: trio.SocketStream) -> None:
                 await stream.send_all(b"" if asked == "/head" else b"\r\n")
                 while True:
                     await stream.send_all(b"y" * 65536)
-        except trio.BrokenResourceError:  # who asked has had enough
+        except trio.BrokenResourceError:  # the client has enough
             return
 
 
@@ -63,7 +63,7 @@ async def world(store: Store, data_dir: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def innocent(world: World, pipe: Pipe) -> AsyncIterator[None]:
-    """Run something beside the hostile one that must neither end nor be late to answer."""
+    """Run another task that must neither end nor respond late."""
     text = f"echo up > {pipe.path}; while ! test -e local/go; do sleep 0.01; done; echo well"
     alloc_id = await world.place(batch(script(text), job_id="innocent"))
     assert await pipe.line() == "up"

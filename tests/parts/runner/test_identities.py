@@ -1,4 +1,4 @@
-"""Identity tokens of tasks: what they say, where they are, and when they are made anew."""
+"""Workload identity tokens of tasks: claims, paths and renewal."""
 
 import base64
 import os
@@ -10,10 +10,10 @@ import msgspec
 import pytest
 import trio
 
-from daemon.runner.beneath import Escapes
-from daemon.runner.identities import Identities, Place, lifetime
-from daemon.runner.taskdir import directories
-from daemon.runner.taskfiles import TaskFiles
+from daemon.runner.core.safe_open import PathEscape
+from daemon.runner.core.task_dir import directories
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.setup.workload_identity import IssuerInfo, WorkloadIdentities, lifetime
 from storage.errors import Refused
 from storage.records.allocation import Allocation
 from storage.records.base import HOUR, SECOND
@@ -25,7 +25,7 @@ from tests.samples import NOW, group, job, task
 from tests.unit.runner.placements import placed
 
 CLAIMS = {"team": "${job.meta.team}", "place": "${node.datacenter}/${group.name}/${task.name}"}
-PLACE = Place("http://issuer", "global", CLAIMS, {"node.datacenter": "dc1"})
+PLACE = IssuerInfo("http://issuer", "global", CLAIMS, {"node.datacenter": "dc1"})
 
 
 def given(identity: Identity, *further: Identity) -> Task:
@@ -68,7 +68,7 @@ class Held:
             task="main",
             places=directories(str(self.home), "main"),
         )
-        self.identities = Identities(Signer(), PLACE, files, wanted, services)
+        self.identities = WorkloadIdentities(Signer(), PLACE, files, wanted, services)
 
     def hand_over(self, now: int = NOW) -> None:
         trio.run(self.identities.hand_over, self.allocation, self.job, now)
@@ -204,7 +204,7 @@ def test_a_file_belongs_to_the_user_of_the_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["../out", "/../../out", "a/../../out"])
 def test_a_file_outside_of_the_tasks_directory_is_refused(tmp_path: Path, path: str) -> None:
     held = Held(tmp_path, given(default(), named(file=True, filepath=path)))
-    with pytest.raises(Escapes):
+    with pytest.raises(PathEscape):
         held.hand_over()
     assert not (tmp_path / "out").exists()
 
@@ -212,7 +212,7 @@ def test_a_file_outside_of_the_tasks_directory_is_refused(tmp_path: Path, path: 
 def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(), named(file=True, filepath="local/token")))
     held.file("local").symlink_to(tmp_path)
-    with pytest.raises((Escapes, OSError)):
+    with pytest.raises((PathEscape, OSError)):
         held.hand_over()
     assert not (tmp_path / "token").exists()
 
@@ -227,7 +227,8 @@ def test_a_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
     assert not held.file("secrets/nomad_token").is_symlink()
 
 
-# ---- when they are made anew ----------------------------------------------------------------------
+# ---- renewal
+# ----------------------------------------------------------------------------------------
 
 
 def test_a_token_is_made_anew_at_half_of_its_life(tmp_path: Path) -> None:

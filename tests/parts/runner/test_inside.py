@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.runner.drivers.driver import StartFailed
+from daemon.runner.core.driver import StartFailed
 from storage.errors import Malformed, NotFound, Refused
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.world import (
@@ -38,7 +38,7 @@ class Client:
         self._say, self._heard = trio.open_memory_channel[bytes](100)
         self._left = trio.Event()
         self._reads = reads_at_most
-        self.told = trio.Event()  # at every frame anew
+        self.told = trio.Event()  # replaced at every frame
 
     # ---- what the daemon calls
 

@@ -4,19 +4,21 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 import trio
 
-from daemon.runner import kept_logs
-from daemon.runner.logs import TaskLog
+from daemon.runner.logs import retained_logs
 from storage.queries import jobs
-from storage.records.allocation import Desired
+from storage.records.allocation import DesiredState
 from storage.records.group import EphemeralDisk
 from storage.records.job import Job
 from storage.records.task import DispatchPayload, LogConfig
+from tests.launchers import Direct
 from tests.parts.runner.world import World, batch, made_for, script
+from tests.tasklogs import log_in, now, seen
 
 STICKY = EphemeralDisk(sticky=True)
 WRITE = (
@@ -36,8 +38,8 @@ def _replace(record: Any, **fields: Any) -> Any:
     return msgspec.structs.replace(record, **fields)
 
 
-def after(alloc_id: str) -> Desired:
-    return Desired(previous_allocation=alloc_id)
+def after(alloc_id: str) -> DesiredState:
+    return DesiredState(previous_allocation=alloc_id)
 
 
 # ---- data --------------------------------------------------------------------------------------------
@@ -180,17 +182,15 @@ async def printed(world: World) -> tuple[World, str]:
 
 
 def read(directory: Path) -> bytes:
-    log = TaskLog(str(directory), "main", "stdout", LogConfig())
-    return b"".join(chunk.data for chunk in log.chunks(0))
+    return b"".join(chunk.data for chunk in seen(log_in(directory)).chunks(0))
 
 
 async def test_logs_outlive_the_directory_of_their_allocation(printed: tuple[World, str]) -> None:
     world, alloc_id = printed
     await world.runner.collect(alloc_id)
     assert not world.directory(alloc_id).exists()
-    found = kept_logs.directory_of(world.config.alloc_dir, world.config.logs_dir, alloc_id)
-    assert read(found) == b"out\n"
-    about = kept_logs.about(found)
+    assert read(world.config.logs_dir / alloc_id) == b"out\n"
+    about = await retained_logs.read_manifest(world.runner.logs.launcher, alloc_id)
     assert about is not None
     assert (about.namespace, about.job_id, list(about.tasks)) == ("default", "job", ["main"])
 
@@ -220,6 +220,9 @@ def put_aside(logs: Path, name: str, *, size: int, written: int) -> None:
 DAY = 86_400
 
 
+IDS = {name: str(UUID(int=number)) for number, name in enumerate(("old", "middle", "new"), 1)}
+
+
 @pytest.mark.parametrize(
     ("days", "megabytes", "left"),
     [
@@ -231,36 +234,39 @@ DAY = 86_400
         (0, 100, set()),
     ],
 )
-def test_logs_go_by_age_and_by_size_the_oldest_first(
+async def test_logs_go_by_age_and_by_size_the_oldest_first(
     tmp_path: Path, days: int, megabytes: int, left: set[str]
 ) -> None:
-    for number, name in enumerate(("old", "middle", "new"), 1):
-        put_aside(tmp_path, name, size=2_000_000, written=number * DAY)
-    kept_logs.sweep(tmp_path, days=days, megabytes=megabytes, now=3.5 * DAY)
-    assert {one.name for one in tmp_path.iterdir()} == left
+    for number, name in enumerate(IDS.values(), 1):
+        put_aside(tmp_path / "logs", name, size=2_000_000, written=number * DAY)
+    launcher = Direct(tmp_path / "alloc")
+    await retained_logs.delete_expired(launcher, days=days, megabytes=megabytes, now=3.5 * DAY)
+    assert {*os.listdir(tmp_path / "logs")} == {IDS[name] for name in left}
 
 
-def test_without_any_logs_there_is_nothing_to_sweep(tmp_path: Path) -> None:
-    kept_logs.sweep(tmp_path / "none", days=1, megabytes=1, now=1.0)
+async def test_without_any_logs_there_is_nothing_to_sweep(tmp_path: Path) -> None:
+    await retained_logs.delete_expired(Direct(tmp_path / "alloc"), days=1, megabytes=1, now=1.0)
 
 
 def test_whose_logs_they_are_is_known_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whose = kept_logs.About(namespace="default", job_id="job", tasks={"main": LogConfig()})
+    whose = retained_logs.LogManifest(
+        namespace="default", job_id="job", tasks={"main": LogConfig()}
+    )
     with monkeypatch.context() as killed:
         killed.setattr(os, "rename", lambda *_, **__: None)  # the last step is not come to
         made_for(tmp_path / "a", about=msgspec.json.encode(whose))
-    assert kept_logs.about(tmp_path / "a") is None
+    assert now(retained_logs.read_manifest(Direct(tmp_path), "a")) is None
     made_for(tmp_path / "a", about=msgspec.json.encode(whose))
-    assert kept_logs.about(tmp_path / "a") == whose
+    assert now(retained_logs.read_manifest(Direct(tmp_path), "a")) == whose
 
 
-def test_logs_that_were_put_aside_in_part_are_put_aside_whole(
-    previous: Path, tmp_path: Path
-) -> None:
-    (previous / "alloc/logs/main.stdout.0").write_text("out\n")
-    (tmp_path / "kept/alloc").mkdir(parents=True)
-    kept_logs.keep(str(previous), tmp_path / "kept")
-    kept_logs.keep(str(previous), tmp_path / "kept")
-    assert read(tmp_path / "kept") == b"out\n"
+def test_what_is_kept_beside_logs_goes_with_them(tmp_path: Path) -> None:
+    there, gone = (f"0b8a1c52-1c7e-4b6e-8f43-0123456789a{number}" for number in (1, 2))
+    made_for(tmp_path / there, "main")
+    for name in (there, gone, "else"):
+        (tmp_path / "output" / name).mkdir(parents=True)
+        (tmp_path / "output" / name / "main.stdout.0").touch()
+    trio.run(retained_logs.tidy, Direct(tmp_path), tmp_path / "output")
+    assert {one.name for one in (tmp_path / "output").iterdir()} == {there, "else"}

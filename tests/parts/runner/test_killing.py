@@ -6,11 +6,11 @@ import signal
 import pytest
 import trio
 
-from daemon.runner.drivers import process
-from daemon.runner.drivers.claim import Trace
-from daemon.runner.drivers.group import Groups
+from daemon.launcher.client import Launcher
+from daemon.runner.drivers import process_handle
+from daemon.runner.drivers.process_group import ProcessGroups
 from storage.queries import jobs
-from storage.records.allocation import Desired, DesiredTransition
+from storage.records.allocation import DesiredState, DesiredTransition
 from storage.records.base import SECOND
 from storage.records.job import Job
 from storage.records.task import Lifecycle, Task
@@ -22,11 +22,12 @@ from tests.parts.runner.world import (
     batch,
     script,
     service,
+    unique_ids,
     until_gone,
 )
 
 LONG = 600 * SECOND
-HURRY = Desired(transition=DesiredTransition(no_shutdown_delay=True))
+HURRY = DesiredState(transition=DesiredTransition(no_shutdown_delay=True))
 
 
 async def begun(world: World, pipe: Pipe, text: str, **fields: object) -> tuple[str, list[int]]:
@@ -155,15 +156,15 @@ async def test_a_task_that_has_stopped_its_shim_leaves_its_true_end(
     assert not any(map(alive, pids))
 
 
-async def asleep(_: process.Process) -> None:
+async def asleep(_: process_handle.ProcessHandle) -> None:
     """Wake no shim."""
 
 
 async def test_a_shim_that_does_not_go_on_ends_with_its_task(
     held_world: World, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process.Process, "_wake", asleep)
-    monkeypatch.setattr(process, "_FOR_SHIM", 0.1)
+    monkeypatch.setattr(process_handle.ProcessHandle, "_wake", asleep)
+    monkeypatch.setattr(process_handle, "_FOR_SHIM", 0.1)
     text = "trap '' INT; kill -STOP $PPID; echo $$ $PPID >$PIPE; while :; do sleep 0.01; done"
     alloc_id, pids = await begun(held_world, pipe, text, kill_timeout=SECOND // 5)
     await held_world.stop(alloc_id)
@@ -172,9 +173,9 @@ async def test_a_shim_that_does_not_go_on_ends_with_its_task(
 
 
 async def test_a_main_process_that_has_left_its_group_is_killed(
-    held_world: World, groups: Groups, pipe: Pipe
+    held_world: World, groups: ProcessGroups, launcher: Launcher, pipe: Pipe
 ) -> None:
-    elsewhere = groups.of("elsewhere", "main")
+    elsewhere = groups.of(next(unique_ids()), "main")  # as of another allocation
     if not elsewhere.entry:
         pytest.skip("without groups nobody can leave one")
     elsewhere.prepare()
@@ -184,7 +185,7 @@ async def test_a_main_process_that_has_left_its_group_is_killed(
     await held_world.until_done(alloc_id)
     assert not alive(main)
     assert ("Terminated", "Exit Code: 137, Signal: 9") in held_world.told(alloc_id)
-    assert await elsewhere.clear(Trace()) == ""
+    assert await elsewhere.clear(launcher) == ""
 
 
 async def test_a_task_waits_its_shutdown_delay_before_the_signal(world: World, pipe: Pipe) -> None:
@@ -228,7 +229,7 @@ async def test_an_ended_task_is_gone_before_what_takes_its_place_begins(
     old, (main,) = await begun(world, pipe, text, kill_timeout=SECOND // 5)
     new = await world.place(
         batch(script(f"kill -0 {main} && echo there; exit 0"), job_id="new"),
-        desired=Desired(**{link: old if link == "previous_allocation" else [old]}),
+        desired=DesiredState(**{link: old if link == "previous_allocation" else [old]}),
     )
     await world.until(new, lambda one: one.client.task_states)
     assert world.types(new) == ["Received"]

@@ -9,21 +9,21 @@ import msgspec
 import pytest
 
 from daemon.launcher.client import Launcher
-from daemon.runner.drivers import bounds, cgroup, subtree
-from daemon.runner.drivers.driver import Driver
-from daemon.runner.drivers.exec import Exec
-from daemon.runner.drivers.group import Groups
+from daemon.runner.core.driver import Driver
+from daemon.runner.drivers import cgroup_v1, cgroup_v2, cgroup_v2_limits
+from daemon.runner.drivers.exec import ExecDriver
 from daemon.runner.drivers.limits import (
     CONTROLLERS,
     CORES,
     MEMORY,
     PROCESSES,
-    Bounds,
-    NoGroups,
+    LimitEnforcer,
+    RlimitEnforcer,
     with_rlimits,
 )
-from daemon.runner.drivers.raw_exec import RawExec
-from daemon.runner.drivers.scan import Scanner
+from daemon.runner.drivers.process_group import ProcessGroups
+from daemon.runner.drivers.process_scan import ProcessScanner
+from daemon.runner.drivers.raw_exec import RawExecDriver
 from storage.records.allocation import AllocatedCPU, Placement, TaskEvent
 from storage.records.evaluation import PlacementMetric
 from storage.records.group import TaskGroup
@@ -45,7 +45,7 @@ class Held(NamedTuple):
     """A node whose only driver holds tasks to limits."""
 
     world: World
-    bounds: Bounds
+    bounds: LimitEnforcer
     driver: str
 
     def needs(self, *kinds: str) -> None:
@@ -66,17 +66,19 @@ class Held(NamedTuple):
         return end
 
 
-def found(way: str, data_dir: Path) -> tuple[Groups, Bounds]:
+def found(way: str, data_dir: Path) -> tuple[ProcessGroups, LimitEnforcer]:
     """Return one way to hold tasks to limits, or skip the test."""
-    groups: Groups = cgroup.find(data_dir) or Scanner()
+    groups: ProcessGroups = cgroup_v2.find(data_dir) or ProcessScanner()
     if way == "v2":
-        tree = subtree.find(data_dir, "", subtree.own_tree(), subtree.Files())
+        tree = cgroup_v2_limits.find(
+            data_dir, "", cgroup_v2_limits.own_tree(), cgroup_v2_limits.CgroupFiles()
+        )
         if isinstance(tree, str):
             pytest.skip(tree)
         return tree, tree
     if way == "v1":
-        return groups, bounds.find(data_dir, dict.fromkeys(CONTROLLERS, "no group of version 1"))
-    return groups, NoGroups(with_rlimits({}), dict.fromkeys(CONTROLLERS, "left out"))
+        return groups, cgroup_v1.find(data_dir, dict.fromkeys(CONTROLLERS, "no group of version 1"))
+    return groups, RlimitEnforcer(with_rlimits({}), dict.fromkeys(CONTROLLERS, "left out"))
 
 
 @pytest.fixture(params=["v1-raw_exec", "v2-raw_exec", "rlimit-raw_exec", "v1-exec", "v2-exec"])
@@ -86,7 +88,9 @@ async def held(
     """A node with each way to hold tasks to limits, for each driver."""
     way, _, name = request.param.partition("-")
     groups, bounding = found(way, data_dir)
-    driver: Driver = (Exec if name == "exec" else RawExec)(groups, {}, launcher, bounding, MOST)
+    driver: Driver = (ExecDriver if name == "exec" else RawExecDriver)(
+        groups, {}, launcher, bounding, MOST
+    )
     if trouble := driver.fingerprint().trouble:
         pytest.skip(trouble)
     async with open_world(store, data_dir, drivers={name: driver}) as world:
@@ -246,7 +250,7 @@ async def test_the_node_says_what_is_enforced_and_by_what(held: Held) -> None:
 async def test_raw_exec_holds_nobody_to_anything_unless_it_is_told(
     store: Store, data_dir: Path, launcher: Launcher
 ) -> None:
-    driver = RawExec(cgroup.find(data_dir) or Scanner(), {}, launcher)
+    driver = RawExecDriver(cgroup_v2.find(data_dir) or ProcessScanner(), {}, launcher)
     async with open_world(store, data_dir, drivers={"raw_exec": driver}) as world:
         text = "ulimit -d; head -c 60m /dev/zero | tail -c 60m | wc -c"
         alloc_id = await world.place(batch(script(text, resources=Resources(memory_mb=1))))

@@ -9,12 +9,15 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.runner.holes import NoHoles
-from daemon.runner.logs import Chunk, TaskLog
-from daemon.runner.rotation import Sweeper, finish_move, recover
+from daemon.runner.core.task_log import LogChunk, Logs, TaskLog
+from daemon.runner.logs.rotation import LogRotator, recover_all_rotations, recover_rotation
+from daemon.runner.logs.sparse import HolePunchUnsupported
 from storage.records.task import LogConfig
+from tests.launchers import Direct
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.world import Pipe, World, batch, made_for, script
+from tests.tasklogs import add as write
+from tests.tasklogs import log_in, now, path_of, seen
 
 MEGABYTE = 1024 * 1024
 
@@ -37,7 +40,7 @@ class Writers:
 
 
 def no_holes(descriptor: int, start: int, end: int) -> None:
-    raise NoHoles
+    raise HolePunchUnsupported
 
 
 @pytest.fixture
@@ -47,17 +50,17 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """Where that lies which was moved out of logs."""
+    found = tmp_path / "output/a"
+    found.mkdir(parents=True)
+    return found
+
+
+@pytest.fixture
 def log(directory: Path) -> TaskLog:
     """A log of two files of one megabyte."""
-    return TaskLog(str(directory), "main", "stdout", LogConfig(max_files=2, max_file_size_mb=1))
-
-
-def write(log: TaskLog, data: bytes) -> None:
-    descriptor = log.open()
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
+    return log_in(directory, "main", "stdout", LogConfig(max_files=2, max_file_size_mb=1))
 
 
 def numbered(first: int, last: int) -> bytes:
@@ -65,7 +68,7 @@ def numbered(first: int, last: int) -> bytes:
     return b"".join(b"%07d\n" % number for number in range(first, last))
 
 
-def text_of(chunks: list[Chunk]) -> bytes:
+def text_of(chunks: list[LogChunk]) -> bytes:
     return b"".join(chunk.data for chunk in chunks)
 
 
@@ -73,7 +76,7 @@ def size_of(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-async def swept(log: TaskLog, sweeper: Sweeper, writers: Writers | None = None) -> None:
+async def swept(log: TaskLog, sweeper: LogRotator, writers: Writers | None = None) -> None:
     sweeper.add(log, writers or Writers())
     sweeper.remove(log)
     await sweeper.look()
@@ -83,14 +86,16 @@ async def swept(log: TaskLog, sweeper: Sweeper, writers: Writers | None = None) 
 
 
 def test_a_log_that_was_never_written_has_no_files(log: TaskLog) -> None:
-    assert log.files() == []
-    assert log.read(0) is None
+    assert seen(log).files() == []
+    assert seen(log).read(0) is None
 
 
 def test_output_is_shown_as_a_numbered_file(log: TaskLog) -> None:
     write(log, b"out-line\n")
-    assert [(file.name, file.size) for file in log.files()] == [("alloc/logs/main.stdout.0", 9)]
-    assert log.chunks(0) == [Chunk("alloc/logs/main.stdout.0", 9, b"out-line\n", 9)]
+    assert [(file.name, file.size) for file in seen(log).files()] == [
+        ("alloc/logs/main.stdout.0", 9)
+    ]
+    assert seen(log).chunks(0) == [LogChunk("alloc/logs/main.stdout.0", 9, b"out-line\n", 9)]
 
 
 @pytest.mark.parametrize(
@@ -108,12 +113,12 @@ def test_reading_begins_where_one_wants(
     log: TaskLog, origin: str, offset: int, expected: bytes
 ) -> None:
     write(log, b"out-line\n")
-    assert text_of(log.chunks(log.locate(origin, offset))) == expected
+    assert text_of(seen(log).chunks(seen(log).locate(origin, offset))) == expected
 
 
 def test_only_the_newest_files_are_shown_whatever_the_disk_holds(log: TaskLog) -> None:
     write(log, b"x" * (3 * MEGABYTE + 500))
-    assert [(file.name, file.start, file.size) for file in log.files()] == [
+    assert [(file.name, file.start, file.size) for file in seen(log).files()] == [
         ("alloc/logs/main.stdout.2", 2 * MEGABYTE, MEGABYTE),
         ("alloc/logs/main.stdout.3", 3 * MEGABYTE, 500),
     ]
@@ -121,19 +126,21 @@ def test_only_the_newest_files_are_shown_whatever_the_disk_holds(log: TaskLog) -
 
 def test_a_file_that_is_just_full_is_still_the_last_one(log: TaskLog) -> None:
     write(log, b"x" * MEGABYTE)
-    assert [file.name for file in log.files()] == ["alloc/logs/main.stdout.0"]
+    assert [file.name for file in seen(log).files()] == ["alloc/logs/main.stdout.0"]
 
 
 def test_a_chunk_does_not_cross_from_one_file_to_the_next(log: TaskLog) -> None:
     write(log, b"x" * (MEGABYTE + 10))
-    chunk = log.read(MEGABYTE - 5)
-    assert chunk == Chunk("alloc/logs/main.stdout.0", MEGABYTE, b"xxxxx", MEGABYTE)
-    assert log.read(MEGABYTE) == Chunk("alloc/logs/main.stdout.1", 10, b"x" * 10, MEGABYTE + 10)
+    chunk = seen(log).read(MEGABYTE - 5)
+    assert chunk == LogChunk("alloc/logs/main.stdout.0", MEGABYTE, b"xxxxx", MEGABYTE)
+    assert seen(log).read(MEGABYTE) == LogChunk(
+        "alloc/logs/main.stdout.1", 10, b"x" * 10, MEGABYTE + 10
+    )
 
 
 def test_a_position_that_was_dropped_means_the_first_that_is_kept(log: TaskLog) -> None:
     write(log, b"x" * (3 * MEGABYTE))
-    chunk = log.read(0, 10)
+    chunk = seen(log).read(0, 10)
     assert chunk is not None
     assert (chunk.file, chunk.end) == ("alloc/logs/main.stdout.1", MEGABYTE + 10)
 
@@ -144,18 +151,18 @@ def test_a_position_that_was_dropped_means_the_first_that_is_kept(log: TaskLog) 
 def test_what_a_task_puts_in_the_place_of_its_log_is_neither_read_nor_written(
     log: TaskLog, make: Callable[[str], None], tmp_path: Path
 ) -> None:
-    make(log.path)
-    assert log.chunks(0) == []
-    assert log.span() == (0, 0)
+    make(path_of(log))
+    assert seen(log).chunks(0) == []
+    assert seen(log).span() == (0, 0)
 
 
 def test_a_link_in_the_place_of_a_log_gives_way_to_a_new_file(log: TaskLog, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("keep")
-    os.symlink(target, log.path)
+    os.symlink(target, path_of(log))
     write(log, b"mine")
     assert target.read_text() == "keep"
-    assert text_of(log.chunks(0)) == b"mine"
+    assert text_of(seen(log).chunks(0)) == b"mine"
 
 
 async def test_a_follower_gets_everything_until_the_task_has_ended(log: TaskLog) -> None:
@@ -196,7 +203,7 @@ def test_last_file_begins_at_a_multiple_of_its_limit(
     log: TaskLog, size: int, expected: int
 ) -> None:
     write(log, b"x" * size)
-    assert log.last_file() == expected
+    assert seen(log).last_file() == expected
 
 
 async def test_the_log_of_a_task_is_followed_while_it_runs(world: World, pipe: Pipe) -> None:
@@ -214,7 +221,7 @@ async def test_a_task_may_have_no_logs(world: World) -> None:
     task = script("echo lost; echo lost >&2", log_config=LogConfig(disabled=True))
     alloc_id = await world.place(batch(task))
     await world.until_done(alloc_id)
-    assert world.runner.log(alloc_id, task, "stdout").files() == []
+    assert (await world.runner.log(alloc_id, task, "stdout").look()).files() == []
     assert not (world.directory(alloc_id) / "alloc/logs/main.stdout.0").exists()
 
 
@@ -229,31 +236,63 @@ async def test_another_attempt_goes_on_in_the_same_log(world: World, pipe: Pipe)
     assert world.output(alloc_id, kind="stderr") == "err\nerr\n"
 
 
+async def test_a_log_is_kept_open_while_its_task_runs_and_no_longer(log: TaskLog) -> None:
+    def is_open() -> bool:
+        present = path_of(log)
+        return any(
+            os.path.realpath(f"/proc/self/fd/{one}") == str(present)
+            for one in os.listdir("/proc/self/fd")
+        )
+
+    sweeper = LogRotator()
+    write(log, b"text")
+    await log.look()
+    assert not is_open()
+    sweeper.add(log, Writers())
+    await log.look()
+    assert is_open()
+    sweeper.remove(log)
+    await sweeper.look()
+    assert not is_open()
+
+
+async def test_no_more_logs_are_kept_open_than_there_may_be(directory: Path) -> None:
+    logs = Logs(Direct(directory.parent), directory.parent / "output", most=2)
+    found = [logs.log("a", name, "stdout", LogConfig()) for name in "vwxyz"]
+    for log in found:
+        write(log, log.stem.encode())
+        log.grow(grows=True)
+        await log.look()
+    assert len(logs._open) == 2
+    for log in found:
+        assert text_of((await log.look()).chunks(0)) == log.stem.encode()
+
+
 # ---- limits -------------------------------------------------------------------------------------
 
 
 async def test_what_no_file_shows_is_taken_from_the_disk(log: TaskLog) -> None:
     write(log, b"x" * (5 * MEGABYTE + 10))
-    await swept(log, Sweeper())
-    found = os.stat(log.path)
+    await swept(log, LogRotator())
+    found = os.stat(path_of(log))
     assert found.st_size == 5 * MEGABYTE + 10
     assert found.st_blocks * 512 < 2 * MEGABYTE
-    assert text_of(log.chunks(0)) == b"x" * (MEGABYTE + 10)
+    assert text_of(seen(log).chunks(0)) == b"x" * (MEGABYTE + 10)
 
 
 async def test_what_is_kept_follows_a_definition_that_changes_meanwhile(
     log: TaskLog, directory: Path
 ) -> None:
-    sweeper = Sweeper()
+    sweeper = LogRotator()
     sweeper.add(log, Writers())
     write(log, b"x" * 5 * MEGABYTE)
     more = LogConfig(max_files=4, max_file_size_mb=1)
-    sweeper.update(TaskLog(str(directory), "main", "stdout", more))
+    sweeper.update(log_in(directory, "main", "stdout", more))
     await sweeper.look()
-    assert os.stat(log.path).st_blocks * 512 >= 4 * MEGABYTE
+    assert os.stat(path_of(log)).st_blocks * 512 >= 4 * MEGABYTE
     sweeper.update(log)
     await sweeper.look()
-    assert os.stat(log.path).st_blocks * 512 < 3 * MEGABYTE
+    assert os.stat(path_of(log)).st_blocks * 512 < 3 * MEGABYTE
 
 
 async def test_the_logs_of_a_task_that_writes_fast_are_kept_small(world: World, pipe: Pipe) -> None:
@@ -263,19 +302,21 @@ async def test_the_logs_of_a_task_that_writes_fast_are_kept_small(world: World, 
     path = world.directory(alloc_id) / "alloc/logs/main.stdout.0"
     while path.stat().st_blocks * 512 > 3 * MEGABYTE:  # noqa: ASYNC110  # nobody tells
         await trio.sleep(0.05)
-    names = [file.name for file in world.runner.log(alloc_id, task, "stdout").files()]
+    names = [
+        file.name for file in (await world.runner.log(alloc_id, task, "stdout").look()).files()
+    ]
     assert names == ["alloc/logs/main.stdout.46", "alloc/logs/main.stdout.47"]
 
 
 async def test_without_holes_what_is_kept_is_moved_and_no_byte_is_lost(log: TaskLog) -> None:
-    sweeper, writers = Sweeper(no_holes), Writers()
+    sweeper, writers = LogRotator(no_holes), Writers()
     lines = numbered(0, 5 * MEGABYTE // 8)
     write(log, lines)
     await swept(log, sweeper, writers)
-    assert os.stat(log.path).st_size == 0
+    assert os.stat(path_of(log)).st_size == 0
     write(log, b"after")
-    assert text_of(log.chunks(0)) == lines[4 * MEGABYTE :] + b"after"
-    assert [file.name for file in log.files()] == [
+    assert text_of(seen(log).chunks(0)) == lines[4 * MEGABYTE :] + b"after"
+    assert [file.name for file in seen(log).files()] == [
         "alloc/logs/main.stdout.4",
         "alloc/logs/main.stdout.5",
     ]
@@ -286,63 +327,60 @@ async def test_what_is_written_while_the_log_is_copied_is_not_lost(log: TaskLog)
     writers = Writers()
     writers.while_held = lambda: write(log, b"in the meantime")
     write(log, b"x" * (3 * MEGABYTE))
-    await swept(log, Sweeper(no_holes), writers)
+    await swept(log, LogRotator(no_holes), writers)
     write(log, b", and after")
-    assert text_of(log.chunks(log.locate("end", 26))) == b"in the meantime, and after"
+    assert text_of(seen(log).chunks(seen(log).locate("end", 26))) == b"in the meantime, and after"
 
 
 async def test_what_was_moved_is_given_back_when_more_is_written_as_soon_as_a_move_is_over(
     log: TaskLog, directory: Path
 ) -> None:
-    sweeper, writers = Sweeper(no_holes), Writers()
+    sweeper, writers = LogRotator(no_holes), Writers()
     writers.when_let_go = lambda: write(log, b"x" * (2 * MEGABYTE))
     write(log, b"x" * (3 * MEGABYTE))
     sweeper.add(log, writers)
     await sweeper.look()
     writers.when_let_go = lambda: None
     await sweeper.look()
-    assert log.span() == (3 * MEGABYTE, 5 * MEGABYTE)
-    assert size_of(directory) == 2 * MEGABYTE
+    assert seen(log).span() == (3 * MEGABYTE, 5 * MEGABYTE)
+    assert size_of(directory.parent) == 2 * MEGABYTE
 
 
 async def test_without_holes_the_disk_is_given_back_too(log: TaskLog, directory: Path) -> None:
-    sweeper = Sweeper(no_holes)
+    sweeper = LogRotator(no_holes)
     for _ in range(8):
         write(log, b"x" * (2 * MEGABYTE))
         await swept(log, sweeper)
-    assert size_of(directory) <= 4 * MEGABYTE
-    assert log.span() == (14 * MEGABYTE, 16 * MEGABYTE)
+    assert size_of(directory.parent) <= 4 * MEGABYTE
+    assert seen(log).span() == (14 * MEGABYTE, 16 * MEGABYTE)
 
 
 async def test_a_move_that_was_interrupted_before_the_log_was_emptied_is_undone(
-    log: TaskLog, directory: Path
+    log: TaskLog, beside: Path
 ) -> None:
     lines = numbered(0, 3 * MEGABYTE // 8)
     write(log, lines)
-    (directory / ".logs").mkdir()
-    (directory / f".logs/main.stdout.{MEGABYTE}.copy").write_bytes(lines[MEGABYTE : 2 * MEGABYTE])
-    recover(log)
-    assert text_of(log.chunks(0)) == lines[MEGABYTE:]
-    assert list((directory / ".logs").iterdir()) == []
+    (beside / f"main.stdout.{MEGABYTE}.copy").write_bytes(lines[MEGABYTE : 2 * MEGABYTE])
+    recover_rotation(log, seen(log))
+    assert text_of(seen(log).chunks(0)) == lines[MEGABYTE:]
+    assert os.listdir(beside) == []
 
 
 async def test_a_move_that_was_interrupted_after_the_log_was_emptied_is_finished(
-    log: TaskLog, directory: Path
+    log: TaskLog, beside: Path
 ) -> None:
     lines = numbered(0, 3 * MEGABYTE // 8)
-    (directory / ".logs").mkdir()
-    (directory / f".logs/main.stdout.{MEGABYTE}.copy").write_bytes(lines[MEGABYTE:])
+    (beside / f"main.stdout.{MEGABYTE}.copy").write_bytes(lines[MEGABYTE:])
     write(log, b"after")
-    recover(log)
-    assert text_of(log.chunks(0)) == lines[2 * MEGABYTE :] + b"after"
+    recover_rotation(log, seen(log))
+    assert text_of(seen(log).chunks(0)) == lines[2 * MEGABYTE :] + b"after"
 
 
-async def test_a_task_that_was_left_held_still_goes_on(log: TaskLog, directory: Path) -> None:
+async def test_a_task_that_was_left_held_still_goes_on(log: TaskLog, beside: Path) -> None:
     writers = Writers()
-    (directory / ".logs").mkdir()
-    (directory / ".logs/main.stdout.held").touch()
-    await finish_move(log, writers)
-    await finish_move(log, writers)
+    (beside / "main.stdout.held").touch()
+    await recover_all_rotations(log, writers)
+    await recover_all_rotations(log, writers)
     assert writers.calls == ["resume"]
 
 
@@ -356,20 +394,20 @@ async def test_a_real_task_loses_nothing_without_holes(
     await pipe.line()
     log = held_world.runner.log(alloc_id, task, "stdout")
     # How much is moved, and whether twice, depends on when the sweeper has looked meanwhile.
-    while not log.pieces()[:-1]:  # noqa: ASYNC110  # nobody tells
+    while not (await log.look()).pieces()[:-1]:  # noqa: ASYNC110  # nobody tells
         await trio.sleep(0.05)
-    text = text_of(log.chunks(0)).decode()
+    text = text_of((await log.look()).chunks(0)).decode()
     numbers = [int(line) for line in text.splitlines()[1:]]
     assert numbers == list(range(numbers[0], 400_001))
     assert len(text) > 2 * MEGABYTE
 
 
+@pytest.mark.usefixtures("beside")
 def test_the_name_of_one_task_may_begin_like_another_ones(directory: Path) -> None:
     config = LogConfig(max_files=1, max_file_size_mb=1)
-    other = TaskLog(str(directory), "main.stdout", "stdout", config)
-    (directory / ".logs").mkdir()
+    other = log_in(directory, "main.stdout", "stdout", config)
     Path(other.moved_path(5)).write_text("x")
-    assert len(TaskLog(str(directory), "main", "stdout", config).pieces()) == 1
+    assert len(seen(log_in(directory, "main", "stdout", config)).pieces()) == 1
     shutil.rmtree(directory)
 
 
@@ -377,19 +415,18 @@ def test_a_log_is_not_written_to_a_file_that_has_another_name(tmp_path: Path) ->
     made_for(tmp_path / "a")
     other = tmp_path / "other"
     other.write_text("kept")
-    log = TaskLog(str(tmp_path / "a"), "main", "stdout", LogConfig())
-    os.link(other, log.path)
-    descriptor = log.open()
-    os.write(descriptor, b"new")
-    os.close(descriptor)
-    assert (other.read_text(), Path(log.path).read_text()) == ("kept", "new")
+    log = log_in(tmp_path / "a")
+    os.link(other, path_of(log))
+    opened = now(log.writing())
+    opened.write(b"new")
+    assert (other.read_text(), path_of(log).read_text()) == ("kept", "new")
 
 
 @needs_root
 def test_a_log_is_not_written_to_a_file_of_somebody_else(tmp_path: Path) -> None:
     made_for(tmp_path / "a")
-    log = TaskLog(str(tmp_path / "a"), "main", "stdout", LogConfig())
-    Path(log.path).write_text("planted")
-    os.chown(log.path, 65534, 65534)
-    os.close(log.open())
-    assert Path(log.path).stat().st_uid == os.geteuid()
+    log = log_in(tmp_path / "a")
+    path_of(log).write_text("planted")
+    os.chown(path_of(log), 65534, 65534)
+    now(log.writing())
+    assert path_of(log).stat().st_uid == os.geteuid()

@@ -7,13 +7,13 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.evals.nodes import change_meta
+from daemon.evals.node_actions import change_meta
 from daemon.launcher.client import Launcher
-from daemon.runner.drivers.driver import Attempt, Running
+from daemon.runner.alloc.predecessors import predecessors_of
+from daemon.runner.core.driver import Attempt, TaskHandle
 from daemon.runner.drivers.mock import MockDriver
-from daemon.runner.drivers.raw_exec import RawExec
-from daemon.runner.drivers.scan import Scanner
-from daemon.runner.turns import ends_before
+from daemon.runner.drivers.process_scan import ProcessScanner
+from daemon.runner.drivers.raw_exec import RawExecDriver
 from storage.errors import NotFound, Refused
 from storage.queries import nodes
 from storage.records.allocation import (
@@ -130,7 +130,7 @@ async def test_a_development_node_keeps_to_loopback_and_knows_the_mock_driver(
 async def test_a_node_says_what_it_cannot_guarantee(
     store: Store, data_dir: Path, launcher: Launcher
 ) -> None:
-    drivers = {"raw_exec": RawExec(Scanner(), {}, launcher)}
+    drivers = {"raw_exec": RawExecDriver(ProcessScanner(), {}, launcher)}
     async with open_world(store, data_dir, drivers=drivers):
         attributes = only_node(store).attributes
     assert attributes["driver.raw_exec.containment"] == "scan"
@@ -157,11 +157,11 @@ async def test_what_begins_waits_for_the_room_of_what_ends(
             more = service(mock(resources=Resources(cpu=cpu, memory_mb=20)), job_id="more")
             runner = world.runner
             wanted = placed(more, runner.node_id, "more")
-            return ends_before(
+            return predecessors_of(
                 wanted, runner._running.values(), runner._host.capacity, runner._is_known
             )
 
-        assert waits_for(30) == []  # beside the 20 of the other one
+        assert waits_for(30) == []  # in addition to the other one's 20
         assert waits_for(31) == [world.runner._running[ending].ended]
 
 
@@ -196,7 +196,7 @@ async def test_one_allocation_that_breaks_does_not_break_the_others(
         raise RuntimeError("broken")
 
     with monkeypatch.context() as patched:
-        patched.setattr("daemon.runner.task.TaskRunner._prepared", broken)
+        patched.setattr("daemon.runner.alloc.task_runner.TaskRunner._prepared", broken)
         bad = await world.place(batch(script("exit 0"), job_id="bad"))
         failed = await world.until_done(bad)
     assert failed.client_status == "failed"
@@ -268,14 +268,14 @@ async def test_what_a_task_uses_is_known_while_it_runs(held_world: World, pipe: 
     assert (await held_world.runner.usage(alloc_id)).tasks == {}
 
 
-class Late(RawExec):
-    """A driver that hears of its start only when the test lets it."""
+class Late(RawExecDriver):
+    """A driver that reports its start only on the test's command."""
 
     def __init__(self, launcher: Launcher) -> None:
-        super().__init__(Scanner(), {}, launcher)
+        super().__init__(ProcessScanner(), {}, launcher)
         self.heard = trio.Event()
 
-    async def start(self, attempt: Attempt) -> Running:
+    async def start(self, attempt: Attempt) -> TaskHandle:
         running = await super().start(attempt)
         await self.heard.wait()
         return running

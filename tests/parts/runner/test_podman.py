@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import trio
 
-from daemon.config import Config
+from daemon.config.settings import Settings
 from daemon.runner.drivers.podman import driver as podman
 from storage.records.allocation import AllocatedPort, Placement
 from storage.records.base import SECOND
@@ -415,9 +415,9 @@ async def test_a_node_says_which_podman_it_has(world: World) -> None:
 
 
 def test_the_socket_is_where_podman_has_it_unless_told_otherwise() -> None:
-    assert Config(podman_socket="none").podman_service == ""
-    assert Config(podman_socket="/x").podman_service == "/x"
-    assert Config().podman_service.endswith("/podman/podman.sock")
+    assert Settings(podman_socket="none").podman_service == ""
+    assert Settings(podman_socket="/x").podman_service == "/x"
+    assert Settings().podman_service.endswith("/podman/podman.sock")
 
 
 # ---- the real one -----------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def test_the_socket_is_where_podman_has_it_unless_told_otherwise() -> None:
 
 @pytest.fixture
 async def real(store: Store, data_dir: Path) -> AsyncIterator[World]:
-    """A node with a podman of its own, and an image of this machine's shell."""
+    """A node with its own podman, and an image with the host's shell."""
     program = shutil.which("podman")
     if program is None or os.geteuid() != 0:
         pytest.skip("podman is not installed, or this is not root")

@@ -1,10 +1,11 @@
 """Pools of a cluster as nodes of the store: what is mirrored, when it is stored, and what stays."""
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -12,13 +13,23 @@ import pytest
 import trio
 
 from daemon.clock import SystemClock
-from daemon.config import Config
+from daemon.config.settings import Settings
+from daemon.fences import Fences
+from daemon.runner.cluster_nodes import (
+    AGAIN,
+    EVERY,
+    LEFT,
+    NOT_ASKED,
+    Look,
+    PoolSync,
+    describe_change,
+    register_pools,
+)
+from daemon.runner.cluster_nodes import build_node as as_seen
 from daemon.runner.drivers.mock import MockDriver
-from daemon.runner.drivers.slurm.desk import Desk, TurnedAway
-from daemon.runner.drivers.slurm.partition import NoPartition, Partition, described
-from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
-from daemon.runner.pools import AGAIN, EVERY, LEFT, NOT_ASKED, Mirror, happened, register_pools
-from daemon.runner.pools import mirrored as as_seen
+from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands
+from daemon.runner.drivers.slurm.partition import Partition, PartitionNotFound, described
+from daemon.runner.drivers.slurm.wrapper_api import WrapperApi, WrapperRejected
 from storage.queries import cluster_runs, nodes
 from storage.records.base import MINUTE
 from storage.records.cluster_run import ClusterRun, RunStatus
@@ -158,9 +169,9 @@ async def test_ids_and_history_are_kept_and_what_left_the_configuration_is_down(
 async def test_nobody_goes_on_in_a_pool_that_left_the_configuration(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(store, SystemClock(), fresh=lambda: "fresh")
+    desk = WrapperApi(store, SystemClock(), fresh=lambda: "fresh")
     both = {"hpc": POOL, "short": Pool(engine="slurm")}
-    await register_pools(store, Config(pools=both), {}, unique_ids(), 1)
+    await register_pools(store, Settings(pools=both), {}, unique_ids(), 1)
     rows = [
         ClusterRun(
             allocation_id="a1",
@@ -182,12 +193,12 @@ async def test_nobody_goes_on_in_a_pool_that_left_the_configuration(
     ]
     for row in rows:
         await store.write(partial(cluster_runs.put, run=row))
-    await register_pools(store, Config(pools={"short": both["short"]}), {}, unique_ids(), 2)
+    await register_pools(store, Settings(pools={"short": both["short"]}), {}, unique_ids(), 2)
     left = store.read(lambda db: cluster_runs.of_allocation(db, "a1"))
     void, ended, running = RunStatus.VOID, RunStatus.ENDED, RunStatus.RUNNING
     assert [one.status for one in left] == [void, void, void, ended, running]
     assert "jobs of the cluster that may still run there: 3" in caplog.text
-    with pytest.raises(TurnedAway) as told:
+    with pytest.raises(WrapperRejected) as told:
         await desk.log("a1.2.t", "stdout", 0, b"")
     assert told.value.status == 410
 
@@ -207,16 +218,16 @@ async def test_a_start_does_not_wait_for_a_cluster_that_does_not_answer(
 class Script:
     """What the cluster says, look by look; the last thing for ever."""
 
-    def __init__(self, *answers: Partition | ToolFailed | str) -> None:
+    def __init__(self, *answers: Partition | SlurmCommandFailed | str) -> None:
         self.answers = list(answers)
         self.asked: list[float] = []
 
-    async def look(self, tools: Tools, name: str) -> Partition:
+    async def __call__(self, tools: SlurmCommands, name: str) -> Partition:
         self.asked.append(trio.current_time())
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, str):
-            answer = ToolFailed(answer)
-        if isinstance(answer, ToolFailed):
+            answer = SlurmCommandFailed(answer)
+        if isinstance(answer, SlurmCommandFailed):
             raise answer
         return answer
 
@@ -227,19 +238,26 @@ def host(name: str, state: str = "up", reason: str = "", **fields: Any) -> Engin
 
 
 @asynccontextmanager
-async def mirrored(store: Store, script: Script) -> AsyncIterator[None]:
-    config = Config(pools={"hpc": POOL})
-    drivers = {"hpc": {"slurm": MockDriver()}}
+async def mirrored(
+    store: Store,
+    look: Look,
+    others: Mapping[str, Pool] = MappingProxyType({}),
+    fences: Fences | None = None,
+) -> AsyncIterator[None]:
+    """Mirror the pool `hpc` and others."""
+    config = Settings(pools={"hpc": POOL, **others})
+    drivers = {name: {"slurm": MockDriver()} for name in config.pools}
     clock = JumpingClock()
     found = await register_pools(store, config, drivers, unique_ids(), clock.now())
-    mirror = Mirror(
+    mirror = PoolSync(
         store=store,
         clock=clock,
         pools=config.pools,
         nodes=found,
         drivers=drivers,
         path="",
-        look=script.look,
+        fences=fences or Fences(clock),
+        look=look,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(mirror.run)
@@ -286,7 +304,7 @@ async def test_three_failures_make_a_cluster_unreachable_and_what_was_known_stay
 async def test_a_partition_that_is_none_is_not_taken_for_silence(
     store: Store, autojump_clock: Any
 ) -> None:
-    async with mirrored(store, Script(NoPartition("the cluster has no partition 'main'"))):
+    async with mirrored(store, Script(PartitionNotFound("the cluster has no partition 'main'"))):
         node = await until(store, "hpc", lambda node: node.status == NodeStatus.DISCONNECTED)
         assert node.status_description == "the cluster has no partition 'main'"
 
@@ -330,4 +348,26 @@ async def test_an_operator_may_close_a_pool_and_it_stays_closed(
     later = Partition(hosts=[host("c")])
     node = as_seen(closed, POOL, later, {}, MINUTE)
     assert node.scheduling_eligibility == "ineligible"
-    assert happened(closed, node) == "c takes jobs, a is gone, b is gone"
+    assert describe_change(closed, node) == "c takes jobs, a is gone, b is gone"
+
+
+# ---- errors of the daemon ----------------------------------------------------------------------------
+
+
+async def test_pool_whose_look_raises_is_looked_at_again_and_others_are_mirrored(
+    store: Store, autojump_clock: Any
+) -> None:
+    fences, script = Fences(JumpingClock()), Script(TWO)
+    failures = [RuntimeError("a defect")] * 5
+
+    async def look(tools: SlurmCommands, name: str) -> Partition:
+        if name == "bad" and failures:
+            raise failures.pop()
+        return await script(tools, name)
+
+    others = {"bad": msgspec.structs.replace(POOL, partition="bad")}
+    async with mirrored(store, look, others, fences):
+        await until_ready(store, "hpc")
+        await until_ready(store, "bad")
+    assert not failures
+    assert [one.key for one in fences.of_kind("loop")] == ["pool bad"]

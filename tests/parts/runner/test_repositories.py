@@ -1,4 +1,4 @@
-"""Repositories that tasks bring along: cloned over http, bounded, and leading nowhere else."""
+"""Git repositories as artifacts: cloned over HTTP, limited, and without redirects."""
 
 import base64
 import os
@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import trio
 
-from daemon.runner.artifacts import git
-from daemon.runner.artifacts.archive import Limits
-from daemon.runner.artifacts.fetch import Fetcher, FetchFailed
+from daemon.runner.setup.artifacts import git
+from daemon.runner.setup.artifacts.archive import ArchiveLimits
+from daemon.runner.setup.artifacts.fetch import ArtifactFetcher, FetchFailed
 from tests.parts.runner.test_artifacts import MEGABYTE, Site, fetcher, order, root, site, there
 from tests.patience import HAPPENS_WITHIN
 
@@ -66,7 +66,7 @@ class Repository:
         return f"git::{site.url(at)}"
 
 
-def patient(**fields: Any) -> Fetcher:
+def patient(**fields: Any) -> ArtifactFetcher:
     return fetcher(seconds=HAPPENS_WITHIN, **fields)
 
 
@@ -177,7 +177,7 @@ async def test_a_tree_is_counted_before_it_is_written(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("x" * 5 * MEGABYTE, "more than 50 files or 4194304 bytes are in the repository"),
+        ("x" * 5 * MEGABYTE, "more than 50 files or 4194304 bytes in the repository"),
         (None, f"died of signal {signal.SIGXFSZ.value}"),
     ],
     ids=["when it is unpacked", "as it comes"],
@@ -210,7 +210,7 @@ async def test_many_files_of_a_repository_have_a_bound_together(
     url = repository.show(site)
     if not ends:
         site.pages[f"/r.git/objects/{last[:2]}/{last[2:]}"] = b"hang"
-    words = "more than 4194304 bytes come from the repository"
+    words = "more than 4194304 bytes were downloaded from the repository"
     with pytest.raises(FetchFailed, match=words) as told:
         await patient().fetch(order(root, url))
     assert not told.value.recoverable
@@ -222,7 +222,7 @@ async def test_git_gets_no_more_memory_than_unpacking_may_take(
 ) -> None:
     """A file may be larger, it is only copied; what git has to hold may not."""
     monkeypatch.setattr(git, "MOST_MEMORY", 32 * MEGABYTE)
-    limits = Limits(bytes=100 * MEGABYTE, files=50)
+    limits = ArchiveLimits(bytes=100 * MEGABYTE, files=50)
     repository.commit("x" * 40 * MEGABYTE)
     repository.git("repack", "-adq")
     await patient(limits=limits).fetch(order(root, repository.show(site)))
@@ -294,14 +294,14 @@ async def test_a_link_in_a_repository_leads_nowhere_else(
     (repository.path / "l").symlink_to("/etc")
     repository.git("add", "l")
     repository.git("commit", "-qm", "l")
-    with pytest.raises(FetchFailed, match="leads out of the artifact"):
+    with pytest.raises(FetchFailed, match="points outside the artifact"):
         await fetcher().fetch(order(root, repository.show(site)))
     assert there(root) == []
 
 
 def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:
     key = base64.b64encode(b"key").decode()
-    made = git.Git(str(tmp_path), ("h", 22, "192.0.2.1"), key, verify=True)
+    made = git.GitClient(str(tmp_path), ("h", 22, "192.0.2.1"), key, verify=True)
     assert (tmp_path / "key").read_bytes() == b"key"
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     command = made.environment["GIT_SSH_COMMAND"]

@@ -1,16 +1,25 @@
 """Secrets of tasks in memory: as long as their allocation lives, and no longer."""
 
 import os
+import stat
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from daemon.runner.secret_dirs import SecretDirs, mounted
+from daemon.launcher.client import Launcher
+from daemon.launcher.secrets_tmpfs import mounted
+from daemon.runner.node import NodeRunner
+from daemon.runner.setup.secrets_tmpfs import SecretsTmpfs
 from storage.records.task import SecretsConfig, Template
 from storage.store import Store
+from tests import launchers
+from tests.parts.launcher.conftest import ALLOCATION
+from tests.parts.launcher.test_directories import swapping
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.world import Pipe, World, batch, open_world, script
 
@@ -79,6 +88,34 @@ async def test_the_next_daemon_finds_them_and_ends_them(
         await until_unmounted(world)
 
 
+async def test_a_daemon_leaves_the_secrets_of_what_it_has_not_found_again_yet(
+    store: Store, data_dir: Path, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_world(store, data_dir) as world:
+        alloc_id = await world.place(waiting(pipe))
+        assert await pipe.line() == "tmpfs"
+        await world.until_status(alloc_id, "running")
+    secrets, tidy, tidied = (
+        world.directory(alloc_id) / "main/secrets",
+        NodeRunner._tidy,
+        trio.Event(),
+    )
+
+    async def tidy_and_tell(self: NodeRunner) -> None:
+        await tidy(self)
+        tidied.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeRunner, "_sync", lambda _: None)
+        patched.setattr(NodeRunner, "_tidy", tidy_and_tell)
+        async with open_world(store, data_dir):
+            await tidied.wait()
+            assert (secrets / "letter").read_text() == "hidden"
+    async with open_world(store, data_dir) as world:
+        await world.stop(alloc_id)
+        await until_unmounted(world)
+
+
 async def test_what_a_daemon_did_not_live_to_unmount_the_next_one_does(
     store: Store, data_dir: Path
 ) -> None:
@@ -86,43 +123,80 @@ async def test_what_a_daemon_did_not_live_to_unmount_the_next_one_does(
         alloc_id = await world.place(batch(script("exit 0")))
         await world.until_done(alloc_id)
         secrets = world.directory(alloc_id) / "main/secrets"
-    await SecretDirs(str(world.config.alloc_dir)).seclude(str(secrets), 0, None)
+    async with launchers.open_launcher(world.config.alloc_dir) as launcher:
+        await launcher.seclude(alloc_id, "main", 0)
     assert mounted(str(data_dir)) == [str(secrets)]
     async with open_world(store, data_dir) as world:
         await until_unmounted(world)
 
 
-async def test_a_directory_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "a/main/secrets/x").mkdir(parents=True)
-    await SecretDirs(str(tmp_path)).seclude(str(tmp_path / "a/main/secrets"), 0)
+@pytest.fixture
+async def alone(tmp_path: Path) -> AsyncIterator[Launcher]:
+    async with launchers.open_launcher(tmp_path / "a b\tc\\d") as opened:  # the kernel escapes it
+        yield opened
+
+
+@pytest.fixture
+def task(alone: Launcher, tmp_path: Path) -> Path:
+    """The directory of a task."""
+    found = tmp_path / "a b\tc\\d" / ALLOCATION / "main"
+    (found / "secrets").mkdir(parents=True)
+    return found
+
+
+async def test_a_directory_in_memory_belongs_to_whom_it_belonged(
+    alone: Launcher, task: Path
+) -> None:
+    os.chown(task / "secrets", 7, 8)
+    (task / "secrets").chmod(0o700)
+    for _ in range(2):
+        await alone.seclude(ALLOCATION, "main", 0)
+    assert mounted(str(task)) == [str(task / "secrets")]
+    found = (task / "secrets").stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (7, 8, 0o700)
+    flags = os.statvfs(task / "secrets").f_flag
+    assert flags & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC) == 14
+    await alone.reveal(ALLOCATION)
+    assert mounted(str(task)) == []
+
+
+async def test_what_is_in_memory_goes_with_its_allocation(alone: Launcher, task: Path) -> None:
+    await alone.seclude(ALLOCATION, "main", 0)
+    await alone.remove(ALLOCATION)
+    assert mounted(str(task.parent.parent)) == []
+    assert not task.parent.exists()
+
+
+async def test_what_holds_something_or_is_no_directory_is_left_as_it_is(
+    alone: Launcher, task: Path, tmp_path: Path
+) -> None:
+    dirs, secrets = SecretsTmpfs(str(task.parent.parent), alone), task / "secrets"
+    (secrets / "x").touch()
+    await dirs.seclude(ALLOCATION, "main", 0)
+    secrets.rename(tmp_path / "elsewhere")
+    await dirs.seclude(ALLOCATION, "main", 0)
+    (tmp_path / "elsewhere/x").unlink()
+    secrets.symlink_to(tmp_path / "elsewhere")
+    await dirs.seclude(ALLOCATION, "main", 0)
+    secrets.unlink()
+    secrets.touch()
+    await dirs.seclude(ALLOCATION, "main", 0)
     assert mounted(str(tmp_path)) == []
-
-
-async def test_a_directory_that_a_task_has_removed_is_no_fault_of_ours(tmp_path: Path) -> None:
-    (tmp_path / "a/main").mkdir(parents=True)
-    dirs = SecretDirs(str(tmp_path))
-    await dirs.seclude(str(tmp_path / "a/main/secrets"), 0)
-    (tmp_path / "a/main/secrets").write_text("not a directory")
-    await dirs.seclude(str(tmp_path / "a/main/secrets"), 0)
+    await dirs.release(ALLOCATION)
     assert dirs.allocations() == set()
 
 
-async def test_nothing_is_mounted_where_a_link_leads(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (tmp_path / "a/main").mkdir(parents=True)
-    (tmp_path / "a/main/secrets").symlink_to(elsewhere)
-    dirs = SecretDirs(str(tmp_path))
-    await dirs.seclude(str(tmp_path / "a/main/secrets"), 0)
+async def test_a_link_that_is_swapped_in_is_not_mounted_on(
+    alone: Launcher, task: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with swapping(task / "secrets", outside):
+        for _ in range(100):
+            with suppress(OSError):
+                await alone.seclude(ALLOCATION, "main", 0)
+            await alone.reveal(ALLOCATION)
+    assert str(outside) not in mounted(str(tmp_path))
+    await alone.reveal(ALLOCATION)
     assert mounted(str(tmp_path)) == []
-    assert dirs.allocations() == set()
-
-
-async def test_a_name_that_the_kernel_escapes_is_understood(tmp_path: Path) -> None:
-    place = tmp_path / "a b\tc\\d" / "main/secrets"
-    place.mkdir(parents=True)
-    dirs = SecretDirs(str(tmp_path))
-    await dirs.seclude(str(place), 0)
-    assert mounted(str(tmp_path)) == [str(place)]
-    await dirs.release()
-    assert mounted(str(tmp_path)) == []
+    await alone.reveal(ALLOCATION)

@@ -1,4 +1,4 @@
-"""Tokens of the secrets side for tasks: handed over, renewed, replaced, gone with the allocation."""
+"""Vault tokens of tasks: issued, renewed, replaced, and revoked with the allocation."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.acl.task_tokens import Held
-from daemon.runner.instance import Instance
-from daemon.runner.secret_token import SecretToken
-from daemon.runner.taskdir import directories
-from daemon.runner.taskfiles import TaskFiles
+from daemon.acl.task_tokens import VaultTaskToken
+from daemon.runner.core.task_dir import directories
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.core.task_instance import TaskInstance
+from daemon.runner.setup.vault_token import VaultTokenRenewer
 from storage.errors import Refused, UnknownToken
 from storage.queries import policies, tokens
 from storage.records.acl import JobACL, Policy, Token, TokenRole
@@ -142,9 +142,9 @@ class Lender:
         self.ended: list[str] = []
         self._prolongs = prolongs
 
-    def _held(self, accessor: str) -> Held:
+    def _held(self, accessor: str) -> VaultTaskToken:
         now = now_of_trio()
-        return Held(
+        return VaultTaskToken(
             accessor=accessor,
             secret=f"secret-{accessor}",
             ttl=3600 * SECOND,
@@ -152,17 +152,17 @@ class Lender:
             expires_at=now + 3600 * SECOND,
         )
 
-    async def make(self, workload: Workload, block: SecretsConfig) -> Held:
+    async def make(self, workload: Workload, block: SecretsConfig) -> VaultTaskToken:
         self.made.append(str(len(self.made)))
         return self._held(self.made[-1])
 
-    async def renew(self, accessor: str) -> Held:
+    async def renew(self, accessor: str) -> VaultTaskToken:
         if self.renewed.count(accessor) == self._prolongs:
             raise Refused("it has lived for long enough")
         self.renewed.append(accessor)
         return self._held(accessor)
 
-    def find(self, accessor: str) -> Held | None:
+    def find(self, accessor: str) -> VaultTaskToken | None:
         return self._held(accessor)
 
     def is_secret(self, accessor: str, secret: str) -> bool:
@@ -181,19 +181,19 @@ def kept_by(
     root: Path,
     block: SecretsConfig,
     note: Callable[[TaskEvent], None] = lambda event: None,
-) -> SecretToken:
+) -> VaultTokenRenewer:
     """Return the token of a task with this block."""
     (root / "main/secrets").mkdir(parents=True, exist_ok=True)
     job = batch(script("true", secrets_config=block))
     (group,) = job.task_groups or ()
-    instance = Instance(allocation=placed(job, "node", "alloc"), job=job, group=group)
+    instance = TaskInstance(allocation=placed(job, "node", "alloc"), job=job, group=group)
     files = TaskFiles(
         launcher=Direct(root.parent),
         allocation=root.name,
         task="main",
         places=directories(str(root), "main"),
     )
-    return SecretToken(lender, lambda: instance, "main", files, now_of_trio, note)
+    return VaultTokenRenewer(lender, lambda: instance, "main", files, now_of_trio, note)
 
 
 async def test_a_token_is_renewed_as_long_as_that_goes_and_then_replaced(
@@ -225,7 +225,7 @@ async def test_a_token_that_cannot_be_replaced_is_an_event_and_asked_for_again(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     class Reluctant(Lender):
-        async def make(self, workload: Workload, block: SecretsConfig) -> Held:
+        async def make(self, workload: Workload, block: SecretsConfig) -> VaultTaskToken:
             if len(told) < 2 and self.made:
                 raise Refused('there is no role "web"')
             return await super().make(workload, block)

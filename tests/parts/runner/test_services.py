@@ -13,10 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.runner.checks import Checks, ask
-from daemon.runner.http import allow_all
-from daemon.runner.scripts import End
-from daemon.runner.services import Probe
+from daemon.net.http_client import allow_all
+from daemon.runner.core.task_script import ScriptResult
+from daemon.runner.services.checks import CheckRunner, run_check
+from daemon.runner.services.registrations import CheckTarget
 from storage.errors import Refused
 from storage.queries import services
 from storage.records.allocation import (
@@ -177,12 +177,12 @@ async def test_services_go_when_the_task_dies(world: World) -> None:
 # ---- checking --------------------------------------------------------------------------------------
 
 
-def probe(kind: str, port: int, **fields: Any) -> Probe:
+def probe(kind: str, port: int, **fields: Any) -> CheckTarget:
     check = Check(name="c", type=kind, timeout=SECOND, interval=SECOND, **fields)
-    return Probe(id="x", check=check, service="web", task="", address="127.0.0.1", port=port)
+    return CheckTarget(id="x", check=check, service="web", task="", address="127.0.0.1", port=port)
 
 
-async def nothing_runs(task: str, command: Sequence[str]) -> End:
+async def nothing_runs(task: str, command: Sequence[str]) -> ScriptResult:
     raise Refused("task not found")
 
 
@@ -198,7 +198,9 @@ async def nothing_runs(task: str, command: Sequence[str]) -> End:
 )
 async def test_a_page_tells_by_its_status(answer: bytes, status: CheckStatus, code: int) -> None:
     async with server(lambda: answer) as port:
-        found, got, words = await ask(probe("http", port, path="/health"), nothing_runs, allow_all)
+        found, got, words = await run_check(
+            probe("http", port, path="/health"), nothing_runs, allow_all
+        )
     assert (found, got) == (status, code)
     assert words == "oh" or words.startswith("nomad: ") or not words
 
@@ -206,14 +208,16 @@ async def test_a_page_tells_by_its_status(answer: bytes, status: CheckStatus, co
 async def test_of_a_page_without_end_only_the_beginning_is_kept() -> None:
     endless = b"HTTP/1.1 500 x\r\n\r\n" + b"x" * 1_000_000
     async with server(lambda: endless) as port:
-        _, _, words = await ask(probe("http", port), nothing_runs, allow_all)
+        _, _, words = await run_check(probe("http", port), nothing_runs, allow_all)
     assert len(words) == 3072
 
 
 async def test_a_port_tells_by_being_open() -> None:
     async with server(lambda: b"") as port:
-        assert (await ask(probe("tcp", port), nothing_runs, allow_all))[0] == CheckStatus.SUCCESS
-    assert (await ask(probe("tcp", port), nothing_runs, allow_all))[0] == CheckStatus.FAILURE
+        assert (await run_check(probe("tcp", port), nothing_runs, allow_all))[
+            0
+        ] == CheckStatus.SUCCESS
+    assert (await run_check(probe("tcp", port), nothing_runs, allow_all))[0] == CheckStatus.FAILURE
 
 
 def checked(port_label: str = "http", **fields: Any) -> Service:
@@ -401,17 +405,17 @@ async def test_what_is_found_counts_when_it_is_found_often_enough(
         success_before_passing=3,
         failures_before_critical=2,
     )
-    one = Probe(id="x", check=check, service="web", task="main", address="", port=0)
+    one = CheckTarget(id="x", check=check, service="web", task="main", address="", port=0)
 
-    async def run(task: str, command: Sequence[str]) -> End:
+    async def run(task: str, command: Sequence[str]) -> ScriptResult:
         seen.append(checks.results[0].status)
         if not found:
             over.set()
             await trio.sleep_forever()
-        return End(found.pop(0), "")
+        return ScriptResult(found.pop(0), "")
 
     over = trio.Event()
-    checks = Checks("a", lambda: 0, lambda: None, lambda task, why: None, run, allow_all)
+    checks = CheckRunner("a", lambda: 0, lambda: None, lambda task, why: None, run, allow_all)
     async with trio.open_nursery() as nursery:
         checks.follow([one], nursery)
         await over.wait()

@@ -19,27 +19,28 @@ import trio
 import trio.testing
 
 from daemon.clock import SystemClock
-from daemon.config import Config
-from daemon.runner.drivers.driver import Attempt, StartFailed
-from daemon.runner.drivers.permitted import EVERYBODY, TaskUsers, of
-from daemon.runner.drivers.slurm.cluster import Cluster
-from daemon.runner.drivers.slurm.desk import Desk, TurnedAway
+from daemon.config.settings import Settings
+from daemon.runner.core.driver import Attempt, StartFailed
+from daemon.runner.drivers.permitted_users import EVERYBODY, TaskUsers, of
+from daemon.runner.drivers.slurm.attempt import SlurmAttempt
+from daemon.runner.drivers.slurm.cluster import SlurmCluster
+from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands
 from daemon.runner.drivers.slurm.driver import SlurmDriver
-from daemon.runner.drivers.slurm.run import Run
-from daemon.runner.drivers.slurm.states import Sighting
-from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
+from daemon.runner.drivers.slurm.job_states import SlurmJobState
+from daemon.runner.drivers.slurm.wrapper_api import WrapperApi, WrapperRejected
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.pool import SLURM, Pool
 from storage.store import Store
 from tests.fakes.slurm.world import fake_slurm
+from tests.tasklogs import log_in
 
 ALLOC = "a1"
 NAME = f"alloc-{ALLOC}"
 Answer = Callable[[str, list[str]], Awaitable[str]]
 
 
-class Programs(Tools, frozen=True, kw_only=True):
+class Programs(SlurmCommands, frozen=True, kw_only=True):
     """The programs: what they were asked, and who answers."""
 
     answer: Answer
@@ -59,21 +60,21 @@ async def seventeen(program: str, words: list[str]) -> str:
 
 
 class Stage:
-    """A cluster with its driver, and the secrets that were given out."""
+    """A cluster with its driver, and the issued secrets."""
 
     def __init__(self, store: Store, directory: Path, **pool: Any) -> None:
         self.store, self.directory = store, directory
         self.secrets: list[str] = []
         self.tools = Programs(path="", answer=seventeen, calls=[])
-        self.desk = Desk(store, SystemClock(), self._fresh)
+        self.desk = WrapperApi(store, SystemClock(), self._fresh)
         self._numbers: Iterator[int] = count()
         given = Pool(engine=SLURM, directory="/hosts", **pool)
-        self.cluster = Cluster(
+        self.cluster = SlurmCluster(
             "hpc", given, self.tools, store, SystemClock(), url="http://u", ca=""
         )
 
     def answers(self, answer: Answer) -> None:
-        """Let somebody else answer for the programs."""
+        """Replace the answers of the programs."""
         self.tools = Programs(path="", answer=answer, calls=self.tools.calls)
         self.cluster.tools = self.tools
 
@@ -82,21 +83,30 @@ class Stage:
         return self.secrets[-1]
 
     def claim_of(self, number: int = 0) -> str:
-        """Return the claim that was given out last."""
+        """Return the claim that was issued last."""
         return f"{ALLOC}.{number}.{self.secrets[-1]}"
 
     def attempt(self, number: int = 0, **fields: Any) -> Attempt:
         for name in ("alloc/logs", "main/local", "main/secrets"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         named = {"alloc_id": ALLOC, "task": "main", "number": number}
-        given = {"directory": str(self.directory), "config": {"command": "x"}, "env": {}}
+        logs = {kind: log_in(self.directory, "main", kind) for kind in ("stdout", "stderr")}
+        given = {
+            "directory": str(self.directory),
+            "config": {"command": "x"},
+            "env": {},
+            "logs": logs,
+            "beside": str(self.directory.parent / "output"),
+        }
         return Attempt(**{**named, **given, **fields})
 
-    async def start(self, name: str = SLURM, users: TaskUsers = EVERYBODY, **fields: Any) -> Run:
+    async def start(
+        self, name: str = SLURM, users: TaskUsers = EVERYBODY, **fields: Any
+    ) -> SlurmAttempt:
         """Start an attempt by one of the driver's names."""
         driver = SlurmDriver(self.cluster, self.desk, name, users=users)
         started = await driver.start(self.attempt(**fields))
-        assert isinstance(started, Run)
+        assert isinstance(started, SlurmAttempt)
         return started
 
     def row(self, number: int = 0) -> ClusterRun:
@@ -109,7 +119,7 @@ class Stage:
         return [words for called, *words in self.tools.calls if called == program]
 
     async def until(self, done: Callable[[], bool]) -> None:
-        while not done():  # noqa: ASYNC110  # tests wait for the state, whoever changes it
+        while not done():  # noqa: ASYNC110  # any part can change the state
             await trio.sleep(0.001)
 
 
@@ -141,7 +151,7 @@ async def test_tasks_of_a_pool_are_held_to_the_same_users(
     stage: Stage, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    users = of(Config(task_users=["@games"]))
+    users = of(Settings(task_users=["@games"]))
     for user in ("daemon", "root", "0"):
         with pytest.raises(StartFailed, match=f"may run no task of {name}"):
             await stage.start(name, users, user=user)
@@ -154,13 +164,13 @@ async def test_a_job_from_before_the_users_were_listed_is_found_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    run = await stage.start(users=of(Config()))
+    run = await stage.start(users=of(Settings()))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run.begun, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         await trio.testing.wait_all_tasks_blocked()
-        ours = Sighting(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=0)
-        theirs = Sighting(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=1)
+        ours = SlurmJobState(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=0)
+        theirs = SlurmJobState(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=1)
         for one, known in ((theirs, []), (ours, [ours])):
             run.sight([one], trio.current_time())
             assert run._seen == known
@@ -201,7 +211,7 @@ async def test_a_job_is_cancelled_by_its_number_and_its_name(stage: Stage) -> No
 
 async def test_who_has_a_number_that_was_ours_is_not_cancelled(tmp_path: Path) -> None:
     with fake_slurm(tmp_path) as slurm:
-        tools = Tools(path=slurm.path)
+        tools = SlurmCommands(path=slurm.path)
         for name in ("ours", "other"):
             words = ["--hold", "--parsable", f"--job-name={name}"]
             await tools.run("sbatch", *words, stdin=b"#!/bin/sh\n")
@@ -234,7 +244,7 @@ async def test_a_session_enters_no_job_but_its_own(stage: Stage, line: str) -> N
     stage.cluster.tools = stage.tools
     (stage.directory / "srun").write_text("#!/bin/sh\n")
     (stage.directory / "srun").chmod(0o755)
-    with pytest.raises(StartFailed, match="knows no job 17"):
+    with pytest.raises(StartFailed, match="has no job 17"):
         await driver.open_session(stage.attempt(), ["true"], tty=False)
 
 
@@ -244,9 +254,9 @@ async def test_a_claim_names_its_job_by_a_number(stage: Stage, job: str) -> None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run.begun, silent)
         await stage.until(lambda: stage.row().job_id == "17")
-        with pytest.raises(TurnedAway, match="at most 10 digits"):
+        with pytest.raises(WrapperRejected, match="at most 10 digits"):
             await stage.desk.claim(stage.claim_of(), nonce="n", job_id=job, host="h")
-        with pytest.raises(TurnedAway, match="is job 17, and not 18"):
+        with pytest.raises(WrapperRejected, match="is job 17, and not 18"):
             await stage.desk.claim(stage.claim_of(), nonce="n", job_id="18", host="h")
         assert stage.row().status == RunStatus.WAITING
         nursery.cancel_scope.cancel()
@@ -283,7 +293,7 @@ async def test_a_job_without_its_comment_is_known_all_the_same(stage: Stage) -> 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run.begun, silent)
         await stage.until(lambda: stage.row().job_id == "17")
-        waits = Sighting(
+        waits = SlurmJobState(
             job_id="17", state="PENDING", reason="", host="", name=NAME, user=os.geteuid()
         )
         run.sight([waits], trio.current_time())
@@ -298,13 +308,14 @@ async def test_more_names_than_fit_are_asked_for_in_turn(stage: Stage) -> None:
     assert [len(some.split(",")) for some in asked] == [2000, 1]
 
 
-# ---- who is faster ---------------------------------------------------------------------------------
+# ---- race conditions
+# --------------------------------------------------------------------------------
 
 
 async def test_nothing_is_concluded_while_somebody_claims(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("daemon.runner.drivers.slurm.run.LATE", 0.0)
+    monkeypatch.setattr("daemon.runner.drivers.slurm.attempt.LATE", 0.0)
     packs, may_go_on = trio.Event(), threading.Event()
 
     def pack(*given: object) -> None:
@@ -333,7 +344,7 @@ async def test_nothing_is_concluded_while_somebody_claims(
 async def test_what_was_claimed_meanwhile_is_not_submitted_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("daemon.runner.drivers.slurm.run.LATE", 0.0)
+    monkeypatch.setattr("daemon.runner.drivers.slurm.attempt.LATE", 0.0)
     run = await stage.start()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run.begun, silent)
@@ -371,7 +382,8 @@ async def test_a_pause_that_is_given_up_leaves_nothing_paused(stage: Stage) -> N
     assert await run.intakes["stdout"].take(0, b"x") == 1
 
 
-# ---- what it brings along --------------------------------------------------------------------------
+# ---- artifacts
+# --------------------------------------------------------------------------------------
 
 
 async def test_a_bundle_has_no_name_that_could_be_left_behind(stage: Stage) -> None:
@@ -387,7 +399,7 @@ async def test_a_bundle_has_no_name_that_could_be_left_behind(stage: Stage) -> N
             with tarfile.open(fileobj=file) as archive:
                 assert "main/secrets/x" in archive.getnames()
         stage.desk.pieces(await stage.desk.claim(claim, nonce="n", job_id="17", host="h"))
-        with pytest.raises(TurnedAway, match="somebody else"):
+        with pytest.raises(WrapperRejected, match="another wrapper"):
             await stage.desk.claim(claim, nonce="other", job_id="17", host="h")
         assert sorted(stage.directory.rglob("*")) == before
 
@@ -421,12 +433,12 @@ async def test_one_claim_of_an_attempt_comes_after_another(
 # ---- the programs ----------------------------------------------------------------------------------
 
 
-def program(directory: Path, text: str) -> Tools:
+def program(directory: Path, text: str) -> SlurmCommands:
     """Return the tools with one program, `squeue`."""
     path = directory / "squeue"
     path.write_text(text)
     path.chmod(0o755)
-    return Tools(path=str(directory), most=1000, seconds=math.inf)
+    return SlurmCommands(path=str(directory), most=1000, seconds=math.inf)
 
 
 async def test_what_a_program_says_is_bounded(tmp_path: Path) -> None:
@@ -436,14 +448,14 @@ async def test_what_a_program_says_is_bounded(tmp_path: Path) -> None:
     )
     for where in ("", " >&2"):
         endless = program(tmp_path, f"#!/bin/sh\nwhile :; do echo x{where}; done\n")
-        with pytest.raises(ToolFailed, match="said more than 1000 bytes") as failed:
+        with pytest.raises(SlurmCommandFailed, match="printed more than 1000 bytes") as failed:
             await endless.run("squeue")
         assert failed.value.unsure
 
 
 async def test_a_program_that_cannot_be_started_is_an_error_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(ToolFailed, match="squeue cannot be started") as failed:
+    with pytest.raises(SlurmCommandFailed, match="squeue cannot be started") as failed:
         await program(tmp_path, "\x00").run("squeue")
     assert failed.value.unsure
-    with pytest.raises(ToolFailed, match="no such thing"):
+    with pytest.raises(SlurmCommandFailed, match="no such thing"):
         await program(tmp_path, "#!/bin/sh\necho no such thing; exit 3\n").run("squeue")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,17 +15,17 @@ import msgspec
 import pytest
 import trio
 
-from daemon.datadir import alloc_dir
-from daemon.launcher.client import Launcher, open_launcher
+from daemon.config.data_directory import alloc_dir
+from daemon.launcher.client import Launcher
 from daemon.runner import node
-from daemon.runner.drivers import cgroup, claim
-from daemon.runner.drivers.driver import Attempt, Running
-from daemon.runner.drivers.raw_exec import RawExec
-from daemon.runner.drivers.scan import Scanner
-from daemon.runner.taskdir import CLAIM
+from daemon.runner.core.driver import Attempt, TaskHandle
+from daemon.runner.core.task_dir import CLAIM
+from daemon.runner.drivers import cgroup_v2
+from daemon.runner.drivers.process_scan import ProcessScanner
+from daemon.runner.drivers.raw_exec import RawExecDriver
 from storage.queries import nodes
 from storage.store import open_store
-from tests import launchers
+from tests import claims, launchers
 from tests.parts.runner.conftest import unmount_all_below
 from tests.parts.runner.doomed import alloc_id_in
 from tests.parts.runner.world import (
@@ -49,7 +49,7 @@ ROOT = Path(__file__).parents[3]
 
 @contextmanager
 def daemon(data_dir: Path, point: str, text: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a daemon in a process of its own; it is dead at the end of the block."""
+    """Run a daemon in a separate process; it is dead at the end of the block."""
     command = [sys.executable, "-m", "tests.parts.runner.doomed", str(data_dir), point, text]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -138,7 +138,7 @@ async def away(data_dir: Path, pipe: Pipe, clock_set_by: int) -> Away:
         await pipe.line()
     (data_dir / "go").write_text("go\n")
     [trace] = (alloc_dir(data_dir) / alloc_id).glob(f"{CLAIM}*")
-    while claim.is_held(str(trace)):
+    while claims.is_held(str(trace)):
         await trio.lowlevel.checkpoint()
     ended_at, opened_at = trace.stat().st_mtime_ns, time.time_ns()
     os.utime(trace, ns=(ended_at + clock_set_by,) * 2)
@@ -258,7 +258,7 @@ async def test_a_task_of_which_nothing_is_left_is_restarted_by_its_policy(
 async def test_a_task_whose_trace_is_removed_does_not_run_twice(
     data_dir: Path, pipe: Pipe, point: str, lost: str
 ) -> None:
-    if point == "unrecorded" and cgroup.find(data_dir / "alloc") is None:
+    if point == "unrecorded" and cgroup_v2.find(data_dir / "alloc") is None:
         pytest.skip("this machine lets us make no control groups")
     alloc_id = alloc_id_in(data_dir)
     text = counted(data_dir, f"echo $$ >{pipe.path}; exec sleep 600")
@@ -324,7 +324,7 @@ async def test_a_job_that_was_purged_without_the_daemon_leaves_nothing(
 def test_a_daemon_that_ends_leaves_the_group_of_a_task_that_is_about_to_join_it(
     data_dir: Path,
 ) -> None:
-    groups = cgroup.find(data_dir / "alloc")
+    groups = cgroup_v2.find(data_dir / "alloc")
     if groups is None:
         pytest.skip("this machine lets us make no control groups")
     group = groups.of(str(uuid4()), "main")
@@ -335,16 +335,16 @@ def test_a_daemon_that_ends_leaves_the_group_of_a_task_that_is_about_to_join_it(
     assert groups.release()
 
 
-class Tardy(RawExec):
+class Tardy(RawExecDriver):
     """Ends what nobody knows any more only after something else has begun, or nothing will."""
 
     def __init__(self, neighbour: int, launcher: Launcher) -> None:
-        super().__init__(Scanner(), {}, launcher)
+        super().__init__(ProcessScanner(), {}, launcher)
         self._neighbour = neighbour  # a process
         self._begun = trio.Event()
         self.met: list[bool] = []  # for each task that began: whether the neighbour lived
 
-    async def start(self, attempt: Attempt) -> Running:
+    async def start(self, attempt: Attempt) -> TaskHandle:
         self.met.append(alive(self._neighbour))
         self._begun.set()
         return await super().start(attempt)
@@ -364,7 +364,7 @@ async def test_who_got_the_room_of_a_purged_job_begins_when_what_was_left_of_it_
         neighbour = int(await pipe.line())
         told_running(process)
     async with (
-        open_launcher(launchers.begin(), alloc_dir(data_dir)) as launcher,
+        launchers.open_launcher(alloc_dir(data_dir)) as launcher,
         open_store(data_dir, cluster_id="cluster", now=NOW) as store,
     ):
         driver = Tardy(neighbour, launcher)
@@ -377,7 +377,7 @@ async def test_who_got_the_room_of_a_purged_job_begins_when_what_was_left_of_it_
     assert driver.met == [False]
 
 
-class Stuck(RawExec):
+class Stuck(RawExecDriver):
     """Never ends what nobody knows any more."""
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
@@ -389,18 +389,21 @@ async def test_what_cannot_be_ended_does_not_keep_the_daemon_from_its_work(
 ) -> None:
     monkeypatch.setattr(node, "_LEAVING", 0.05)
     (alloc_dir(data_dir) / str(uuid4())).mkdir(parents=True)
-    async with reopened(data_dir, drivers={"raw_exec": Stuck(Scanner(), {}, launcher)}) as world:
+    async with reopened(
+        data_dir, drivers={"raw_exec": Stuck(ProcessScanner(), {}, launcher)}
+    ) as world:
         assert await world.until_done(await world.place(batch(script("exit 0"))))
 
 
 async def test_a_group_that_a_killed_daemon_left_half_made_is_finished(
     data_dir: Path, pipe: Pipe
 ) -> None:
-    groups = cgroup.find(data_dir / "alloc")
+    groups = cgroup_v2.find(data_dir / "alloc")
     if groups is None:
         pytest.skip("this machine lets us make no control groups")
     alloc_id = alloc_id_in(data_dir)
-    os.mkdir(groups.of(alloc_id, "main").label)
+    with suppress(FileExistsError):  # an earlier run of this test has left it
+        os.mkdir(groups.of(alloc_id, "main").label)
     async with reopened(data_dir) as world:
         text = f"echo $$ >{pipe.path}; exec sleep 600"
         await world.place(service(script(text)), alloc_id=alloc_id)
@@ -453,8 +456,8 @@ async def test_a_claim_is_held_by_the_shim_and_by_nobody_else(world: World, pipe
     alloc_id = await world.place(batch(script(text)))
     await pipe.line()
     path = world.directory(alloc_id) / ".claim.main.0"
-    assert claim.is_held(str(path)) is True
+    assert claims.is_held(str(path)) is True
     assert str(path) not in (world.config.data_dir / "fds").read_text()
     await world.stop(alloc_id)
     await world.until_done(alloc_id)
-    assert claim.is_held(str(path)) is False
+    assert claims.is_held(str(path)) is False

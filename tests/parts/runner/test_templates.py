@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from daemon.runner.taskdir import directories
-from daemon.runner.taskfiles import TaskFiles
-from daemon.runner.templates import Desk, Templates
+from daemon.runner.core.task_dir import directories
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.setup.templates import TemplateRunner, TemplateWriter
 from storage.records.base import SECOND
 from storage.records.job import Job
 from storage.records.task import ChangeScript, Lifecycle, Service, Template
@@ -307,7 +307,7 @@ def test_a_task_is_told_within_the_longest_splay_of_what_has_changed(
     chance: float, delay: int
 ) -> None:
     nobody: Any = None
-    desk = Desk(
+    desk = TemplateWriter(
         host=SimpleNamespace(chance=lambda: chance, store=nobody, variables=nobody),  # type: ignore[arg-type]
         files=TaskFiles(
             launcher=nobody, allocation="a", task="main", places=directories("/a", "main")
@@ -316,4 +316,4 @@ def test_a_task_is_told_within_the_longest_splay_of_what_has_changed(
         note=print,
     )
     changed = [template(splay=10 * SECOND), template(splay=30 * SECOND)]
-    assert Templates(desk, nobody)._delay(changed) == delay
+    assert TemplateRunner(desk, nobody)._delay(changed) == delay

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from daemon.runner import tls_contexts
-from daemon.runner.tls_contexts import client_context
+from daemon.net import tls_contexts
+from daemon.net.tls_contexts import client_context
 from tests.fakes.authority import Authority
 
 

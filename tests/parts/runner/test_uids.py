@@ -1,21 +1,16 @@
-"""Users of allocations: no two have one, whatever is removed, restarted or killed in between."""
+"""Users of allocations: their tasks run as these, and cannot touch what another has."""
 
 import os
-import pwd
 from pathlib import Path
 
 import msgspec
 import pytest
 import trio
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from hypothesis.strategies import integers
 
-from daemon.config import DEFAULT_UIDS, task_numbers
-from daemon.datadir import uids_dir
-from daemon.runner.uids import Exhausted, Uids
+from daemon.config.data_directory import uids_dir
+from daemon.config.settings import DEFAULT_UIDS, task_numbers
 from storage.errors import Refused
-from storage.records.allocation import Desired
+from storage.records.allocation import DesiredState
 from storage.records.group import EphemeralDisk, Volume
 from storage.records.job import Job
 from storage.records.node import HostVolume
@@ -24,62 +19,10 @@ from storage.store import Store
 from tests.parts.runner.conftest import discard, end_all_of, needs_root
 from tests.parts.runner.world import World, batch, open_world, script, service
 
-NUMBERS = range(80_000, 80_004)
-
 
 def skip_without_walls(world: World) -> None:
     if not world.node().drivers["exec"].healthy:
         pytest.skip("no sandbox here")
-
-
-class Machine:
-    """A data directory, and a daemon that can be killed at any moment."""
-
-    def __init__(self, place: Path, numbers: range = NUMBERS) -> None:
-        self.place, self.numbers = place, numbers
-        self.allocs = place / "alloc"
-        self.allocs.mkdir()
-        self.restart()
-
-    def restart(self) -> None:
-        self.uids = Uids(self.place / "uids", self.allocs, self.numbers)
-
-    def begin(self, alloc_id: str) -> int | None:
-        number = self.uids.of(alloc_id)
-        (self.allocs / alloc_id).mkdir(exist_ok=True)
-        return number
-
-    def remove(self, alloc_id: str) -> None:
-        (self.allocs / alloc_id).rmdir()
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
-
-
-def test_allocations_have_numbers_of_their_own_and_keep_them(machine: Machine) -> None:
-    found = [machine.begin(name) for name in "abc"]
-    assert found == [80_000, 80_001, 80_002]
-    machine.restart()
-    assert [machine.uids.of(name) for name in "abc"] == found
-    assert machine.begin("d") == 80_003
-
-
-def test_a_number_is_free_when_nothing_of_its_owner_is_left(machine: Machine) -> None:
-    before = [machine.begin(name) for name in "abcd"]
-    with pytest.raises(Exhausted, match="all 4 numbers of task_uids"):
-        machine.uids.of("e")
-    machine.uids.release("b")
-    with pytest.raises(Exhausted):
-        machine.uids.of("e")
-    (machine.allocs / "b").rename(machine.allocs / "b.removed")
-    machine.uids.release("b")
-    with pytest.raises(Exhausted):
-        machine.uids.of("e")
-    (machine.allocs / "b.removed").rmdir()
-    machine.uids.release("b")
-    assert machine.uids.of("e") == before[1]
 
 
 @needs_root
@@ -96,111 +39,6 @@ async def test_a_task_for_which_no_number_is_free_fails_and_says_so(
         assert not list(world.directory(second).rglob("main.stdout*"))
     end_all_of(data_dir)
     discard(data_dir)
-
-
-def test_a_number_whose_owner_never_got_a_directory_is_free_after_a_restart(
-    machine: Machine,
-) -> None:
-    machine.uids.of("killed")
-    machine.restart()
-    assert os.listdir(machine.place / "uids") == []
-    assert machine.uids.of("next") == 80_000
-
-
-def test_an_allocation_from_before_there_were_numbers_has_none(machine: Machine) -> None:
-    (machine.allocs / "old").mkdir()
-    assert machine.uids.of("old") is None
-    machine.uids.inherit("heir", "old")
-    assert machine.begin("heir") is None
-    machine.restart()
-    assert machine.uids.of("heir") is None
-
-
-def test_who_takes_over_data_takes_over_the_number(machine: Machine) -> None:
-    number = machine.begin("first")
-    machine.uids.inherit("second", "first")
-    assert machine.begin("second") == number
-    machine.remove("first")
-    machine.uids.release("first")
-    assert [machine.begin(name) for name in "abc"] == [80_001, 80_002, 80_003]
-    assert machine.uids.of("second") == number
-
-
-def test_a_number_of_an_account_is_left_out(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def find(number: int) -> object:
-        if number != 80_000:
-            raise KeyError
-        return object()
-
-    monkeypatch.setattr(pwd, "getpwuid", find)
-    assert machine.begin("a") == 80_001
-
-
-class Life(RuleBasedStateMachine):
-    """Allocations come and go, and the daemon is killed between any two of its steps."""
-
-    @initialize()
-    def begin(self) -> None:
-        import tempfile
-
-        self.held = tempfile.TemporaryDirectory()
-        self.machine = Machine(Path(self.held.name), range(80_000, 80_008))
-        self.numbers: dict[str, int | None] = {}
-        self.heirs: dict[str, str] = {}
-        self.count = 0
-
-    @rule(made=integers(0, 2), heir=integers(0, 3))
-    def place(self, made: int, heir: int) -> None:
-        name, self.count = f"alloc-{self.count}", self.count + 1
-        if heir == 0 and self.numbers:
-            previous = max(self.numbers)
-            self.machine.uids.inherit(name, previous)
-            self.heirs[name] = self.heirs.get(previous, previous)
-        try:
-            number = self.machine.uids.of(name)
-        except Exhausted:
-            return
-        if made:
-            (self.machine.allocs / name).mkdir()
-            self.numbers[name] = number
-        else:
-            self.machine.restart()
-
-    @rule(which=integers(0, 20), step=integers(0, 2))
-    def remove(self, which: int, step: int) -> None:
-        if not self.numbers:
-            return
-        name = sorted(self.numbers)[which % len(self.numbers)]
-        self.machine.remove(name)
-        del self.numbers[name]
-        if step:
-            self.machine.uids.release(name)
-        else:
-            self.machine.restart()
-
-    @rule()
-    def kill(self) -> None:
-        self.machine.restart()
-
-    @invariant()
-    def numbers_stay_and_are_not_shared(self) -> None:
-        if not hasattr(self, "machine"):
-            return
-        assert {name: self.machine.uids.of(name) for name in self.numbers} == self.numbers
-        owners: dict[int | None, set[str]] = {}
-        for name, number in self.numbers.items():
-            owners.setdefault(number, set()).add(self.heirs.get(name, name))
-        assert all(len(families) == 1 for families in owners.values())
-
-    def teardown(self) -> None:
-        if hasattr(self, "held"):
-            self.held.cleanup()
-
-
-TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 # ---- the setting ---------------------------------------------------------------------------------
@@ -305,7 +143,7 @@ async def test_tasks_of_one_group_share_its_files_and_its_heir_reads_them(
         )
         first = await world.place(job)
         await world.until_done(first)
-        second = await world.place(job, desired=Desired(previous_allocation=first))
+        second = await world.place(job, desired=DesiredState(previous_allocation=first))
         await world.until_done(second)
         assert world.output(second) == "more\n80000\n"
     end_all_of(data_dir)

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from daemon.runner.drivers.driver import StartFailed
-from daemon.runner.drivers.users import find_command, find_user, for_user
+from daemon.launcher.channel import Refusal
+from daemon.launcher.command_lookup import CommandFile, find
+from daemon.launcher.user_policy import User, UserPolicy
+from daemon.runner.core.driver import StartFailed
+from daemon.runner.drivers.permitted_users import EVERYBODY
+from tests.launchers import EVERYTHING
 from tests.parts.runner.conftest import needs_root
 
 
@@ -16,6 +20,18 @@ def program(path: Path) -> Path:
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
     return path
+
+
+def find_command(command: str, directory: str, path: str | None, user: User | None = None) -> str:
+    """Return what a command means to a task of raw_exec in that directory."""
+    own = [
+        CommandFile(one, one) for one in (f"{directory}/local/{command}", f"{directory}/{command}")
+    ]
+    return find(command, own, path, lambda one: CommandFile(one, one), user)
+
+
+def find_user(name: str) -> User | None:
+    return UserPolicy(EVERYTHING).find("exec", name)
 
 
 @pytest.mark.parametrize("place", ["main/local/tool", "main/tool", "bin/tool"])
@@ -55,9 +71,9 @@ def test_an_absolute_command_is_taken_as_it_is(tmp_path: Path) -> None:
     assert find_command(str(tool), "/nowhere", None) == str(tool)
 
 
-@pytest.mark.parametrize("command", ["", "none", "/none", "../none", "."])
+@pytest.mark.parametrize("command", ["", "none", "/none", "../none", ".", "a\0b", "/a\0b"])
 def test_a_command_that_is_nowhere_is_named(tmp_path: Path, command: str) -> None:
-    with pytest.raises(StartFailed, match="could not be found"):
+    with pytest.raises(Refusal, match="could not be found"):
         find_command(command, str(tmp_path), str(tmp_path))
 
 
@@ -67,7 +83,7 @@ def test_a_file_that_cannot_be_executed_is_passed_over_and_then_named(tmp_path: 
     second = program(tmp_path / "bin/tool")
     assert find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin") == str(second)
     second.unlink()
-    with pytest.raises(StartFailed, match=r"local/tool.* is not executable"):
+    with pytest.raises(Refusal, match=r"local/tool.* is not executable"):
         find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin")
 
 
@@ -78,7 +94,7 @@ def test_the_daemons_own_user_needs_no_change() -> None:
 
 def test_an_unknown_user_is_named() -> None:
     with pytest.raises(StartFailed, match='identify user "nosuchuser": user: unknown user'):
-        find_user("nosuchuser")
+        EVERYBODY.find("slurm", "nosuchuser")
 
 
 @needs_root
@@ -86,16 +102,3 @@ def test_another_user_is_found_with_groups_and_home() -> None:
     user = find_user("nobody")
     assert user is not None
     assert (user.name, user.uid, user.groups) == ("nobody", 65534, (65534,))
-
-
-@needs_root
-def test_only_what_was_inherited_gives_way_to_the_users_own() -> None:
-    user = find_user("nobody")
-    assert user is not None
-    env = {"HOME": "/root", "USER": "chosen", "A": "1"}
-    assert for_user(env, user, {"HOME": "/root", "USER": "root"}) == {
-        "HOME": user.home,
-        "USER": "chosen",
-        "LOGNAME": "nobody",
-        "A": "1",
-    }

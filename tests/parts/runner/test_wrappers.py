@@ -1,4 +1,4 @@
-"""What wrappers may ask, and what nobody may: a test in the place of a wrapper, and of an attacker."""
+"""Permitted and forbidden requests of wrappers, sent by a test as wrapper and as attacker."""
 
 import io
 import tarfile
@@ -18,7 +18,7 @@ from tests.parts.runner.world import batch, script, state_of
 
 
 class Claimant:
-    """An attempt that waits in the cluster, and somebody who has its claim."""
+    """A pending attempt in the cluster, and a client with its claim."""
 
     def __init__(self, world: PoolWorld, alloc_id: str) -> None:
         self.world, self.alloc_id = world, alloc_id

@@ -12,22 +12,30 @@ from uuid import uuid4
 import msgspec
 import trio
 
-from daemon import listening
-from daemon.acl.seal import Seal
+from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.task_tokens import TaskTokens
-from daemon.acl.tokens import Tokens, open_tokens
+from daemon.acl.tokens import TokenStore, open_tokens
 from daemon.clock import SystemClock
-from daemon.config import Config
-from daemon.launcher import directories
-from daemon.launcher.client import Launcher, open_launcher
-from daemon.launcher.messages import Layout, Room
-from daemon.runner.drivers.local import Local
-from daemon.runner.node import Runner, open_runner
+from daemon.config.settings import Settings
+from daemon.launcher import alloc_dir
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import AllocDirLayout, TaskDirLayout
+from daemon.net import port_listeners
+from daemon.runner.core.launcher_policy import NO_GROUPS, policy_of, subuids
+from daemon.runner.drivers.process_driver import ProcessDriver
+from daemon.runner.node import NodeRunner, open_runner
+from daemon.runner.task_containment import hold
 from daemon.variables import change
-from daemon.variables.tasks import TaskVariables
+from daemon.variables.task_reader import TaskVariableReader
 from storage.queries import allocations, job_status, jobs, nodes
-from storage.queries.variables import Held
-from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
+from storage.queries.variables import VariableLock
+from storage.records.allocation import (
+    Allocation,
+    DesiredStatus,
+    StoredTaskEvent,
+    TaskEvent,
+    TaskState,
+)
 from storage.records.base import SECOND
 from storage.records.job import Job
 from storage.records.node import Node
@@ -36,7 +44,7 @@ from storage.store import Store
 from tests import launchers, samples
 from tests.unit.runner.placements import placed
 
-SEAL = Seal({1: bytes(32)})
+SEAL = EnvelopeCipher({1: bytes(32)})
 NO_RESTARTS = RestartPolicy(attempts=0, interval=10 * SECOND, delay=SECOND, mode="fail")
 
 
@@ -86,7 +94,7 @@ async def place_job(store: Store, job: Job, node_id: str, alloc_id: str, **field
         stored = jobs.current(tx, job.namespace, job.id) or jobs.append_version(tx, job)
         allocation = placed(stored, node_id, alloc_id, **fields)
         allocations.add(tx, allocation, SystemClock().now())
-        job_status.settle(tx, job.namespace, job.id)
+        job_status.refresh_summary(tx, job.namespace, job.id)
 
     await store.write(write)
 
@@ -94,7 +102,9 @@ async def place_job(store: Store, job: Job, node_id: str, alloc_id: str, **field
 class World:
     """The store and the runner, and what tests do with them."""
 
-    def __init__(self, store: Store, runner: Runner, config: Config, tokens: Tokens) -> None:
+    def __init__(
+        self, store: Store, runner: NodeRunner, config: Settings, tokens: TokenStore
+    ) -> None:
         self.store, self.runner, self.config = store, runner, config
         self.tokens = tokens
         self.node_id = runner.node_id  # where allocations are placed
@@ -168,12 +178,16 @@ class World:
 
     async def put_variable(self, path: str, **items: str) -> None:
         """Store a variable of the default namespace."""
-        name = change.Name("default", path)
+        name = change.VariableKey("default", path)
         now = self.clock.now()
-        await change.put(self.store, SEAL, name, items, expected=None, lock=Held(), now=now)
+        await change.put(self.store, SEAL, name, items, expected=None, lock=VariableLock(), now=now)
 
     def events(self, alloc_id: str, task: str = "main") -> list[TaskEvent]:
         return self.store.read(lambda db: allocations.newest_events(db, alloc_id, task, 100))
+
+    def stored_events(self, alloc_id: str) -> list[StoredTaskEvent]:
+        """Return the events of the task `main`, with what the wire does not show."""
+        return self.store.read(lambda db: allocations.newest_stored_events(db, alloc_id, "main"))
 
     def told(self, alloc_id: str, task: str = "main") -> list[tuple[str, str]]:
         """Return type and text of what happened to a task."""
@@ -198,10 +212,16 @@ async def open_world(
 ) -> AsyncIterator[World]:
     """Open a runner on a store."""
     settings = {"raw_exec": True, "raw_exec_root": True, "task_users": ["*"], **settings}
-    config = Config(data_dir=data_dir, node_name="node-1", node_meta={"zone": "a"}, **settings)
+    config = Settings(data_dir=data_dir, node_name="node-1", node_meta={"zone": "a"}, **settings)
     clock = SystemClock()
+    holding = hold(config, (os.geteuid(), os.getegid())) if drivers is None else None
     async with (
-        open_launcher(launchers.begin(), config.alloc_dir)
+        launchers.open_launcher(
+            config.alloc_dir,
+            policy_of(
+                config, os.geteuid(), subuids(), holding.named(config) if holding else NO_GROUPS
+            ),
+        )
         if drivers is None
         else nullcontext(launcher_of(drivers, config)) as launcher,
         open_tokens(store, clock, SEAL, asks=True) as tokens,
@@ -211,24 +231,25 @@ async def open_world(
             config,
             unique_ids(),
             Signer(),
-            TaskVariables(store, SEAL, asks=True),
+            TaskVariableReader(store, SEAL, asks=True),
             TaskTokens(store, tokens, clock),
             launcher=launcher,
             drivers=drivers,
+            holding=holding,
             environment=environment or {},
             pool_drivers=pool_drivers or {},
-            listeners=listening.on,
+            listeners=port_listeners.listeners_on,
         ) as runner,
     ):
         yield World(store, runner, config, tokens)
 
 
-def launcher_of(drivers: Mapping[str, Any], config: Config) -> Launcher:
+def launcher_of(drivers: Mapping[str, Any], config: Settings) -> Launcher:
     """Return what these drivers ask, as there is one launcher for a directory; else one in this process.
 
     That one cannot write for tasks of other users: the rights of all threads would change.
     """
-    asked = [one._launcher for one in drivers.values() if isinstance(one, Local)]
+    asked = [one._launcher for one in drivers.values() if isinstance(one, ProcessDriver)]
     return asked[0] if asked else launchers.Direct(config.alloc_dir)
 
 
@@ -242,9 +263,10 @@ class Signer:
 
 def made_for(root: Path, *tasks: str, previous: str | None = None, about: bytes = b"") -> None:
     """Make the directory of an allocation whose tasks run as we do."""
-    rooms = [Room(task=task, owner=None, is_seen=True) for task in tasks]
-    layout = Layout(rooms=rooms, about=about)
-    assert directories.lay_out(str(root.parent), root.name, previous, layout) == {}
+    rooms = [TaskDirLayout(task=task, driver="ours", user="", is_seen=True) for task in tasks]
+    layout = AllocDirLayout(rooms=rooms, about=about)
+    owners = [None] * len(tasks)
+    assert alloc_dir.lay_out(str(root.parent), root.name, previous, layout, owners) == {}
 
 
 def state_of(allocation: Allocation, task: str = "main") -> TaskState:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.archive import pack, unpacked
 from storage.errors import StorageUnusable
 from storage.queries import jobs
-from storage.snapshot import Summary, inspect, save
+from storage.snapshot import SnapshotSummary, inspect, save
+from storage.snapshot_archive import pack, unpacked
 from storage.store import Store
 from tests.samples import job
 
@@ -22,7 +22,7 @@ async def archive(store: Store, tmp_path: Path) -> Path:
     return tmp_path / "packed"
 
 
-def summary_of(file: Path) -> Summary:
+def summary_of(file: Path) -> SnapshotSummary:
     with unpacked(file) as snapshot:
         return inspect(snapshot)
 

@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.web import envelope, reply
+from daemon.web import reply, vault_envelope
 from storage import writer
 from storage.errors import StorageBusy, StorageUnavailable
-from storage.store import Store, unless_full
+from storage.store import Store, tolerate_disk_full
 from tests.parts.storage.test_writer import add, names
 
 TOO_SHORT = 20  # milliseconds
@@ -90,14 +90,14 @@ async def test_writes_that_wait_together_are_refused_together(
 async def test_work_of_the_daemon_waits_for_the_lock(
     caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
-    async with unless_full("launches wait"):
+    async with tolerate_disk_full("launches wait"):
         raise StorageBusy("another program holds the write lock")
     assert caplog.messages == ["launches wait: another program holds the write lock"]
 
 
 @pytest.mark.parametrize("kind", [StorageBusy, *StorageUnavailable.__subclasses__()])
 def test_both_apis_name_the_time_of_the_next_attempt(kind: type[StorageUnavailable]) -> None:
-    answers = reply.of_error(kind("no")), envelope.of_error(kind("no"), is_login=False)
+    answers = reply.of_error(kind("no")), vault_envelope.of_error(kind("no"), is_login=False)
     for answer in answers:
         assert answer.status in (503, 507)
         assert answer.headers["Retry-After"] == "1"

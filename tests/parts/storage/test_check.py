@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from daemon.jobs.scale import ScalingRequest, scale_job
-from daemon.jobspec.policies import Policies
+from daemon.jobspec.policies import JobPolicySet
 from storage.check import check
 from storage.errors import StorageUnusable
 from storage.queries import evaluations, job_listings, job_status, jobs, submissions
@@ -38,7 +38,7 @@ async def busy(tmp_path: Path) -> Path:
             "default",
             "web",
             ScalingRequest(target={"Group": "web"}, message="m"),
-            policies=Policies(),
+            policies=JobPolicySet(),
             now=NOW,
             eval_id="s",
         )
@@ -206,7 +206,7 @@ async def test_children_of_an_earlier_job_of_the_name_are_counted(
             assert parent is not None
             jobs.purge(tx, parent)
             jobs.append_version(tx, msgspec.structs.replace(parent, parameterized_job=block))
-            job_status.settle(tx, "default", "parent")
+            job_status.refresh_summary(tx, "default", "parent")
 
         await store.write(again)
         found = store.read(lambda db: job_listings.summary_wire(db, "default", "parent"))
@@ -225,8 +225,8 @@ async def test_a_child_of_an_earlier_job_of_the_name_can_begin_anew(busy: Path) 
             jobs.purge(tx, parent)
             jobs.append_version(tx, msgspec.structs.replace(parent, parameterized_job=None))
             evaluations.put(tx, evaluation(child, "again"), NOW)
-            job_status.settle(tx, "default", "parent")
-            job_status.settle(tx, "default", CHILD)
+            job_status.refresh_summary(tx, "default", "parent")
+            job_status.refresh_summary(tx, "default", CHILD)
 
         await store.write(again)
     assert check(busy) == []

@@ -1,4 +1,4 @@
-"""Corrupt pages: who meets one is told, no write follows, and the rest can be read."""
+"""Corrupt pages: a read that finds one fails, writes stop, and other pages stay readable."""
 
 import errno
 import os
@@ -12,13 +12,13 @@ import trio
 
 from daemon.api.cluster import agent
 from daemon.clock import SystemClock
-from daemon.config import Config
+from daemon.config.settings import Settings
 from daemon.fences import Fences
 from storage import damage
 from storage import store as stores
 from storage.errors import StorageDamaged, StorageUnusable
-from storage.readers import Snapshot
-from storage.store import FILE_NAME, Store, open_store, unless_full
+from storage.read_pool import ReadSnapshot
+from storage.store import FILE_NAME, Store, open_store, tolerate_disk_full
 from tests.parts.storage.test_writer import add, names
 
 PAGE = 4096
@@ -81,7 +81,7 @@ async def test_corrupt_page_ends_writes_and_is_named_in_the_log(
             await meet(store)  # type: ignore[misc]
         with pytest.raises(StorageDamaged, match="no write is accepted"):
             await store.write(lambda tx: tx.touch("jobs"))
-        assert store.read(Snapshot.last_index) > 0
+        assert store.read(ReadSnapshot.last_index) > 0
         with trio.fail_after(10):
             while len(caplog.records) < 2:
                 await trio.lowlevel.checkpoint()
@@ -106,7 +106,7 @@ async def test_health_tells_that_the_store_is_damaged(tmp_path: Path, spoiled: i
         query = SimpleNamespace(text=lambda _: "")
         tasks = SimpleNamespace(egress=lambda: (True, ""))
         parts = SimpleNamespace(
-            store=store, fences=Fences(SystemClock()), tasks=tasks, config=Config()
+            store=store, fences=Fences(SystemClock()), tasks=tasks, config=Settings()
         )
         request = SimpleNamespace(query=query, parts=parts)
         before = store.read(lambda db: agent.health(request, db))
@@ -125,7 +125,7 @@ async def test_work_of_the_daemon_goes_on_after_a_corrupt_page(
         fences = Fences(SystemClock())
         with fences.around("evaluation", "e"):
             names(store)
-        async with unless_full("the write"):
+        async with tolerate_disk_full("the write"):
             await store.write(add("late"))
     assert [fault.key for fault in fences.faults()] == ["e"]
 

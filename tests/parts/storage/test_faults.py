@@ -1,4 +1,4 @@
-"""What becomes of the file when the disk fails: refused or healed, and never silently wrong."""
+"""The store after disk failures: rejected or repaired, and never silently wrong."""
 
 import errno
 import os
@@ -15,9 +15,9 @@ import trio
 
 from storage.check import check
 from storage.errors import StorageFull, StorageUnusable
-from storage.mark import MARK_NAME, Mark
 from storage.snapshot import restore, save
 from storage.store import FILE_NAME, open_store
+from storage.wal_watermark import MARK_NAME, WalWatermark
 from tests.parts.storage.test_writer import add, names
 from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
@@ -27,7 +27,7 @@ FAULTY = Path(__file__).parent.parent.parent / "fakes/faulty.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 HEADER, FRAME = 32, 24 + 4096  # bytes of a log's beginning, and of each page in it
 EVERY = int(os.environ.get("TEST_TORN_EVERY", "499"))  # bytes between two cuts; 1 tries them all
-PARTS = 1 + 3 * FRAME // EVERY // 1000  # each has a deadline of its own
+PARTS = 1 + 3 * FRAME // EVERY // 1000  # each has its own time limit
 
 
 async def look(directory: Path) -> set[str]:
@@ -115,7 +115,7 @@ async def test_a_log_that_another_program_has_folded_in_is_not_missed(work: Path
 
 
 async def test_a_log_that_is_removed_under_a_store_at_work_costs_nothing(tmp_path: Path) -> None:
-    with pytest.RaisesGroup(pytest.RaisesExc(StorageUnusable, match="was removed while")):
+    with pytest.RaisesGroup(pytest.RaisesExc(StorageUnusable, match="was deleted while")):
         async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
             await store.write(add("a"))
             (tmp_path / LOG).unlink()
@@ -247,11 +247,11 @@ async def test_a_store_starts_without_room_for_its_mark_and_has_it_with_the_next
     (tmp_path / MARK_NAME).unlink()
     monkeypatch.setattr(os, "pwrite", pwrite)
     async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
-        assert Mark(tmp_path).index == 0
+        assert WalWatermark(tmp_path).index == 0
         is_full = False
         index = await store.write(lambda tx: (add("a")(tx), tx.index)[1])
-        assert Mark(tmp_path).was_open
-        assert Mark(tmp_path).index == index
+        assert WalWatermark(tmp_path).was_open
+        assert WalWatermark(tmp_path).index == index
     assert await look(tmp_path) == {"default", "a"}
 
 

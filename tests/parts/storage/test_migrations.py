@@ -1,8 +1,8 @@
-"""Stores of older versions come forward with all that is in them, and a copy is kept beside them.
+"""Stores of older versions migrate with all their contents, and a copy remains next to them.
 
-`forms/stores` has one of each version, as a daemon of that version left it when it was killed: with
-services, a batch job, a periodic and a parameterized one, a job that waits for room, a variable.
-(9 and 10 came together.) With a new version comes the store of the one before.
+`forms/stores` has one store of each version, as a daemon of that version left it after a kill. Each
+has services, a batch job, a periodic and a parameterized job, a blocked job and a variable. (9 and
+10 were released together.) A new version adds the store of its predecessor.
 """
 
 import gzip
@@ -25,7 +25,7 @@ JOBS = ["web", "once", "nightly", "many", "huge"]
 
 
 def store_of(kept: Path, directory: Path) -> Path:
-    """Make the store of a text anew."""
+    """Create the store of a dump again."""
     path = directory / FILE_NAME
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -97,7 +97,7 @@ def test_without_room_for_the_copy_nothing_is_changed_and_it_is_said_what_is_nee
         raise OSError(28, "No space left on device", str(file))
 
     with monkeypatch.context() as disk:
-        disk.setattr(schema, "sync", full)
+        disk.setattr(schema, "fsync_path", full)
         with pytest.raises(StorageFull, match=r"has version 1, .* room for 1 MB"):
             make(path)
     assert (form(path), pragma(path, "user_version")) == (older, 1)

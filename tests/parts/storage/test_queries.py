@@ -7,21 +7,21 @@ import msgspec
 import pytest
 
 from storage.queries import (
+    allocated_resources,
     allocations,
     audit,
     children,
-    collection,
     deployments,
-    directories,
+    directory_cache,
     entities,
     evaluations,
-    holdings,
+    garbage_collection,
     identity,
+    index_times,
     job_listings,
     job_status,
     jobs,
     metrics,
-    moments,
     mounts,
     namespaces,
     nodes,
@@ -35,9 +35,9 @@ from storage.queries import (
     variables,
     versions,
 )
-from storage.queries.evaluations import Room
-from storage.queries.pages import Wish
-from storage.readers import Snapshot
+from storage.queries.evaluations import FreedResources
+from storage.queries.pages import PageRequest
+from storage.read_pool import ReadSnapshot
 from storage.records.evaluation import EvalStatus
 from storage.records.job import JobStatus, Parameterized, Submission
 from storage.store import Store
@@ -45,10 +45,10 @@ from storage.writer import Transaction
 from tests.samples import NOW, evaluation, group, job
 
 
-class Explained(Snapshot):
+class Explained(ReadSnapshot):
     """A snapshot that notes which tables its statements read from end to end."""
 
-    def __init__(self, db: Snapshot) -> None:
+    def __init__(self, db: ReadSnapshot) -> None:
         super().__init__(db._connection)
         self.scanned: list[str] = []
         self.plan = ""
@@ -68,39 +68,39 @@ class Explained(Snapshot):
         return found[0] if found else None
 
 
-QUERIES: list[Callable[[Snapshot], object]] = [
+QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: mounts.find(db, "cloudid/"),
     lambda db: mounts.by_accessor(db, "a"),
     lambda db: identity.config(db, "a"),
     lambda db: identity.role(db, "a", "dev"),
     lambda db: identity.role_names(db, "a"),
-    lambda db: directories.find(db, "a"),
+    lambda db: directory_cache.find(db, "a"),
     lambda db: entities.find(db, "e"),
     lambda db: entities.by_name(db, "e"),
     lambda db: entities.alias(db, "a", "one"),
     lambda db: entities.aliases(db, "e"),
     lambda db: tokens.issuers(db),
-    lambda db: tokens.of_mount(db, "a", 10),
+    lambda db: tokens.issued_by_mount(db, "a", 10),
     lambda db: allocations.changed(db, "n", 1),
-    lambda db: allocations.considered(db, "default", "web"),
+    lambda db: allocations.for_scheduler(db, "default", "web"),
     lambda db: allocations.find(db, "a"),
     lambda db: allocations.handles(db, "a"),
     lambda db: allocations.newest_events(db, "a", "main"),
     lambda db: allocations.of_deployment(db, "d"),
     lambda db: allocations.of_evaluation(db, "e"),
     lambda db: allocations.of_job(db, "default", "web"),
-    lambda db: list(allocations.on_node(db, "n", Wish(namespace="*"))),
+    lambda db: list(allocations.on_node(db, "n", PageRequest(namespace="*"))),
     lambda db: list(
-        allocations.on_node(db, "n", Wish(namespace="*", start=(1, "a"), reverse=True))
+        allocations.on_node(db, "n", PageRequest(namespace="*", start=(1, "a"), reverse=True))
     ),
     lambda db: allocations.highest_on_node(db, "n"),
-    lambda db: list(allocations.page(db, Wish(namespace="default", prefix="abcd"))),
-    lambda db: list(allocations.page(db, Wish(namespace="default"))),
+    lambda db: list(allocations.page(db, PageRequest(namespace="default", prefix="abcd"))),
+    lambda db: list(allocations.page(db, PageRequest(namespace="default"))),
     lambda db: allocations.to_run(db, "n"),
     lambda db: allocations.newest_running(db, "n", 9),
-    lambda db: holdings.held(db, "n"),
-    lambda db: holdings.holders(db),
-    lambda db: holdings.of_port(db, "n", 80),
+    lambda db: allocated_resources.held(db, "n"),
+    lambda db: allocated_resources.holders(db),
+    lambda db: allocated_resources.of_port(db, "n", 80),
     lambda db: allocations.highest_index(db, "default", "web"),
     lambda db: audit.after(db, 1),
     lambda db: audit.last(db),
@@ -109,45 +109,53 @@ QUERIES: list[Callable[[Snapshot], object]] = [
     lambda db: deployments.find(db, "d"),
     lambda db: deployments.active(db),
     lambda db: deployments.latest(db, "default", "web"),
-    lambda db: deployments.of_job(db, "default", "web"),
-    lambda db: list(deployments.page(db, Wish(namespace="default", prefix="abcd"))),
-    lambda db: list(deployments.page(db, Wish(namespace="*", start=(1, "a"), reverse=True))),
+    lambda db: deployments.list_for_job(db, "default", "web"),
+    lambda db: list(deployments.page(db, PageRequest(namespace="default", prefix="abcd"))),
+    lambda db: list(deployments.page(db, PageRequest(namespace="*", start=(1, "a"), reverse=True))),
     lambda db: evaluations.any_blocked(db),
     lambda db: evaluations.find(db, "e"),
-    lambda db: evaluations.job_list(db, "default", "web"),
+    lambda db: list(
+        evaluations.job_page(db, "default", "web", PageRequest(namespace="*", start=(1, "")))
+    ),
     lambda db: evaluations.next_blocked(db, lambda _need, _priority: True),
-    lambda db: evaluations.ready(db, 1),
+    lambda db: evaluations.runnable(db, 1),
     lambda db: evaluations.next_time(db, 1),
     lambda db: evaluations.unfinished(db, "default", "web"),
-    lambda db: list(evaluations.page(db, Wish(namespace="default", prefix="abcd"))),
+    lambda db: list(evaluations.page(db, PageRequest(namespace="default", prefix="abcd"))),
     lambda db: list(
         evaluations.page(
             db,
-            Wish(namespace="default", conditions=("job_id = :job_id",), values={"job_id": "web"}),
+            PageRequest(
+                namespace="default", conditions=("job_id = :job_id",), values={"job_id": "web"}
+            ),
         )
     ),
-    lambda db: job_listings.by_change(db, "default", "we"),
-    lambda db: job_listings.by_change(db, "*"),
+    lambda db: list(job_listings.by_change(db, PageRequest(namespace="default", prefix="web-"))),
+    lambda db: list(
+        job_listings.by_change(db, PageRequest(namespace="*"), children=True, kind="batch")
+    ),
     lambda db: job_listings.child_statuses(db, "default", "web"),
-    lambda db: children.are_at_work(db, "default", "web", 3),
+    lambda db: children.has_at_least_active(db, "default", "web", 3),
     lambda db: children.ended_before(db, "default", "web", 5, 3),
     lambda db: children.ended_beyond(db, "default", "web", 5, 3),
-    lambda db: children.is_held(db, "default", "web"),
+    lambda db: children.is_queued(db, "default", "web"),
     lambda db: children.parents(db),
     lambda db: children.unstopped(db, "default", "web", 3),
-    lambda db: children.with_held(db),
+    lambda db: children.parents_with_queued(db),
     lambda db: jobs.current(db, "default", "web"),
-    lambda db: collection.counts(db),
-    lambda db: collection.dead_jobs(db, 1, 2, 10),
-    lambda db: collection.orphans(db, 1, 10),
-    lambda db: metrics.file(db),
+    lambda db: garbage_collection.counts(db),
+    lambda db: garbage_collection.dead_jobs(db, 1, 2, 10),
+    lambda db: garbage_collection.orphans(db, 1, 10),
+    lambda db: metrics.file_sizes(db),
     lambda db: metrics.killed_for_memory(db, "a", "main"),
-    lambda db: jobs.dispatched_with(db, "default", "web", "token"),
-    lambda db: list(job_listings.stubs(db, Wish(namespace="default"))),
-    lambda db: list(job_listings.stubs(db, Wish(namespace="default", prefix="we"), with_meta=True)),
+    lambda db: jobs.find_by_idempotency_token(db, "default", "web", "token"),
+    lambda db: list(job_listings.listing_rows(db, PageRequest(namespace="default"))),
+    lambda db: list(
+        job_listings.listing_rows(db, PageRequest(namespace="default", prefix="we"), with_meta=True)
+    ),
     lambda db: job_listings.summary_wire(db, "default", "web"),
     lambda db: jobs.versions(db, "default", "web"),
-    lambda db: moments.index_at(db, 1),
+    lambda db: index_times.index_at(db, 1),
     lambda db: namespaces.every(db, "de"),
     lambda db: namespaces.find(db, "default"),
     lambda db: namespaces.in_use(db, "default"),
@@ -163,18 +171,30 @@ QUERIES: list[Callable[[Snapshot], object]] = [
     lambda db: metrics.summaries(db),
     lambda db: metrics.unfinished_evaluations(db, 1),
     lambda db: metrics.allocations_by_status(db),
-    lambda db: search.beginning(db, "jobs", ["default"], "w", 5),
-    lambda db: search.beginning(db, "allocations", ["default"], "0a1b", 5),
-    lambda db: search.beginning(db, "evaluations", ["default"], "0a1b", 5),
-    lambda db: search.beginning(db, "deployments", ["default"], "w", 5),
+    lambda db: search.ids_with_prefix(db, "jobs", ["default"], "w", 5),
+    lambda db: search.ids_with_prefix(db, "allocations", ["default"], "0a1b", 5),
+    lambda db: search.ids_with_prefix(db, "evaluations", ["default"], "0a1b", 5),
+    lambda db: search.ids_with_prefix(db, "deployments", ["default"], "w", 5),
     lambda db: search.allocation_names(db, ["default"], "w", 5),
     lambda db: list(search.job_names(db, ["default"])),
     lambda db: scaling.policies(db, "default", "web"),
     lambda db: secrets.below(db, "variables/"),
     lambda db: secrets.find(db, "variables/default/a"),
     lambda db: variables.find(db, "default", "a"),
-    lambda db: variables.listed(db, "default"),
-    lambda db: variables.listed(db, "default", "a/"),
+    lambda db: list(variables.page(db, PageRequest(namespace="default", start=("default", "a")))),
+    lambda db: list(variables.page(db, PageRequest(namespace="default", prefix="a/"))),
+    lambda db: list(
+        allocations.job_page(db, "default", "web", PageRequest(namespace="*", start=(1, "a")))
+    ),
+    lambda db: list(
+        deployments.job_page(db, "default", "web", PageRequest(namespace="*", reverse=True))
+    ),
+    lambda db: evaluations.highest_of_job(db, "default", "web"),
+    lambda db: deployments.highest_of_job(db, "default", "web"),
+    lambda db: list(policies.page(db, PageRequest(namespace="*", prefix="a", start=("", "ab")))),
+    lambda db: list(policies.role_page(db, PageRequest(namespace="*", start=("", "ab")))),
+    lambda db: list(namespaces.page(db, PageRequest(namespace="*", prefix="a"))),
+    lambda db: list(tokens.page(db, PageRequest(namespace="*", start=(1, "a")))),
     lambda db: versions.tagged(db, "default", "web", "t"),
     lambda db: policies.every(db, "a"),
     lambda db: policies.every_role(db, "a"),
@@ -182,17 +202,17 @@ QUERIES: list[Callable[[Snapshot], object]] = [
     lambda db: policies.role_named(db, "a"),
     lambda db: submissions.find(db, "default", "web", 1),
     lambda db: tokens.ended(db, NOW, 5),
-    lambda db: tokens.every(db, "a"),
+    lambda db: list(tokens.page(db, PageRequest(namespace="*", prefix="a"))),
     lambda db: tokens.find(db, "a"),
     lambda db: tokens.next_end(db),
-    lambda db: tokens.of_mount(db, "a", 5),
-    lambda db: tokens.of_secret(db, b"a"),
+    lambda db: tokens.issued_by_mount(db, "a", 5),
+    lambda db: tokens.find_by_secret(db, b"a"),
 ]
 
 
 @pytest.mark.parametrize("query", QUERIES)
 async def test_no_query_reads_a_whole_table(
-    store: Store, query: Callable[[Snapshot], object]
+    store: Store, query: Callable[[ReadSnapshot], object]
 ) -> None:
     await store.write(lambda tx: jobs.append_version(tx, job("web")))
     explained = store.read(Explained)
@@ -202,9 +222,9 @@ async def test_no_query_reads_a_whole_table(
 
 @pytest.mark.parametrize("query", QUERIES)
 async def test_no_query_is_prepared_anew_for_what_it_asks(
-    store: Store, query: Callable[[Snapshot], object]
+    store: Store, query: Callable[[ReadSnapshot], object]
 ) -> None:
-    def prepared_anew(db: Snapshot) -> list[str]:
+    def prepared_anew(db: ReadSnapshot) -> list[str]:
         for _ in range(4):
             query(db)
         return [row["sql"] for row in db.all("SELECT sql FROM sqlite_stmt WHERE reprep > 1")]
@@ -223,45 +243,47 @@ async def test_no_query_is_prepared_anew_for_what_it_asks(
             "allocations_by_deployment (deployment_id=?)",
         ),
         (
-            lambda db: list(allocations.page(db, Wish(namespace="default", prefix="abcd"))),
+            lambda db: list(allocations.page(db, PageRequest(namespace="default", prefix="abcd"))),
             "autoindex_allocations_1 (id>? AND id<?)",
         ),
         (
-            lambda db: list(evaluations.page(db, Wish(namespace="default", prefix="abcd"))),
+            lambda db: list(evaluations.page(db, PageRequest(namespace="default", prefix="abcd"))),
             "autoindex_evaluations_1 (id>? AND id<?)",
         ),
         (
-            lambda db: list(allocations.page(db, Wish(namespace="default", start=(1, "a")))),
+            lambda db: list(allocations.page(db, PageRequest(namespace="default", start=(1, "a")))),
             "allocations_in_order ((create_index,id)>(?,?))",
         ),
         (
-            lambda db: list(evaluations.page(db, Wish(namespace="*", prefix="ab"))),
+            lambda db: list(evaluations.page(db, PageRequest(namespace="*", prefix="ab"))),
             "SCAN evaluations USING INDEX evaluations_in_order",
         ),
         (
             lambda db: list(
-                job_listings.stubs(db, Wish(namespace="default", start=("default", "a")))
+                job_listings.listing_rows(
+                    db, PageRequest(namespace="default", start=("default", "a"))
+                )
             ),
             "SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (namespace=? AND",
         ),
-        (lambda db: holdings.holders(db), "SCAN a USING INDEX allocations_holding"),
+        (lambda db: allocated_resources.holders(db), "SCAN a USING INDEX allocations_holding"),
         (
-            lambda db: search.beginning(db, "allocations", ["default"], "0a1b", 5),
+            lambda db: search.ids_with_prefix(db, "allocations", ["default"], "0a1b", 5),
             "autoindex_allocations_1 (id>? AND id<?)",
         ),
         (
-            lambda db: search.beginning(db, "evaluations", ["default"], "0a1b", 5),
+            lambda db: search.ids_with_prefix(db, "evaluations", ["default"], "0a1b", 5),
             "autoindex_evaluations_1 (id>? AND id<?)",
         ),
         # By so little one may find all there are, and none of a namespace that has few.
         (
-            lambda db: search.beginning(db, "allocations", ["default"], "0", 5),
-            "allocations_by_job (namespace=?)",
+            lambda db: search.ids_with_prefix(db, "allocations", ["few"], "0", 5),
+            "allocations_of_job_in_order (namespace=?)",
         ),
     ],
 )
 async def test_a_few_among_a_long_history_are_found_by_the_index_that_has_only_them(
-    store: Store, query: Callable[[Snapshot], object], index: str
+    store: Store, query: Callable[[ReadSnapshot], object], index: str
 ) -> None:
     explained = store.read(Explained)
     store.read(lambda _: query(explained))
@@ -271,13 +293,13 @@ async def test_a_few_among_a_long_history_are_found_by_the_index_that_has_only_t
 @pytest.mark.parametrize(
     "query",
     [
-        lambda db: collection.replaced_allocations(db, 1, 2, 10),
-        lambda db: collection.evaluations_beyond(db, 1, 10),
-        lambda db: collection.deployments_beyond(db, 1, 10),
+        lambda db: garbage_collection.replaced_allocations(db, 1, 2, 10),
+        lambda db: garbage_collection.evaluations_beyond(db, 1, 10),
+        lambda db: garbage_collection.deployments_beyond(db, 1, 10),
     ],
 )
 async def test_what_may_go_is_found_by_indexes(
-    store: Store, query: Callable[[Snapshot], object]
+    store: Store, query: Callable[[ReadSnapshot], object]
 ) -> None:
     explained = store.read(Explained)
     store.read(lambda _: query(explained))
@@ -290,7 +312,7 @@ async def register(store: Store, **fields: Any) -> None:
     def work(tx: Transaction) -> None:
         stored = jobs.append_version(tx, job("web", **fields))
         evaluations.put(tx, evaluation(stored), NOW)
-        job_status.settle(tx, "default", "web")
+        job_status.refresh_summary(tx, "default", "web")
 
     await store.write(work)
 
@@ -313,7 +335,7 @@ async def test_a_job_with_nothing_to_do_is_dead(store: Store) -> None:
         found = evaluations.find(tx, "e1")
         assert found is not None
         evaluations.put(tx, msgspec.structs.replace(found, status=EvalStatus.COMPLETE), NOW)
-        job_status.settle(tx, "default", "web")
+        job_status.refresh_summary(tx, "default", "web")
 
     await store.write(finish)
     assert status(store) == JobStatus.DEAD
@@ -342,8 +364,8 @@ async def test_a_parent_counts_its_children_by_status(store: Store) -> None:
         jobs.append_version(tx, job("web"))
         for number in range(3):
             jobs.append_version(tx, job(f"web/{number}", parent_id="web"))
-        job_status.settle(tx, "default", "web")
-        job_status.settle(tx, "default", "web/0")
+        job_status.refresh_summary(tx, "default", "web")
+        job_status.refresh_summary(tx, "default", "web/0")
 
     await store.write(children)
     found = store.read(lambda db: job_listings.summary_wire(db, "default", "web"))
@@ -364,15 +386,15 @@ async def test_a_new_job_adopts_the_children_of_one_that_was_purged(
         jobs.append_version(tx, parent)
         child = jobs.append_version(tx, job("web/1", parent_id="web"))
         evaluations.put(tx, evaluation(child, "e"), NOW)
-        job_status.settle(tx, "default", "web/1")
+        job_status.refresh_summary(tx, "default", "web/1")
         jobs.purge(tx, parent)
         jobs.append_version(tx, job("web", **fields))
-        job_status.settle(tx, "default", "web")
+        job_status.refresh_summary(tx, "default", "web")
 
     await store.write(write)
     counts = ("children_pending", "children_running", "children_dead")
 
-    def counted(db: Snapshot) -> list[int]:
+    def counted(db: ReadSnapshot) -> list[int]:
         row = db.one("SELECT * FROM jobs WHERE id = 'web'")
         assert row is not None
         return [row[name] for name in counts]
@@ -423,12 +445,14 @@ async def test_a_listing_can_show_the_meta_of_each_job(store: Store) -> None:
     def add(tx: Transaction) -> None:
         jobs.append_version(tx, job("a", meta={"owner": "ops"}))
         jobs.append_version(tx, job("b"))
-        job_status.settle(tx, "default", "a")
-        job_status.settle(tx, "default", "b")
+        job_status.refresh_summary(tx, "default", "a")
+        job_status.refresh_summary(tx, "default", "b")
 
     await store.write(add)
     lines = store.read(
-        lambda db: list(job_listings.stubs(db, Wish(namespace="default"), with_meta=True))
+        lambda db: list(
+            job_listings.listing_rows(db, PageRequest(namespace="default"), with_meta=True)
+        )
     )
     assert [msgspec.json.decode(line)["Meta"] for _, _, line in lines] == [{"owner": "ops"}, None]
 
@@ -440,9 +464,12 @@ async def test_ready_evaluations_come_by_priority_then_by_age(store: Store) -> N
             evaluations.put(tx, evaluation(stored, f"e{number}"), NOW)
 
     await store.write(add)
-    found = store.read(lambda db: evaluations.ready(db, NOW, 9))
+    found = store.read(lambda db: evaluations.runnable(db, NOW, 9))
     assert [one.id for one in found] == ["e1", "e2", "e0"]
-    assert [one.id for one in store.read(lambda db: evaluations.ready(db, NOW, 2))] == ["e1", "e2"]
+    assert [one.id for one in store.read(lambda db: evaluations.runnable(db, NOW, 2))] == [
+        "e1",
+        "e2",
+    ]
 
 
 async def test_an_evaluation_that_waits_is_not_ready_before_its_time(store: Store) -> None:
@@ -454,19 +481,22 @@ async def test_an_evaluation_that_waits_is_not_ready_before_its_time(store: Stor
         evaluations.put(tx, waiting, NOW)
 
     await store.write(add)
-    assert store.read(lambda db: evaluations.ready(db, NOW + 4)) == []
+    assert store.read(lambda db: evaluations.runnable(db, NOW + 4)) == []
     assert store.read(lambda db: evaluations.next_time(db, NOW)) == NOW + 5
-    assert len(store.read(lambda db: evaluations.ready(db, NOW + 5))) == 1
+    assert len(store.read(lambda db: evaluations.runnable(db, NOW + 5))) == 1
 
 
 @pytest.mark.parametrize(
     ("free", "found"),
-    [(Room(cpu=20, memory=20, disk=300), True), (Room(cpu=20, memory=19, disk=300), False)],
+    [
+        (FreedResources(cpu=20, memory=20, disk=300), True),
+        (FreedResources(cpu=20, memory=19, disk=300), False),
+    ],
 )
 async def test_what_is_blocked_is_looked_at_again_when_enough_room_was_freed(
-    store: Store, free: Room, found: bool
+    store: Store, free: FreedResources, found: bool
 ) -> None:
-    def fits(need: Room, priority: int) -> bool:
+    def fits(need: FreedResources, priority: int) -> bool:
         assert priority == 50
         return need.cpu <= free.cpu and need.memory <= free.memory and need.disk <= free.disk
 
@@ -475,7 +505,7 @@ async def test_what_is_blocked_is_looked_at_again_when_enough_room_was_freed(
         blocked = msgspec.structs.replace(
             evaluation(stored), status=EvalStatus.BLOCKED, snapshot_index=tx.index
         )
-        evaluations.put(tx, blocked, NOW, Room(cpu=20, memory=20, disk=300))
+        evaluations.put(tx, blocked, NOW, FreedResources(cpu=20, memory=20, disk=300))
 
     await store.write(block)
     assert store.read(lambda db: evaluations.next_blocked(db, fits)) is None

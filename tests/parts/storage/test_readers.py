@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from storage import readers
-from storage.readers import LongRead, Snapshot
+from storage import read_pool
+from storage.read_pool import LongRead, ReadSnapshot
 from storage.store import Store
 
 COUNT = """
@@ -36,7 +36,7 @@ async def test_a_read_after_a_nested_one_sees_the_present(store: Store) -> None:
     ],
 )
 async def test_short_read_of_too_much_is_refused(store: Store, select: str, most: int) -> None:
-    def work(db: Snapshot) -> int:
+    def work(db: ReadSnapshot) -> int:
         return len(db.all(COUNT + select, {"most": most}))
 
     with pytest.raises(LongRead):
@@ -48,7 +48,7 @@ async def test_short_read_of_too_much_is_refused(store: Store, select: str, most
 
 
 async def test_short_read_counts_all_that_it_reads_together(store: Store) -> None:
-    def work(db: Snapshot) -> None:
+    def work(db: ReadSnapshot) -> None:
         for _ in range(10_000):
             db.one("SELECT 1")
 
@@ -60,24 +60,24 @@ async def test_short_read_counts_all_that_it_reads_together(store: Store) -> Non
 async def test_refused_short_read_leaves_nothing_open(store: Store) -> None:
     with pytest.raises(LongRead):
         store.read_short(lambda db: db.all(ROWS, {"most": 10_000}))
-    before = store.read(Snapshot.last_index)
+    before = store.read(ReadSnapshot.last_index)
     await store.write(lambda tx: tx.execute("UPDATE store SET created_at = 1", {}))
-    assert store.read(Snapshot.last_index) == before + 1
+    assert store.read(ReadSnapshot.last_index) == before + 1
 
 
 async def test_read_that_runs_out_of_time_ends_its_transaction(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "_STEPS", 1)  # also in the middle of a COMMIT
+    monkeypatch.setattr(read_pool, "STEPS", 1)  # also in the middle of a COMMIT
     with pytest.raises(LongRead):
         store.read_short(lambda db: db.one(f"{ROWS} ORDER BY -n", {"most": 10_000_000}))
-    before = store.read(Snapshot.last_index)
+    before = store.read(ReadSnapshot.last_index)
     await store.write(lambda tx: tx.execute("UPDATE store SET created_at = 1", {}))
-    assert store.read(Snapshot.last_index) == before + 1
+    assert store.read(ReadSnapshot.last_index) == before + 1
 
 
 async def test_read_within_a_long_read_happens_in_its_thread(store: Store) -> None:
-    def work(db: Snapshot) -> tuple[int, int, bool]:
+    def work(db: ReadSnapshot) -> tuple[int, int, bool]:
         inner = store.read(lambda same: (same.last_index(), same is db))
         return inner[0], db.last_index(), inner[1] and threading.current_thread() is not main
 

@@ -6,7 +6,7 @@ import pytest
 
 from storage.errors import Refused, StorageLocked, StorageUnusable
 from storage.queries import job_listings, jobs
-from storage.queries.pages import Wish
+from storage.queries.pages import PageRequest
 from storage.snapshot import inspect, restore, save
 from storage.store import FILE_NAME, Store, open_store
 from tests.samples import NOW, job
@@ -38,7 +38,9 @@ async def test_a_restored_store_is_as_it_was(tmp_path: Path) -> None:
         await store.write(lambda tx: jobs.append_version(tx, job("later")))
     restore(copy, home)
     async with open_store(home, cluster_id="other", now=NOW) as store:
-        found = store.read(lambda db: list(job_listings.stubs(db, Wish(namespace="default"))))
+        found = store.read(
+            lambda db: list(job_listings.listing_rows(db, PageRequest(namespace="default")))
+        )
     assert [job_id for _, job_id, _ in found] == ["kept"]
     assert (home / f"{FILE_NAME}.before-restore").exists()
 

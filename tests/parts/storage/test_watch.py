@@ -1,13 +1,16 @@
 """Watching: woken by what one watches, and by nothing else."""
 
+from collections.abc import Iterable
+
 import pytest
 import trio
 import trio.testing
 
-from storage.watch import Topics
+from storage import watch as module
+from storage.watch import TopicSet, Watch
 
 
-async def woken(topics: Topics, watched: tuple[str, ...], published: str) -> bool:
+async def woken(topics: TopicSet, watched: tuple[str, ...], published: str) -> bool:
     with topics.watch(watched) as change:
         topics.publish([published])
         with trio.move_on_after(1):
@@ -28,7 +31,7 @@ async def woken(topics: Topics, watched: tuple[str, ...], published: str) -> boo
 async def test_a_watcher_is_woken_by_its_topic(
     watched: tuple[str, ...], published: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    assert await woken(Topics(), watched, published)
+    assert await woken(TopicSet(), watched, published)
 
 
 @pytest.mark.parametrize(
@@ -43,18 +46,18 @@ async def test_a_watcher_is_woken_by_its_topic(
 async def test_a_watcher_is_not_woken_by_others(
     watched: tuple[str, ...], published: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    assert not await woken(Topics(), watched, published)
+    assert not await woken(TopicSet(), watched, published)
 
 
 async def test_a_change_between_entering_and_waiting_is_not_missed() -> None:
-    topics = Topics()
+    topics = TopicSet()
     with topics.watch(["a"]) as change:
         topics.publish(["a"])
         await change.wait()
 
 
 async def test_all_watchers_of_a_topic_are_woken(autojump_clock: trio.testing.MockClock) -> None:
-    topics, awake = Topics(), []
+    topics, awake = TopicSet(), []
 
     async def watcher(number: int) -> None:
         with topics.watch(["a", "b"]) as change:
@@ -70,10 +73,35 @@ async def test_all_watchers_of_a_topic_are_woken(autojump_clock: trio.testing.Mo
 
 
 async def test_nothing_is_kept_about_topics_that_nobody_watches_any_more() -> None:
-    topics = Topics()
+    topics = TopicSet()
     with topics.watch(["a", "b/"]):
         pass
     with topics.watch(["c"]) as change:
         topics.publish(["c"])
         await change.wait()
     assert (topics._exact, topics._prefixes) == ({}, {})
+
+
+@pytest.mark.parametrize("few", [0, 20_000])
+async def test_topics_with_one_beginning_wake_its_watchers_once(
+    monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """A plan with thousands of allocations, and thousands who wait for any of them."""
+    monkeypatch.setattr(module, "_FEW", few)
+    topics, woken = TopicSet(), []
+    wake = module._wake
+
+    def counted(watches: Iterable[Watch]) -> None:
+        woken.extend(watches)
+        wake(watches)
+
+    monkeypatch.setattr(module, "_wake", counted)
+    with topics.watch(["a/"]) as first, topics.watch(["a/b*"]) as second:
+        topics.publish(f"a/{number}" for number in range(1000))
+        assert woken == [first]
+        topics.publish(["a/bc", "a/b", "z"])
+        assert set(woken[1:]) == {first, second}
+        assert len(woken) == 3
+        topics.publish(["b/b"])
+        assert len(woken) == 3
+    assert not topics._lengths

@@ -1,6 +1,8 @@
 """Writes: grouped, in order, each for itself, and acknowledged only when they are on disk."""
 
 import sqlite3
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from storage.errors import StorageFull
 from storage.store import Store, open_store
 from storage.writer import Transaction
 from tests.samples import NOW
+from tests.steps import Longest
 
 _ADD = "INSERT INTO namespaces VALUES (:name, '{}', :index, :index)"
 
@@ -57,7 +60,7 @@ async def test_a_moment_lasts_until_something_changes(store: Store) -> None:
 async def test_while_a_change_is_being_made_no_moment_lasts(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change is in the file before who made it is told of it."""
+    """The change is in the database before its author receives the result."""
     seen: list[tuple[int | None, bool]] = []
     run_sync = trio.to_thread.run_sync
 
@@ -191,3 +194,93 @@ async def test_a_full_disk_undoes_the_whole_group(tmp_path: Path) -> None:
             nursery.start_soon(keep, store, "small")
         assert names(store) == {"default"} | ({"small"} if len(errors) == 1 else set())
         assert errors
+
+
+# ---- the share of the event loop ---------------------------------------------------------------------
+
+LONG = 3000  # rows
+
+
+def add_many(prefix: str, threads: list[threading.Thread]) -> Callable[[Transaction], int]:
+    def work(tx: Transaction) -> int:
+        threads.append(threading.current_thread())
+        for number in range(LONG):
+            tx.execute(_ADD, {"name": f"{prefix}{number}", "index": tx.index})
+        tx.touch("namespaces", "namespaces/many")
+        return tx.index
+
+    return work
+
+
+async def test_a_long_write_is_done_in_a_thread_and_kept_once(store: Store) -> None:
+    threads: list[threading.Thread] = []
+    before = store.read(lambda db: db.last_index())
+    with store.watch("namespaces/many") as watch:
+        assert await store.write(add_many("n", threads)) == before + 1
+        assert watch.changed.is_set()
+    assert [one is threading.current_thread() for one in threads] == [True, False]
+    assert len(names(store)) == LONG + 1
+    assert store.read(lambda db: db.table_index("namespaces")) == before + 1
+
+
+async def test_a_long_write_that_fails_is_undone_alone(store: Store) -> None:
+    def work(tx: Transaction) -> None:
+        add_many("lost", [])(tx)
+        raise ValueError("no")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.write, add("first"))
+        nursery.start_soon(store.write, add("before"))
+        with pytest.raises(ValueError, match="no"):
+            await store.write(work)
+    assert names(store) == {"default", "first", "before"}
+
+
+async def test_a_change_of_many_rows_that_is_cut_short_takes_no_other_write_with_it(
+    store: Store,
+) -> None:
+    """SQLite undoes the whole transaction when it interrupts a change of rows."""
+    ran: list[str] = []
+
+    def change_all(tx: Transaction) -> int:
+        ran.append("all")
+        many = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 100000)"
+        values = {"index": tx.index}
+        insert = "INSERT INTO namespaces SELECT 'n' || n, '{}', :index, :index FROM n"
+        return tx.execute(f"{many} {insert}", values)
+
+    async with trio.open_nursery() as nursery:
+        for one in (add("a"), add("b"), change_all, add("c")):
+            nursery.start_soon(store.write, one)
+    assert len(names(store)) == 100_004
+    assert ran == ["all", "all"]
+
+
+async def test_others_have_their_turn_between_the_writes_of_a_commit(store: Store) -> None:
+    """Sixty writes of 1 ms are no step of 60 ms."""
+
+    def busy(tx: Transaction) -> None:
+        until = time.thread_time_ns() + 1_000_000
+        while time.thread_time_ns() < until:
+            pass
+        tx.touch("namespaces")
+
+    longest = Longest()
+    async with trio.open_nursery() as nursery:
+        trio.lowlevel.add_instrument(longest)
+        for _ in range(60):
+            nursery.start_soon(store.write, busy)
+    trio.lowlevel.remove_instrument(longest)
+    assert longest.longest < 10_000_000
+
+
+async def test_a_write_that_swallows_the_end_of_its_share_is_begun_again(store: Store) -> None:
+    def work(tx: Transaction) -> str:
+        try:
+            add_many("n", [])(tx)
+        except Exception:  # whatever it is
+            return "swallowed"
+        return "done"
+
+    assert await store.write(work) == "done"
+    assert len(names(store)) == LONG + 1

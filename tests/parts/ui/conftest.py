@@ -3,7 +3,7 @@
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from html import unescape
 from pathlib import Path
 
@@ -13,14 +13,14 @@ import pytest
 import trio
 
 from daemon.acl.keyring import Keyring
-from daemon.acl.tokens import Tokens
-from daemon.api.endpoints import ENDPOINTS
+from daemon.acl.tokens import TokenStore
 from daemon.api.routes import ROUTES
-from daemon.config import Config
-from daemon.identity.door import Door
-from daemon.parts import Line
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.app.context import MessageChannel
+from daemon.config.settings import Settings
+from daemon.identity.lazy_methods import LazyMethods
 from daemon.ui.routes import PAGES
-from daemon.web.connections import Listener
+from daemon.web.connections import ConnectionListener
 from daemon.web.listeners import listen
 from daemon.web.server import open_web
 from storage.errors import NotFound
@@ -28,7 +28,13 @@ from storage.queries import policies
 from storage.records.acl import Policy, Token
 from storage.records.group import TaskGroup
 from storage.records.service import CheckResult
-from storage.records.usage import AllocationUsage, DiskUsage, MachineMemory, MachineUsage
+from storage.records.usage import (
+    AllocationUsage,
+    AllocationUsageLine,
+    DiskUsage,
+    MachineMemory,
+    MachineUsage,
+)
 from storage.store import Store
 from tests.parts.api.asking import parts_of
 from tests.parts.evals.cluster import Cluster
@@ -58,6 +64,11 @@ class Runner:
     async def usage(self, alloc_id: str) -> AllocationUsage:
         raise NotFound("it has ended")
 
+    async def brief_usages(
+        self, ids: Iterable[str], sees: Callable[[str], bool]
+    ) -> list[AllocationUsageLine]:
+        return []
+
     def machine_usage(self) -> MachineUsage:
         return machine()
 
@@ -65,7 +76,7 @@ class Runner:
         return False, "open"
 
     async def converse(
-        self, alloc_id: str, task: str, command: Sequence[str], line: Line, *, tty: bool
+        self, alloc_id: str, task: str, command: Sequence[str], line: MessageChannel, *, tty: bool
     ) -> None:
         """Say what is to be done, and say again whatever is said, until nobody is there."""
         said = f"{task} {' '.join(command)} {tty}"
@@ -124,13 +135,13 @@ class Browser:
 
 
 class Site:
-    """The web interface, and what stands behind it."""
+    """The UI and its backend."""
 
-    def __init__(self, cluster: Cluster, address: str, *, asks: bool, config: Config) -> None:
+    def __init__(self, cluster: Cluster, address: str, *, asks: bool, config: Settings) -> None:
         self.cluster, self.address = cluster, address
         self.runner = Runner()
         parts = parts_of(cluster.store, config, asks=asks)
-        tokens = Tokens(cluster.store, cluster.clock, Keyring(bytes(32)), asks=asks)
+        tokens = TokenStore(cluster.store, cluster.clock, Keyring(bytes(32)), asks=asks)
         self.parts = msgspec.structs.replace(
             parts, tasks=self.runner, clock=cluster.clock, tokens=tokens
         )
@@ -159,7 +170,7 @@ class Site:
 
 @pytest.fixture
 async def master(site: Site) -> Browser:
-    """Give the browser of somebody who may do everything."""
+    """Yield the browser of a user with all permissions."""
     browser = site.browser()
     await browser.sign_in(await site.token())
     return browser
@@ -167,7 +178,7 @@ async def master(site: Site) -> Browser:
 
 @pytest.fixture
 async def reader(site: Site) -> Browser:
-    """Give the browser of somebody who may look and do nothing."""
+    """Yield the browser of a user with read permissions only."""
     browser = site.browser()
     await browser.sign_in(await site.token(READER))
     return browser
@@ -178,7 +189,7 @@ async def opened(
     tmp_path: Path,
     *,
     asks: bool,
-    door: Door | None = None,
+    door: LazyMethods | None = None,
     context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Site]:
     """Run the web interface; `door`: to login methods; `context`: over TLS."""
@@ -188,7 +199,7 @@ async def opened(
     with listen("127.0.0.1", 0) as listener:
         origin = "https://localhost" if context else "http://127.0.0.1"
         address = f"{origin}:{listener.getsockname()[1]}"
-        site = Site(cluster, address, asks=asks, config=Config(data_dir=tmp_path))
+        site = Site(cluster, address, asks=asks, config=Settings(data_dir=tmp_path))
         if door is not None:
             site.parts = msgspec.structs.replace(site.parts, door=door)
         places = [_place(listener, context)]
@@ -198,9 +209,11 @@ async def opened(
                 await one.http.aclose()
 
 
-def _place(listener: socket.socket, context: ssl.SSLContext | None) -> Listener:
+def _place(listener: socket.socket, context: ssl.SSLContext | None) -> ConnectionListener:
     plain = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
-    return Listener(trio.SSLListener(plain, context, https_compatible=True) if context else plain)
+    return ConnectionListener(
+        trio.SSLListener(plain, context, https_compatible=True) if context else plain
+    )
 
 
 @pytest.fixture
@@ -212,6 +225,6 @@ async def site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def open_site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
-    """Run one where everybody may do everything."""
+    """Run a site on which every user has all permissions."""
     async for one in opened(store, tmp_path, asks=False):
         yield one

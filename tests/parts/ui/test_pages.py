@@ -14,14 +14,16 @@ from daemon.ui.routes import PAGES
 from storage.queries import job_status, jobs, periodic, services
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
-from storage.records.job import Periodic
-from storage.records.service import CheckResult, CheckStatus, Offer, Registration
+from storage.records.group import ReschedulePolicy
+from storage.records.job import Parameterized, Periodic
+from storage.records.service import CheckResult, CheckStatus, Registration, ServiceAddress
 from storage.records.task import Resources, Service
 from storage.writer import Transaction
 from tests.parts.ui.conftest import Browser, Site
 from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import cluster
 
+NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 
 LINKED = re.compile(r'<td><a href="/ui/job/[^"]*">([^<]*)</a>')  # a job in a list
@@ -53,7 +55,7 @@ def strange(text: str) -> list[tuple[str, dict[str, str | None]]]:
 
 
 async def filled(site: Site, job_id: str = "web") -> dict[str, str]:
-    """Fill the store; return what stands in the braces of paths."""
+    """Fill the store; return the values of the placeholders in paths."""
     await site.run(job_id)
     (allocation,) = site.cluster.allocations(job_id)
     given = {"Path": "app", "Items": {"key": "value"}}
@@ -82,6 +84,7 @@ NO_PAGE = {
     "/ui/events",
     "/ui/job/{job_id}/log",
     "/ui/allocation/{alloc_id}/log",
+    "/ui/allocation/{alloc_id}/lines",
     "/ui/allocation/{alloc_id}/file",
 }
 SHOWN = [one.path for one in PAGES if one.method == "GET" and one.path not in NO_PAGE]
@@ -145,16 +148,16 @@ async def test_a_search_is_for_the_text_itself(open_site: Site, search: str) -> 
     assert [unescape(one) for one in LINKED.findall(answer.text)] == [f"x{search.strip()}y"]
 
 
-async def test_a_type_and_a_status_are_chosen_and_what_is_none_is_passed_over(
+async def test_a_type_and_a_state_are_chosen_and_what_is_none_is_passed_over(
     open_site: Site,
 ) -> None:
     await open_site.cluster.register(job("one", type="batch"))
     await open_site.cluster.register(job("two"))
     for query, found in (
         ("type=batch", ["one"]),
-        ("type=batch&status=dead", []),
-        ("type=service&status=pending", ["two"]),
-        ('type=x" or "&status=nothing', ["two", "one"]),
+        ("type=batch&state=failed", []),
+        ("type=service&state=pending", ["two"]),
+        ('type=x" or "&state=nothing', ["two", "one"]),
     ):
         text = (await open_site.browser().get(f"/ui/jobs?{query}")).text
         assert LINKED.findall(text) == found
@@ -164,7 +167,7 @@ async def test_five_thousand_jobs_make_no_heavier_page(open_site: Site) -> None:
     def work(tx: Transaction) -> None:
         for number in range(5000):
             stored = jobs.append_version(tx, job(f"job-{number:04}"))
-            job_status.settle(tx, stored.namespace, stored.id)
+            job_status.refresh_summary(tx, stored.namespace, stored.id)
 
     await open_site.cluster.store.write(work)
     browser = open_site.browser()
@@ -195,7 +198,7 @@ async def test_what_waits_is_told_with_its_reason(open_site: Site) -> None:
     await open_site.cluster.register(job("huge", group("g", too_large)))
     await open_site.cluster.work()
     text = (await open_site.browser().get("/ui/")).text
-    assert "1 node has too little memory" in text
+    assert "less than 1000000000 MiB of memory left" in text.partition("Blocked")[2]
 
 
 async def test_settings_are_shown_beside_the_limits_of_drivers(open_site: Site) -> None:
@@ -252,6 +255,66 @@ async def test_a_definition_is_shown_in_colours(open_site: Site) -> None:
     assert strange(text) == []
 
 
+def written_in(text: str) -> str:
+    """Return the text in the editor of a page."""
+    found = re.search(
+        r'<textarea class="code" name="source"[^>]*>\n(.*?)</textarea>', text, re.DOTALL
+    )
+    assert found is not None, text
+    return unescape(found[1])
+
+
+async def register(browser: Browser, *args: str) -> None:
+    """Register a job by JSON, without a source."""
+    only = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/x", "args": args}}
+    body = {"ID": "web", "TaskGroups": [{"Name": "g", "Count": 2, "Tasks": [only]}]}
+    assert (await browser.http.post("/v1/jobs", json={"Job": body})).is_success
+
+
+async def test_a_job_without_source_is_changed_as_a_job_file(open_site: Site) -> None:
+    browser = open_site.browser()
+    await register(browser, "a")
+    page = (await browser.get("/ui/run?job=web")).text
+    assert "has no submitted source" in page
+    source = written_in(page)
+    assert source.startswith('job "web" {')
+    assert "count = 2" in source
+    planned = await browser.send("/ui/plan", None, source=source)
+    assert "Nothing would change" in planned.text
+    await submit(browser, source.replace("count = 2", "count = 3"))
+    assert written_in((await browser.get("/ui/run?job=web")).text) == source.replace("2", "3", 1)
+    assert "Submitted source" in (await browser.get("/ui/job/web/definition")).text
+
+
+async def test_a_job_that_hcl_cannot_say_is_changed_as_json(open_site: Site) -> None:
+    decomposed = "e\u0301"  # job files hold texts in their composed form
+    browser = open_site.browser()
+    await register(browser, decomposed)
+    page = (await browser.get("/ui/run?job=web")).text
+    assert "HCL cannot say everything" in page
+    source = written_in(page)
+    assert source.startswith("{")
+    await submit(browser, source.replace('"Count": 2', '"Count": 3'))
+    again = written_in((await browser.get("/ui/run?job=web")).text)
+    assert '"Count": 3' in again
+    assert decomposed in again
+
+
+async def test_values_of_variables_stay_with_their_job_file(open_site: Site) -> None:
+    source = HCL.replace("count = 2", "count = var.count")
+    source = f'variable "count" {{\n  type = number\n}}\nvariable "x" {{}}\n{source}'
+    browser = open_site.browser()
+    given = {"source": source, "variables": "count = 4\n", "flag.x": "1"}
+    planned = (await browser.send("/ui/plan", None, **given)).text
+    index = re.search(r'name="index" value="(\d+)"', planned)
+    assert index is not None, planned
+    assert 'name="flag.x" value="1"' in planned
+    await browser.send("/ui/run", None, index=index[1], **given)
+    page = (await browser.get("/ui/run?job=web")).text
+    assert "count = 4" in page
+    assert 'name="flag.x" value="1"' in page
+
+
 async def test_slots_that_come_are_told_and_paused(open_site: Site) -> None:
     clock = Periodic(enabled=True, spec="0 3 * * *", spec_type="cron")
     await open_site.cluster.register(job("clock", type="batch", periodic=clock))
@@ -259,9 +322,9 @@ async def test_slots_that_come_are_told_and_paused(open_site: Site) -> None:
     await open_site.cluster.store.write(
         lambda tx: periodic.advance(tx, "default", "clock", followed_to=NOW, next_slot=NOW + HOUR)
     )
-    overview = (await browser.get("/ui/")).text.partition("Comes next")[2]
-    assert "in 1 h" in overview.partition("Changed last")[0]
-    assert ">clock<" in overview.partition("Changed last")[0]
+    overview = (await browser.get("/ui/")).text.partition("Next launches")[2]
+    assert "in 1 h" in overview.partition("Recently changed")[0]
+    assert ">clock<" in overview.partition("Recently changed")[0]
     coming = (await browser.get("/ui/job/clock/launches")).text.partition("To come")[2]
     assert coming.partition("Past")[0].count("T03:00:00Z") >= 10
     await browser.send("/ui/job/clock/pause")
@@ -285,7 +348,9 @@ async def test_a_service_is_shown_with_its_health(open_site: Site) -> None:
         port=8080,
     )
     await open_site.cluster.store.write(
-        lambda tx: services.sync(tx, allocation.id, [Offer(one, ready=None)])
+        lambda tx: services.replace_registrations(
+            tx, allocation.id, [ServiceAddress(one, ready=None)]
+        )
     )
     result = CheckResult(
         id="c",
@@ -346,6 +411,38 @@ async def test_a_file_that_has_changed_has_another_address(open_site: Site) -> N
     assert found is not None
     assert "immutable" in (await browser.get(found[1])).headers["Cache-Control"]
     assert (await browser.get("/ui/static/style.css")).headers["Cache-Control"] == "no-cache"
+
+
+async def test_job_list_shows_the_last_50_runs_with_those_that_were_stopped(
+    open_site: Site,
+) -> None:
+    parent = job(
+        "convert",
+        group("g", reschedule_policy=NEVER),
+        type="batch",
+        parameterized_job=Parameterized(),
+    )
+    await open_site.cluster.register(parent)
+    browser = open_site.browser()
+    endings = ["complete"] * 3 + ["failed", "stopped"] + ["complete"] * 47
+    for ending in endings:
+        answer = await browser.http.post("/v1/job/convert/dispatch", json={})
+        child = answer.json()["DispatchedJobID"]
+        await open_site.cluster.work()
+        (one,) = open_site.cluster.allocations(child)
+        if ending == "stopped":
+            await browser.http.delete(f"/v1/job/{quote(child, safe='')}")
+            await open_site.cluster.work()
+        failed = ending == "failed"
+        await open_site.cluster.report(
+            one, ClientStatus.FAILED if failed else ClientStatus.COMPLETE
+        )
+        await open_site.cluster.work()
+    page = (await browser.get("/ui/jobs")).text
+    strip = page.partition('class="strip is-small"')[2].partition("</span>")[0]
+    shown = re.findall(r'<i class="is-(\w+)"', strip)
+    assert shown == endings[-50:]
+    assert {"stopped", "failed", "complete"} == {*shown}
 
 
 async def test_plan_shows_what_would_change_and_runs_nothing(open_site: Site) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.web.visits import HEADERS
+from daemon.web.ui_session import HEADERS
 from tests.parts.ui.conftest import READER, Browser, Site
 from tests.samples import job
 
@@ -11,7 +11,7 @@ TASK = {"Name": "main", "Driver": "raw_exec", "Config": {"command": "/bin/true"}
 
 @pytest.fixture
 async def reader(site: Site) -> Browser:
-    """Give the browser of somebody who may look and do nothing."""
+    """Yield the browser of a user with read permissions only."""
     await site.run()
     browser = site.browser()
     await browser.sign_in(await site.token(READER))
@@ -20,7 +20,7 @@ async def reader(site: Site) -> Browser:
 
 @pytest.fixture
 async def master(site: Site) -> Browser:
-    """Give the browser of somebody who may do everything."""
+    """Yield the browser of a user with all permissions."""
     await site.run()
     browser = site.browser()
     await browser.sign_in(await site.token())

@@ -1,15 +1,15 @@
-"""Who has signed in: by a token, by a link that works once, and for how long."""
+"""Sign-in with a token or a single-use link, and the lifetime of the session."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from daemon.acl import onetime
-from daemon.config import Config
+from daemon.acl import one_time_tokens
+from daemon.config.settings import Settings
 from daemon.web.listeners import tls_context
-from daemon.web.sessions import IDLE
-from daemon.web.visits import COOKIE, SECURE_COOKIE
+from daemon.web.session_store import IDLE
+from daemon.web.ui_session import COOKIE, SECURE_COOKIE
 from storage.queries import tokens
 from storage.store import Store
 from tests.fakes.authority import Authority
@@ -73,7 +73,7 @@ def authority(tmp_path: Path) -> Authority:
 async def secure_site(store: Store, tmp_path: Path, authority: Authority) -> AsyncIterator[Site]:
     """Run one over TLS."""
     certificate, key = authority.certify("daemon")
-    context = tls_context(Config(tls_cert=certificate, tls_key=key))
+    context = tls_context(Settings(tls_cert=certificate, tls_key=key))
     async for one in opened(store, tmp_path, asks=True, context=context):
         yield one
 
@@ -166,7 +166,9 @@ async def test_signing_in_again_gives_another_cookie(site: Site) -> None:
 async def test_a_link_signs_in_once(site: Site) -> None:
     parts, secret = site.parts, await site.token()
     token = parts.tokens.resolve(secret).token
-    await onetime.make(parts.store, parts.tokens, token, secret, one_time="link", now=NOW)
+    await one_time_tokens.create_one_time_token(
+        parts.store, parts.tokens, token, secret, one_time="link", now=NOW
+    )
     first, second = site.browser(), site.browser()
     assert (await first.send("/ui/sign-in", one_time="link")).status_code == 303
     assert (await first.get("/ui/")).status_code == 200

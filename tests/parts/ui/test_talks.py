@@ -10,8 +10,8 @@ import pytest
 from wsproto.events import TextMessage
 
 from daemon.web.parameters import MAX_PARAMETERS
-from daemon.web.sessions import IDLE
-from daemon.web.visits import COOKIE
+from daemon.web.session_store import IDLE
+from daemon.web.ui_session import COOKIE
 from storage.queries import audit, tokens
 from storage.records.task import Action
 from tests.conversation import Conversation, talk
@@ -75,7 +75,7 @@ async def talks_noted(site: Site) -> list[int]:
 
 @pytest.fixture
 async def master(site: Site) -> Browser:
-    """Give the browser of somebody who may do everything, beside a job that runs."""
+    """Yield the browser of a user with all permissions, with a running job."""
     await site.run("web", group("g", task("main", actions=[ACTION])))
     browser = site.browser()
     await browser.sign_in(await site.token())

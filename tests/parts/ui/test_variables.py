@@ -1,4 +1,4 @@
-"""Variables in forms: seen and changed by who may, and never over what somebody else has changed."""
+"""Variables in forms: permissions, and no overwriting of concurrent changes."""
 
 import re
 from html import unescape
@@ -42,7 +42,7 @@ async def test_what_somebody_else_has_changed_is_not_written_over(open_site: Sit
     await put(browser, index, **{"value.1": "second"})
     answer = await put(browser, index, **{"value.1": "third"})
     assert answer.status_code == 400
-    assert "load it again" in answer.text
+    assert "reload it" in answer.text
     assert await items(browser) == {"key": "second"}
 
 
@@ -66,9 +66,9 @@ async def test_a_value_comes_back_as_it_was(open_site: Site) -> None:
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"path": ""}, "names no variable"),
+        ({"path": ""}, "is empty: write a path"),
         ({"index": "x"}, "is not the index"),
-        ({"name.2": "key"}, "stands there twice"),
+        ({"name.2": "key"}, "occurs twice"),
         ({"path": "a b"}, "path"),
     ],
 )

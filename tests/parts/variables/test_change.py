@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from daemon.acl.seal import Seal
+from daemon.acl.seal import EnvelopeCipher
 from daemon.variables import change
-from daemon.variables.change import Name, Outcome, items_of
+from daemon.variables.change import ChangeResult, VariableKey, decrypt_items
 from storage.errors import Malformed
 from storage.queries import secrets, variables
-from storage.queries.variables import Entry, Held
+from storage.queries.variables import VariableLock, VariableRow
 from storage.records.base import SECOND
 from storage.snapshot import save
 from storage.store import Store
 from tests.samples import NOW
 
-SEAL = Seal({1: bytes(32)})
-NAME = Name("default", "app/db")
-LOCK = Held(id="mine", ttl=15 * SECOND, delay=10 * SECOND)
-Act = Callable[[Store, Name, str, int], Awaitable[Outcome]]
-OTHER = Held(id="other", ttl=15 * SECOND, delay=10 * SECOND)
+SEAL = EnvelopeCipher({1: bytes(32)})
+NAME = VariableKey("default", "app/db")
+LOCK = VariableLock(id="mine", ttl=15 * SECOND, delay=10 * SECOND)
+Act = Callable[[Store, VariableKey, str, int], Awaitable[ChangeResult]]
+OTHER = VariableLock(id="other", ttl=15 * SECOND, delay=10 * SECOND)
 
 
 async def put(
@@ -30,29 +30,33 @@ async def put(
     expected: int | None = None,
     lock_id: str = "",
     now: int = NOW,
-    name: Name = NAME,
-) -> Outcome:
+    name: VariableKey = NAME,
+) -> ChangeResult:
     return await change.put(
         store, SEAL, name, {"k": value}, expected=expected, lock=held_as(lock_id), now=now
     )
 
 
-def held_as(lock_id: str) -> Held:
-    return Held(id=lock_id, ttl=15 * SECOND, delay=10 * SECOND) if lock_id else Held()
+def held_as(lock_id: str) -> VariableLock:
+    return (
+        VariableLock(id=lock_id, ttl=15 * SECOND, delay=10 * SECOND) if lock_id else VariableLock()
+    )
 
 
-async def acquire(store: Store, lock: Held = LOCK, now: int = NOW, own_id: str = "") -> Outcome:
-    return await change.acquire(store, SEAL, NAME, None, lock=lock, own_id=own_id, now=now)
+async def acquire(
+    store: Store, lock: VariableLock = LOCK, now: int = NOW, own_id: str = ""
+) -> ChangeResult:
+    return await change.acquire_lock(store, SEAL, NAME, None, lock=lock, own_id=own_id, now=now)
 
 
-def present(store: Store) -> Entry:
+def present(store: Store) -> VariableRow:
     found = store.read(lambda db: variables.find(db, "default", "app/db"))
     assert found is not None
     return found
 
 
 def value(store: Store) -> str:
-    return items_of(SEAL, present(store))["k"]
+    return decrypt_items(SEAL, present(store))["k"]
 
 
 # ---- check and set ------------------------------------------------------------------------------
@@ -101,7 +105,7 @@ async def test_removing_what_is_not_there_is_as_good(store: Store) -> None:
 
 async def test_there_is_no_variable_without_its_namespace(store: Store) -> None:
     with pytest.raises(Malformed, match='nonexistent namespace "nowhere"'):
-        await put(store, name=Name("nowhere", "a"))
+        await put(store, name=VariableKey("nowhere", "a"))
 
 
 # ---- locks --------------------------------------------------------------------------------------
@@ -109,7 +113,7 @@ async def test_there_is_no_variable_without_its_namespace(store: Store) -> None:
 
 async def test_a_lock_makes_the_variable_if_there_is_none(store: Store) -> None:
     assert not (await acquire(store)).conflict
-    assert items_of(SEAL, present(store)) == {}
+    assert decrypt_items(SEAL, present(store)) == {}
 
 
 async def test_a_lock_leaves_the_values_as_they_are(store: Store) -> None:
@@ -136,7 +140,7 @@ async def test_a_lock_is_held_by_one(store: Store) -> None:
 
 async def test_a_lock_that_was_given_back_can_be_had_at_once(store: Store) -> None:
     await acquire(store)
-    assert not (await change.release(store, NAME, "mine", NOW)).conflict
+    assert not (await change.release_lock(store, NAME, "mine", NOW)).conflict
     assert not (await acquire(store, OTHER)).conflict
 
 
@@ -154,12 +158,12 @@ async def test_a_lock_that_was_lost_can_be_had_after_its_delay(
 async def test_a_renewed_lock_is_held_longer(store: Store) -> None:
     taken = await acquire(store)
     later = NOW + 10 * SECOND
-    renewed = await change.renew(store, NAME, "mine", later)
+    renewed = await change.renew_lock(store, NAME, "mine", later)
     assert renewed.index == taken.index  # nobody who watches is woken
     assert not (await put(store, "x", lock_id="mine", now=later + 14 * SECOND)).conflict
 
 
-@pytest.mark.parametrize("act", [change.renew, change.release])
+@pytest.mark.parametrize("act", [change.renew_lock, change.release_lock])
 async def test_what_is_not_held_is_neither_renewed_nor_given_back(store: Store, act: Act) -> None:
     absent = await act(store, NAME, "mine", NOW)
     assert (absent.by_lock, absent.entry) == (True, None)
@@ -187,7 +191,7 @@ async def test_who_has_lost_a_lock_cannot_take_it_as_his_own(store: Store, secon
 
 
 async def test_the_holder_who_writes_sets_the_spans_of_his_lock(store: Store) -> None:
-    await acquire(store, Held(id="mine", ttl=60 * SECOND, delay=1))
+    await acquire(store, VariableLock(id="mine", ttl=60 * SECOND, delay=1))
     await put(store, lock_id="mine")
     lock = present(store).lock
     assert (lock.ttl, lock.delay, lock.ends) == (15 * SECOND, 10 * SECOND, NOW + 60 * SECOND)

@@ -1,4 +1,4 @@
-"""Locks of variables end by themselves, and who waits is told."""
+"""Variable locks expire automatically, and waiting callers are notified."""
 
 from collections.abc import AsyncIterator
 
@@ -10,7 +10,7 @@ from daemon.fences import Fences
 from daemon.variables import change, locks
 from daemon.variables.locks import open_locks
 from storage.queries import variables
-from storage.queries.variables import Held
+from storage.queries.variables import VariableLock
 from storage.records.base import SECOND
 from storage.store import Store
 from tests.parts.variables.test_change import LOCK, NAME, OTHER, SEAL, acquire, present
@@ -44,7 +44,7 @@ async def until_lost(store: Store) -> None:
                 await change.wait()
 
 
-SHORT = Held(id="mine", ttl=SECOND // 20, delay=10 * SECOND)
+SHORT = VariableLock(id="mine", ttl=SECOND // 20, delay=10 * SECOND)
 
 
 async def test_a_lock_that_is_not_renewed_ends_and_wakes_who_waits(
@@ -60,7 +60,7 @@ async def test_a_lock_that_is_not_renewed_ends_and_wakes_who_waits(
 async def test_a_lock_that_was_lost_keeps_its_delay(store: Store) -> None:
     await acquire(store)
     late = NOW + LOCK.ttl
-    await store.write(lambda tx: locks.end(tx, late))
+    await store.write(lambda tx: locks.release_expired(tx, late))
     assert present(store).lock.id == ""
     assert (await acquire(store, OTHER, late + LOCK.delay - 1)).conflict
     assert not (await acquire(store, OTHER, late + LOCK.delay)).conflict
@@ -68,21 +68,21 @@ async def test_a_lock_that_was_lost_keeps_its_delay(store: Store) -> None:
 
 async def test_a_lock_that_is_held_does_not_end(store: Store) -> None:
     await acquire(store)
-    await change.renew(store, NAME, "mine", NOW + 10 * SECOND)
-    await store.write(lambda tx: locks.end(tx, NOW + LOCK.ttl))
+    await change.renew_lock(store, NAME, "mine", NOW + 10 * SECOND)
+    await store.write(lambda tx: locks.release_expired(tx, NOW + LOCK.ttl))
     assert present(store).lock.id == "mine"
     assert store.read(variables.next_end) == NOW + 10 * SECOND + LOCK.ttl
 
 
 async def test_a_lock_that_was_given_back_does_not_end_again(store: Store, clock: Clock) -> None:
     await acquire(store)
-    done = await change.release(store, NAME, "mine", NOW)
+    done = await change.release_lock(store, NAME, "mine", NOW)
     clock.time += 60 * SECOND
     await acquire(store, SHORT, clock.time)
     assert present(store).modify_index == done.index + 1
 
 
 async def test_values_survive_the_end_of_a_lock(store: Store) -> None:
-    await change.acquire(store, SEAL, NAME, {"k": "kept"}, lock=LOCK, now=NOW)
-    await store.write(lambda tx: locks.end(tx, NOW + LOCK.ttl))
-    assert change.items_of(SEAL, present(store)) == {"k": "kept"}
+    await change.acquire_lock(store, SEAL, NAME, {"k": "kept"}, lock=LOCK, now=NOW)
+    await store.write(lambda tx: locks.release_expired(tx, NOW + LOCK.ttl))
+    assert change.decrypt_items(SEAL, present(store)) == {"k": "kept"}

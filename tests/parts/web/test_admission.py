@@ -11,8 +11,9 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.acl.lockout import AT_ONCE
 from daemon.web.admission import PAUSE, accept
-from daemon.web.lean import HEAD_TIMEOUT
+from daemon.web.fast_path import HEAD_TIMEOUT
 from storage.store import Store
 from tests.fakes.authority import Authority
 from tests.parts.web.test_listeners import IS_ROOT, NOBODY, ask, home, serving
@@ -26,6 +27,7 @@ __all__ = ["home"]
 @contextmanager
 def effective_user(uid: int) -> Iterator[None]:
     """Let the sockets that are made in this block belong to a user."""
+    "localhost".encode("idna")  # what a connection needs is imported by root
     os.seteuid(uid)
     try:
         yield
@@ -58,6 +60,21 @@ async def test_user_with_too_many_connections_shuts_out_no_other_user(
         "user 65534 has 50 connections, which is its limit (connections_per_user = 50)" in refused
     )
     assert [served[:12], at_the_socket[:12], again[:12]] == ["HTTP/1.1 200"] * 3
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
+async def test_wrong_tokens_of_one_user_turn_away_no_other_user(store: Store, home: Path) -> None:
+    async with serving(store, data_dir=home) as port:
+
+        async def guess() -> str:
+            return (await ask(await connect(port), X_Service_Token="unknown"))[:12]
+
+        with effective_user(NOBODY):
+            guesses = [await guess() for _ in range(AT_ONCE + 20)]
+        other = await guess()
+    assert guesses[0] == "HTTP/1.1 403"
+    assert guesses[-1] == "HTTP/1.1 429"
+    assert other == "HTTP/1.1 403"
 
 
 async def test_tasks_take_no_connections_of_the_port(store: Store, home: Path) -> None:

@@ -15,17 +15,17 @@ import trio.testing
 from hypercorn.protocol.h11 import H11Protocol
 
 from daemon.acl.check import ANYONE
-from daemon.config import Config
-from daemon.web import crowd, reply
-from daemon.web.connections import Listener
+from daemon.config.settings import Settings
+from daemon.web import reply, stream_limit
+from daemon.web.connections import ConnectionListener
 from daemon.web.listeners import listen
 from daemon.web.reason import reason
-from daemon.web.reply import Reply
-from daemon.web.request import Read, Request, Stream, Talk, Write
-from daemon.web.sending import STALLED
+from daemon.web.reply import HandlerReply
+from daemon.web.request import ReadRoute, Request, StreamRoute, WebSocketRoute, WriteRoute
+from daemon.web.send import STALLED
 from daemon.web.server import MAX_BODY, open_web
-from daemon.web.socket import MAX_FRAME, Socket
-from storage.readers import Snapshot
+from daemon.web.websocket import MAX_FRAME, WebSocketChannel
+from storage.read_pool import ReadSnapshot
 from storage.store import Store
 from tests.fuzz import frames
 from tests.parts.api.asking import parts_of
@@ -33,15 +33,15 @@ from tests.parts.api.asking import parts_of
 LONG = [b"%08d" % number * 100_000 for number in range(20)]  # 16 MB
 
 
-async def long(request: Request) -> Reply:
+async def long(request: Request) -> HandlerReply:
     async def pieces() -> AsyncIterator[bytes]:
         for piece in LONG:
             yield piece
 
-    return Reply(stream=pieces())
+    return HandlerReply(stream=pieces())
 
 
-async def talk(request: Request, socket: Socket) -> None:
+async def talk(request: Request, socket: WebSocketChannel) -> None:
     while said := await socket.receive():
         await socket.send(b"%d" % len(said))
 
@@ -79,7 +79,7 @@ def unreasoned(answer: bytes) -> list[bytes]:
 
 
 MUCH = 64 * 1024 * 1024  # bytes, more than any kernel keeps for a connection
-JUMP = 0.05  # seconds without anything to do, and the clock goes on
+JUMP = 0.05  # seconds without activity before the clock advances
 WISH = (
     "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
@@ -97,13 +97,13 @@ async def serving_much(
     """Give a connection through which much has begun to come that nobody reads."""
     asked = trio.Event()
 
-    def much(request: Request, db: Snapshot) -> Reply:
+    def much(request: Request, db: ReadSnapshot) -> HandlerReply:
         asked.set()
-        return Reply(body=bytes(MUCH))
+        return HandlerReply(body=bytes(MUCH))
 
     with listen("127.0.0.1", 0) as listener:
-        parts = parts_of(store, Config(data_dir=directory, lean_door=lean), asks=False)
-        routes = [Read("/much", much, ANYONE, ("things/",))]
+        parts = parts_of(store, Settings(data_dir=directory, lean_door=lean), asks=False)
+        routes = [ReadRoute("/much", much, ANYONE, ("things/",))]
         async with open_web(parts, routes, (), [plain(listener)]):
             stream = await trio.open_tcp_stream("127.0.0.1", listener.getsockname()[1])
             await stream.send_all(asking("GET", "/much").encode())
@@ -121,8 +121,8 @@ async def read_all(stream: trio.SocketStream) -> None:
         left -= len(piece)
 
 
-def plain(listener: socket.socket) -> Listener:
-    return Listener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)))
+def plain(listener: socket.socket) -> ConnectionListener:
+    return ConnectionListener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)))
 
 
 @pytest.fixture(params=[True, False], ids=["lean", "wide"])
@@ -132,13 +132,13 @@ async def server(
     with listen("127.0.0.1", 0) as listener:
         server = Server(listener.getsockname()[1])
 
-        def show(request: Request, db: Snapshot) -> Reply:
-            return reply.read({"Path": request.path}, db.last_index())
+        def show(request: Request, db: ReadSnapshot) -> HandlerReply:
+            return reply.read_reply({"Path": request.path}, db.last_index())
 
-        def where(request: Request, db: Snapshot) -> Reply:
-            return reply.read({"Namespace": request.namespace}, db.last_index())
+        def where(request: Request, db: ReadSnapshot) -> HandlerReply:
+            return reply.read_reply({"Namespace": request.namespace}, db.last_index())
 
-        async def hang(request: Request) -> Reply:
+        async def hang(request: Request) -> HandlerReply:
             server.entered.set()
             try:
                 await trio.sleep_forever()
@@ -146,31 +146,31 @@ async def server(
                 server.cancelled.set()
                 raise
 
-        async def fail(request: Request) -> Reply:
+        async def fail(request: Request) -> HandlerReply:
             raise ZeroDivisionError("a defect")
 
-        async def echo(request: Request) -> Reply:
-            return Reply(body={"Length": len(request.body)})
+        async def echo(request: Request) -> HandlerReply:
+            return HandlerReply(body={"Length": len(request.body)})
 
         async def pieces() -> AsyncIterator[bytes]:
             await trio.sleep_forever()
             yield b""
 
-        async def stream(request: Request) -> Reply:
-            return Reply(stream=pieces())
+        async def stream(request: Request) -> HandlerReply:
+            return HandlerReply(stream=pieces())
 
         routes = (
-            Read("/show", show, ANYONE, ("things/",)),
-            Read("/where", where, ANYONE),
-            Read("/ui/", show, ANYONE),
-            Write("POST", "/hang", hang, ANYONE, hot=True),
-            Write("POST", "/fail", fail, ANYONE, hot=True),
-            Write("POST", "/echo", echo, ANYONE, hot=True),
-            Stream("/stream", stream, ANYONE),
-            Stream("/long", long, ANYONE),
-            Talk("/talk", talk, ANYONE),
+            ReadRoute("/show", show, ANYONE, ("things/",)),
+            ReadRoute("/where", where, ANYONE),
+            ReadRoute("/ui/", show, ANYONE),
+            WriteRoute("POST", "/hang", hang, ANYONE, hot=True),
+            WriteRoute("POST", "/fail", fail, ANYONE, hot=True),
+            WriteRoute("POST", "/echo", echo, ANYONE, hot=True),
+            StreamRoute("/stream", stream, ANYONE),
+            StreamRoute("/long", long, ANYONE),
+            WebSocketRoute("/talk", talk, ANYONE),
         )
-        config = Config(data_dir=tmp_path, lean_door=request.param)
+        config = Settings(data_dir=tmp_path, lean_door=request.param)
         parts = parts_of(store, config, asks=False)
         async with open_web(parts, routes, (), [plain(listener)]):
             yield server
@@ -201,14 +201,14 @@ async def test_a_host_that_is_named_with_nothing_is_none(server: Server) -> None
 async def test_who_has_just_connected_when_the_daemon_ends_is_answered(
     store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
-    def show(request: Request, db: Snapshot) -> Reply:
-        return reply.read({}, db.last_index())
+    def show(request: Request, db: ReadSnapshot) -> HandlerReply:
+        return reply.read_reply({}, db.last_index())
 
-    leave, parts = trio.Event(), parts_of(store, Config(data_dir=tmp_path), asks=False)
+    leave, parts = trio.Event(), parts_of(store, Settings(data_dir=tmp_path), asks=False)
 
     async def serve(task_status: trio.TaskStatus[None]) -> None:
         with listen("127.0.0.1", 0) as listener:
-            routes = (Read("/show", show, ANYONE),)
+            routes = (ReadRoute("/show", show, ANYONE),)
             async with open_web(parts, routes, (), [plain(listener)]):
                 task_status.started(listener.getsockname()[1])
                 await leave.wait()
@@ -255,7 +255,7 @@ async def test_an_answer_is_sent_in_one_piece(
 
 
 async def test_whoever_reads_slowly_gets_everything_in_order(server: Server) -> None:
-    """More than the kernel keeps: it takes a part at once, and the rest when there is room."""
+    """The response exceeds the kernel's buffer, so the client gets it in several parts."""
     async with await server.connect() as stream:
         await stream.send_all(b"GET /long HTTP/1.0\r\nHost: localhost\r\n\r\n")
         answer = await stream.receive_some(1)
@@ -269,7 +269,7 @@ async def test_whoever_reads_slowly_gets_everything_in_order(server: Server) -> 
 async def test_those_who_wait_leave_connections_to_others(
     server: Server, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    monkeypatch.setattr(crowd, "MOST", 2)
+    monkeypatch.setattr(stream_limit, "MOST", 2)
     async with await server.connect() as first, await server.connect() as second:
         for stream in (first, second):
             await stream.send_all(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -277,7 +277,7 @@ async def test_those_who_wait_leave_connections_to_others(
         await trio.testing.wait_all_tasks_blocked()
         refused = await server.talk(f"GET {target} HTTP/1.0\r\n\r\n")
         assert refused.startswith(b"HTTP/1.1 429 ")
-        assert b"2 answers stay open already" in refused
+        assert b"the limit of 2 open streams" in refused
         assert (await server.talk("GET /show HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         await first.aclose()
         async with await server.connect() as third:
@@ -720,12 +720,12 @@ async def test_stream_without_an_end_gets_its_last_chunk_when_the_daemon_ends(
         yield b"first"
         await trio.sleep_forever()
 
-    async def stream(request: Request) -> Reply:
-        return Reply(stream=pieces(), is_endless=is_endless)
+    async def stream(request: Request) -> HandlerReply:
+        return HandlerReply(stream=pieces(), is_endless=is_endless)
 
     with listen("127.0.0.1", 0) as listener:
-        parts = parts_of(store, Config(data_dir=tmp_path), asks=False)
-        async with open_web(parts, [Stream("/s", stream, ANYONE)], (), [plain(listener)]):
+        parts = parts_of(store, Settings(data_dir=tmp_path), asks=False)
+        async with open_web(parts, [StreamRoute("/s", stream, ANYONE)], (), [plain(listener)]):
             client = await trio.open_tcp_stream("127.0.0.1", listener.getsockname()[1])
             await client.send_all(b"GET /s HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answer = b""
@@ -735,7 +735,7 @@ async def test_stream_without_an_end_gets_its_last_chunk_when_the_daemon_ends(
         async with client:
             while piece := await client.receive_some():
                 answer += piece
-    # What has an end of its own, as a snapshot, must not seem to be whole.
+    # An aborted snapshot must not look complete.
     assert answer.endswith(b"0\r\n\r\n") is is_endless
 
 

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from daemon.acl.check import ANYONE
-from daemon.web import kept as module
 from daemon.web import reply
+from daemon.web import response_cache as module
 from daemon.web.blocking import _read
-from daemon.web.kept import Kept
-from daemon.web.parameters import Query
-from daemon.web.reply import Reply
-from daemon.web.request import Read, Request
-from storage.readers import Snapshot
+from daemon.web.parameters import QueryParameters
+from daemon.web.reply import HandlerReply
+from daemon.web.request import ReadRoute, Request
+from daemon.web.response_cache import ResponseCache
+from storage.read_pool import ReadSnapshot
 from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.api.asking import parts_of
@@ -25,14 +25,14 @@ class Counting:
     def __init__(self, size: int = 10) -> None:
         self.asked, self.size = 0, size
 
-    def __call__(self, request: Request, db: Snapshot) -> Reply:
+    def __call__(self, request: Request, db: ReadSnapshot) -> HandlerReply:
         self.asked += 1
-        return reply.read(b"x" * self.size, db.table_index("things"))
+        return reply.read_reply(b"x" * self.size, db.table_index("things"))
 
 
 def ask(query: str = "", header: str = "", **parameters: str) -> Request:
     fields = dict.fromkeys(Request.__struct_fields__)
-    asked = {"query": Query(query, namespace=header), "parameters": parameters}
+    asked = {"query": QueryParameters(query, namespace=header), "parameters": parameters}
     return Request(**{**fields, **asked})  # type: ignore[arg-type]
 
 
@@ -41,8 +41,8 @@ def handler() -> Counting:
     return Counting()
 
 
-def route(handler: Callable[[Request, Snapshot], Reply], *tables: str) -> Read:
-    return Read("/things", handler, ANYONE, tables=tables)
+def route(handler: Callable[[Request, ReadSnapshot], HandlerReply], *tables: str) -> ReadRoute:
+    return ReadRoute("/things", handler, ANYONE, tables=tables)
 
 
 async def touch(store: Store, table: str) -> None:
@@ -53,7 +53,7 @@ async def touch(store: Store, table: str) -> None:
     await store.write(work)
 
 
-def read(store: Store, kept: Kept, of: Read, *queries: str) -> None:
+def read(store: Store, kept: ResponseCache, of: ReadRoute, *queries: str) -> None:
     for query in queries:
         store.read(lambda db, query=query: kept.reply(of, ask(query), db))
 
@@ -71,7 +71,7 @@ def read(store: Store, kept: Kept, of: Read, *queries: str) -> None:
 async def test_an_answer_is_given_again_to_who_asks_the_same(
     store: Store, handler: Counting, queries: tuple[str, ...], made: int
 ) -> None:
-    read(store, Kept(), route(handler, "things"), *queries)
+    read(store, ResponseCache(), route(handler, "things"), *queries)
     assert handler.asked == made
 
 
@@ -85,7 +85,7 @@ async def test_an_answer_is_given_again_to_who_asks_the_same(
 async def test_what_is_asked_is_what_was_understood_of_it(
     store: Store, handler: Counting, one: Request, other: Request
 ) -> None:
-    kept, of = Kept(), route(handler, "things")
+    kept, of = ResponseCache(), route(handler, "things")
     for asked in (one, other, one, other):
         store.read(lambda db, asked=asked: kept.reply(of, asked, db))
     assert handler.asked == 2
@@ -95,7 +95,7 @@ async def test_what_is_asked_is_what_was_understood_of_it(
 async def test_it_is_made_anew_when_what_it_shows_has_changed(
     store: Store, handler: Counting, table: str, made: int
 ) -> None:
-    kept, of = Kept(), route(handler, "things")
+    kept, of = ResponseCache(), route(handler, "things")
     read(store, kept, of, "")
     await touch(store, table)
     read(store, kept, of, "")
@@ -105,7 +105,7 @@ async def test_it_is_made_anew_when_what_it_shows_has_changed(
 async def test_while_nothing_is_written_the_store_is_not_asked(
     store: Store, handler: Counting
 ) -> None:
-    kept, of = Kept(), route(handler, "things")
+    kept, of = ResponseCache(), route(handler, "things")
     moment = store.moment
     assert kept.at(moment, of, ask()) is None
     made = store.read(lambda db: kept.reply(of, ask(), db, moment))
@@ -122,13 +122,13 @@ async def test_while_nothing_is_written_the_store_is_not_asked(
 async def test_what_was_read_while_something_changed_may_not_hold_any_more(
     store: Store, handler: Counting
 ) -> None:
-    kept, of = Kept(), route(handler, "things")
+    kept, of = ResponseCache(), route(handler, "things")
     store.read(lambda db: kept.reply(of, ask(), db, None))
     assert kept.at(None, of, ask()) is None
 
 
 async def test_what_names_no_tables_is_never_kept(store: Store, handler: Counting) -> None:
-    read(store, Kept(), route(handler), "", "")
+    read(store, ResponseCache(), route(handler), "", "")
     assert handler.asked == 2
 
 
@@ -136,8 +136,8 @@ async def test_only_so_many_are_kept(
     store: Store, handler: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 2)
-    kept, of = Kept(), route(handler, "things")
-    read(store, kept, of, "prefix=a", "prefix=b", "prefix=a", "prefix=c")  # forgets b
+    kept, of = ResponseCache(), route(handler, "things")
+    read(store, kept, of, "prefix=a", "prefix=b", "prefix=a", "prefix=c")  # evicts b
     read(store, kept, of, "prefix=a", "prefix=c")
     assert handler.asked == 3
     read(store, kept, of, "prefix=b")
@@ -150,7 +150,7 @@ async def test_only_so_many_bytes_are_kept(
 ) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 100)
     handler = Counting(size)
-    kept, of = Kept(), route(handler, "things")
+    kept, of = ResponseCache(), route(handler, "things")
     read(store, kept, of, "prefix=a", "prefix=b", "prefix=c", "prefix=a", "prefix=c", "prefix=b")
     assert handler.asked >= asked
     assert kept._bytes <= 100
@@ -159,13 +159,13 @@ async def test_only_so_many_bytes_are_kept(
 async def test_an_answer_that_a_thread_has_made_is_kept(store: Store) -> None:
     asked: list[bool] = []
 
-    def long(request: Request, db: Snapshot) -> Reply:
+    def long(request: Request, db: ReadSnapshot) -> HandlerReply:
         asked.append(db.is_short)
         for _ in range(1_000):
             db.one("SELECT 1")
-        return reply.read(b"[]", db.table_index("things"))
+        return reply.read_reply(b"[]", db.table_index("things"))
 
-    kept, of = Kept(), route(long, "things")
+    kept, of = ResponseCache(), route(long, "things")
     await _read(of, here(store), kept)
     await _read(of, here(store), kept)
     assert asked == [True, False]

@@ -1,4 +1,4 @@
-"""The lean door and the server behind it: who answers what, and what they know of each other."""
+"""The fast path and the server behind it: routing of requests, and shared state."""
 
 import re
 import socket
@@ -14,16 +14,16 @@ import trio
 import trio.testing
 
 from daemon.acl.check import ANYONE
-from daemon.config import Config
+from daemon.config.settings import Settings
 from daemon.web import reply
 from daemon.web.connections import _Connection
-from daemon.web.lean import Handed
+from daemon.web.fast_path import Handover
 from daemon.web.listeners import listen
-from daemon.web.reply import Part, Reply
-from daemon.web.request import Read, Request, Route, Stream, Write
+from daemon.web.reply import HandlerReply, ListPart
+from daemon.web.request import ReadRoute, Request, Route, StreamRoute, WriteRoute
 from daemon.web.server import CLOSING, KEEP_ALIVE, open_web
 from storage.errors import Denied, Malformed
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.api.asking import parts_of
@@ -32,15 +32,15 @@ from tests.parts.web.test_connections import plain
 READ = b"GET /show HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: r\r\n\r\n"
 
 
-def show(request: Request, db: Snapshot) -> Reply:
-    return reply.read({"Path": request.path, "Name": request.parameters}, db.last_index())
+def show(request: Request, db: ReadSnapshot) -> HandlerReply:
+    return reply.read_reply({"Path": request.path, "Name": request.parameters}, db.last_index())
 
 
-def deny(request: Request, db: Snapshot) -> Reply:
+def deny(request: Request, db: ReadSnapshot) -> HandlerReply:
     raise Denied
 
 
-def fail(request: Request, db: Snapshot) -> Reply:
+def fail(request: Request, db: ReadSnapshot) -> HandlerReply:
     raise ZeroDivisionError("a defect")
 
 
@@ -49,45 +49,47 @@ def change(tx: Transaction) -> None:
     tx.touch("things", "things/a")
 
 
-async def echo(request: Request) -> Reply:
-    return Reply(body={"Body": request.body.decode()}, headers={"X-Said": "a\r\nX-Split: \u65e5"})
+async def echo(request: Request) -> HandlerReply:
+    return HandlerReply(
+        body={"Body": request.body.decode()}, headers={"X-Said": "a\r\nX-Split: \u65e5"}
+    )
 
 
-async def nothing(request: Request) -> Reply:
-    return Reply(status=204)
+async def nothing(request: Request) -> HandlerReply:
+    return HandlerReply(status=204)
 
 
-async def stream(request: Request) -> Reply:
+async def stream(request: Request) -> HandlerReply:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"{}"
 
-    return Reply(stream=pieces())
+    return HandlerReply(stream=pieces())
 
 
-def parts_of_a_list(request: Request, db: Snapshot) -> Reply:
+def parts_of_a_list(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Answer with a list in three parts; the last cannot be read when `breaks` is asked for."""
 
-    def last(_: Snapshot) -> Part:
+    def last(_: ReadSnapshot) -> ListPart:
         if "breaks" in request.query:
             raise Malformed("the filter does not fit")
-        return Part([b"4"])
+        return ListPart([b"4"])
 
-    made = reply.read(None, 7, next_token="then")
-    part = Part([b"1", b"2"], lambda _: Part([], lambda _: Part([b"3"], last)))
+    made = reply.read_reply(None, 7, next_token="then")
+    part = ListPart([b"1", b"2"], lambda _: ListPart([], lambda _: ListPart([b"3"], last)))
     return msgspec.structs.replace(made, part=part)
 
 
 ROUTES = (
-    Read("/parts", parts_of_a_list, ANYONE),
-    Read("/show", show, ANYONE, ("things/",)),
-    Read("/v1/show/{name}", show, ANYONE),
-    Read("/long", show, ANYONE, long=True),
-    Read("/deny", deny, ANYONE),
-    Read("/fail", fail, ANYONE),
-    Write("POST", "/echo", echo, ANYONE, hot=True),
-    Write("POST", "/nothing", nothing, ANYONE, hot=True),
-    Write("POST", "/cold", echo, ANYONE),
-    Stream("/stream", stream, ANYONE),
+    ReadRoute("/parts", parts_of_a_list, ANYONE),
+    ReadRoute("/show", show, ANYONE, ("things/",)),
+    ReadRoute("/v1/show/{name}", show, ANYONE),
+    ReadRoute("/long", show, ANYONE, long=True),
+    ReadRoute("/deny", deny, ANYONE),
+    ReadRoute("/fail", fail, ANYONE),
+    WriteRoute("POST", "/echo", echo, ANYONE, hot=True),
+    WriteRoute("POST", "/nothing", nothing, ANYONE, hot=True),
+    WriteRoute("POST", "/cold", echo, ANYONE),
+    StreamRoute("/stream", stream, ANYONE),
 )
 
 
@@ -96,7 +98,7 @@ async def serving(
     store: Store, directory: Path, *, lean: bool = True, routes: tuple[Route, ...] = ROUTES
 ) -> AsyncIterator[int]:
     """Answer requests on a port."""
-    parts = parts_of(store, Config(data_dir=directory, lean_door=lean), asks=False)
+    parts = parts_of(store, Settings(data_dir=directory, lean_door=lean), asks=False)
     with listen("127.0.0.1", 0) as listener:
         async with open_web(parts, routes, (), [plain(listener)]):
             yield listener.getsockname()[1]
@@ -109,12 +111,12 @@ async def port(store: Store, tmp_path: Path) -> AsyncIterator[int]:
 
 
 @pytest.fixture
-def handed(monkeypatch: pytest.MonkeyPatch) -> list[Handed]:
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[Handover]:
     """Return what the server behind is given."""
-    seen: list[Handed] = []
+    seen: list[Handover] = []
     take_over = _Connection.take_over
 
-    async def noted(connection: _Connection, given: Handed) -> None:
+    async def noted(connection: _Connection, given: Handover) -> None:
         seen.append(given)
         await take_over(connection, given)
 
@@ -188,7 +190,7 @@ async def test_both_doors_say_the_same(store: Store, tmp_path: Path, request_: b
 
 @pytest.mark.parametrize("request_", HOT)
 async def test_what_is_hot_is_not_handed_over(
-    port: int, handed: list[Handed], request_: bytes
+    port: int, handed: list[Handover], request_: bytes
 ) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(request_)
@@ -220,7 +222,7 @@ WARM = [
 
 @pytest.mark.parametrize("request_", WARM)
 async def test_all_else_is_handed_over_with_its_bytes(
-    port: int, handed: list[Handed], request_: bytes
+    port: int, handed: list[Handover], request_: bytes
 ) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(READ)
@@ -234,7 +236,7 @@ async def test_all_else_is_handed_over_with_its_bytes(
 
 
 async def test_who_waits_for_news_is_not_handed_over(
-    store: Store, port: int, handed: list[Handed]
+    store: Store, port: int, handed: list[Handover]
 ) -> None:
     index = store.read(lambda db: db.last_index())
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -257,7 +259,9 @@ async def test_requests_that_come_at_once_are_answered_in_order(port: int) -> No
     assert re.findall(rb'"name":"(\d)"', answers) == [b"1", b"2", b"3"]
 
 
-async def test_a_connection_that_was_handed_over_stays_so(port: int, handed: list[Handed]) -> None:
+async def test_a_connection_that_was_handed_over_stays_so(
+    port: int, handed: list[Handover]
+) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         for request in (asking("GET /long"), READ, asking("POST /echo", body="abc")):
             await stream.send_all(request)
@@ -278,7 +282,7 @@ async def test_a_body_may_follow_its_head(port: int) -> None:
 
 
 async def test_a_body_that_dawdles_is_waited_for_by_the_server_behind(
-    port: int, handed: list[Handed], mock_clock: trio.testing.MockClock
+    port: int, handed: list[Handover], mock_clock: trio.testing.MockClock
 ) -> None:
     request = asking("POST /echo", body="abc")
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -295,7 +299,7 @@ async def test_a_body_that_dawdles_is_waited_for_by_the_server_behind(
 async def test_an_idle_connection_and_one_that_dawdles_live_as_long_as_behind(
     port: int, mock_clock: trio.testing.MockClock, begun: bytes
 ) -> None:
-    """Counted from the last answer, not from the bytes with which it was handed over."""
+    """The idle time counts from the last response, not from the handover to the server."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(READ)
         await answered(stream)
@@ -323,7 +327,7 @@ async def test_each_answer_begins_the_time_anew(
 async def test_when_the_daemon_ends_idle_connections_do(
     store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, has_asked: bool
 ) -> None:
-    """Who has not asked yet, and has been there for longer than answers get, is not waited for."""
+    """The shutdown does not wait for clients without a request within the response limit."""
     async with serving(store, tmp_path) as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         if has_asked:
@@ -342,17 +346,17 @@ async def test_what_is_answered_while_the_daemon_ends_is_done_once(
 ) -> None:
     begun, goes_on, done = trio.Event(), trio.Event(), list[bytes]()
 
-    async def slow(request: Request) -> Reply:
+    async def slow(request: Request) -> HandlerReply:
         begun.set()
         await goes_on.wait()
         done.append(request.body)
-        return Reply(status=204)
+        return HandlerReply(status=204)
 
     async def go_on() -> None:
         await trio.testing.wait_all_tasks_blocked(0.01)
         goes_on.set()
 
-    routes = (Write("POST", "/slow", slow, ANYONE, hot=True),)
+    routes = (WriteRoute("POST", "/slow", slow, ANYONE, hot=True),)
     async with trio.open_nursery() as nursery, serving(store, tmp_path, routes=routes) as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         await stream.send_all(asking("POST /slow", body="once"))
@@ -390,7 +394,7 @@ async def test_a_list_in_parts_comes_whole_through_either_door(
         serving(store, tmp_path, lean=lean) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
     ):
-        for _ in range(2):  # the connection goes on
+        for _ in range(2):  # the connection stays open
             answer = await client.get("/parts")
             assert answer.json() == [1, 2, 3, 4]
             assert answer.headers["transfer-encoding"] == "chunked"

@@ -1,4 +1,4 @@
-"""Where the daemon listens: who is an operator by the machine's word, and what is encrypted."""
+"""Listeners of the daemon: operators by peer credentials, and encryption."""
 
 import grp
 import os
@@ -14,16 +14,16 @@ import pytest
 import trio
 
 from daemon.acl.check import KNOWN, MANAGEMENT
-from daemon.config import Config
+from daemon.config.settings import Settings
 from daemon.web import admission
-from daemon.web.connections import open_listeners
 from daemon.web.listeners import ListenError, listen_here, tls_context
-from daemon.web.reply import Reply
-from daemon.web.request import Read, Request
+from daemon.web.reply import HandlerReply
+from daemon.web.request import ReadRoute, Request
 from daemon.web.server import open_web
 from storage.errors import Invalid
-from storage.readers import Snapshot
+from storage.read_pool import ReadSnapshot
 from storage.store import Store
+from tests.doors import open_listeners
 from tests.fakes.authority import Authority
 from tests.parts.api.asking import parts_of
 
@@ -31,16 +31,16 @@ NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
 
 
-def who(request: Request, db: Snapshot) -> Reply:
-    return Reply(body={"Token": request.caller.token.accessor, "Address": request.address})
+def who(request: Request, db: ReadSnapshot) -> HandlerReply:
+    return HandlerReply(body={"Token": request.caller.token.accessor, "Address": request.address})
 
 
-ROUTES = (Read("/who", who, KNOWN), Read("/all", who, MANAGEMENT))
+ROUTES = (ReadRoute("/who", who, KNOWN), ReadRoute("/all", who, MANAGEMENT))
 
 
 @asynccontextmanager
 async def serving(store: Store, **settings: object) -> AsyncIterator[int]:
-    config = Config(port=0, **settings)  # type: ignore[arg-type]
+    config = Settings(port=0, **settings)  # type: ignore[arg-type]
     with open_listeners(config) as listeners:
         async with open_web(parts_of(store, config), ROUTES, (), listeners.places):
             yield listeners.port
@@ -93,10 +93,9 @@ print(answer.decode())
 async def as_user(
     path: Path, *, uid: int = NOBODY, gid: int = NOBODY, more: Sequence[int] = ()
 ) -> str:
-    """Ask as somebody else; empty when he cannot even connect.
+    """Send a request as another user; empty if that user cannot connect.
 
-    The program becomes that user when it already runs: its Python may be one that only root can
-    reach.
+    The running program changes its user, because only root may be able to read its Python.
     """
     result = await trio.run_process(
         [sys.executable, "-I", "-c", ASKING, str(path), *map(str, (uid, gid, *more))],
@@ -254,7 +253,7 @@ async def test_a_revocation_counts_without_a_restart(
     certificate, key = authority.certify("daemon")
     client = authority.certify("client")
     known = authority.client(*client)
-    config = Config(
+    config = Settings(
         port=0, data_dir=home, tls_cert=certificate, tls_key=key, tls_client_ca=authority.file
     )
     with open_listeners(config) as listeners:
@@ -278,7 +277,7 @@ async def test_a_renewed_certificate_is_read_without_a_restart(
     store: Store, home: Path, authority: Authority
 ) -> None:
     certificate, key = authority.certify("daemon")
-    config = Config(port=0, data_dir=home, tls_cert=certificate, tls_key=key)
+    config = Settings(port=0, data_dir=home, tls_cert=certificate, tls_key=key)
     with open_listeners(config) as listeners:
         async with open_web(parts_of(store, config), ROUTES, (), listeners.places):
             before = await shown_certificate(listeners.port, authority.client())
@@ -296,7 +295,7 @@ async def test_old_ways_of_encrypting_are_refused(
     store: Store, home: Path, authority: Authority
 ) -> None:
     certificate, key = authority.certify("daemon")
-    context = tls_context(Config(tls_cert=certificate, tls_key=key))
+    context = tls_context(Settings(tls_cert=certificate, tls_key=key))
     assert context is not None
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
@@ -308,7 +307,7 @@ def test_a_file_of_a_certificate_that_cannot_be_used_is_named(
     certificate, key = authority.certify("daemon")
     given = {"tls_cert": certificate, "tls_key": key, name: tmp_path / "nothing.pem"}
     with pytest.raises(Invalid, match=r"nothing\.pem"):
-        tls_context(Config(**given))  # type: ignore[arg-type]
+        tls_context(Settings(**given))  # type: ignore[arg-type]
 
 
 # ---- bounds ------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ async def test_a_token_is_read_from_a_file_that_is_its_owners_alone(
     own = await guarded.cli("node", "status", STEWARD_TOKEN_FILE=str(file))
     assert own.returncode == 0
     missing = await guarded.cli("node", "status", STEWARD_TOKEN_FILE=f"{file}.not")
-    assert b"which is not there" in missing.stderr
+    assert b"which does not exist" in missing.stderr
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ async def test_a_login_method_is_enabled_tuned_and_disabled(ruled: Steward) -> N
     ]
     assert listed[1].endswith("of us")
     assert await run(ruled, "read", "-field", "default_lease_ttl", "sys/auth/ours/tune") == "5400\n"
-    assert await run(ruled, "auth", "disable", "ours/") == "ours/ is disabled\n"
+    assert await run(ruled, "auth", "disable", "ours/") == "ours/ was disabled\n"
     assert "ours" not in await run(ruled, "auth", "list")
 
 
@@ -153,7 +153,7 @@ async def test_what_is_said_wrongly_of_a_path_is_told(ruled: Steward) -> None:
     assert "'x' is not of the form NAME=VALUE" in await said("write", "auth/token/create", "x")
     assert "cannot read /nowhere" in await said("write", "auth/token/create", "x=@/nowhere")
     assert "there is no 'x', only: " in await said("read", "-field", "x", "auth/token/lookup-self")
-    assert "say what is to be changed" in await said("auth", "tune", "cloudid")
+    assert "no changes given: pass at least one option" in await said("auth", "tune", "cloudid")
     assert "status 404" in await said("read", "no/such/path")
 
 

@@ -98,7 +98,7 @@ async def test_a_lock_that_another_has_is_waited_for_or_not(
     acquire, release = {"lock-acquire": ""}, {"lock-release": ""}
     taken = await steward.post("/v1/var/one", {}, **acquire)
     words = await failed(steward, "var", "lock", "-try", "one", "touch", str(tmp_path / "f"))
-    assert 'the lock of variable "one" is held by another' in words
+    assert 'another client holds the lock of variable "one"' in words
     assert not (tmp_path / "f").exists()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ran, steward, "var", "lock", "one", "touch", str(tmp_path / "f"))

@@ -1,7 +1,7 @@
-"""A real cluster of this machine: munged, a controller and two nodes, as children of whoever starts it.
+"""A real cluster on this host: munged, a controller and two nodes, as child processes.
 
-Everything lies in one directory, all ports are free ones, and neither a service manager, control
-groups nor root are needed (docs/cluster.md, "A cluster to try it with").
+All files are in one directory, and all ports are free ones. The cluster needs neither a service
+manager, control groups nor root (docs/cluster.md, "A cluster to try it with").
 """
 
 import os
@@ -136,7 +136,7 @@ class Cluster:
             if entry.name.isdecimal() and int(entry.name) != os.getpid():
                 try:
                     found = mark in (entry / "environ").read_bytes()
-                except OSError:  # it has ended, or is somebody else's
+                except OSError:  # it has ended, or belongs to another user
                     continue
                 if found:
                     yield int(entry.name)

@@ -55,6 +55,8 @@ def is_ready(nodes: list[dict[str, object]]) -> bool:
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> Task:
-    """Return a task that ends when it is told to."""
-    return Task(tmp_path)
+def task(tmp_path: Path) -> Iterator[Task]:
+    """Yield a task that ends on request, at the latest with the test."""
+    found = Task(tmp_path)
+    yield found
+    found.go()

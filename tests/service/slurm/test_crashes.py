@@ -21,7 +21,7 @@ def _whole(cluster: Cluster) -> Iterator[None]:
 async def test_a_controller_that_is_killed_after_a_submission_loses_nothing(
     steward: Steward, cluster: Cluster, task: Task
 ) -> None:
-    # What runs already when its controller forgets it is killed by the cluster itself.
+    # The cluster itself kills running jobs that its controller has lost.
     cluster.run("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=a test")
     alloc_id = await submitted(steward, script("accepted", task.text))
     cluster.end("slurmctld", signal.SIGKILL)

@@ -1,21 +1,21 @@
-"""What our parser makes of a real cluster: its hosts, a drained one, and partitions that are none."""
+"""Parsing of a real cluster's partitions: hosts, a drained host, and missing partitions."""
 
 import pytest
 
-from daemon.runner.drivers.slurm.partition import NoPartition, look
-from daemon.runner.drivers.slurm.tools import Tools
+from daemon.runner.drivers.slurm.commands import SlurmCommands
+from daemon.runner.drivers.slurm.partition import PartitionNotFound, query_partition
 from tests.service.slurm.cluster import PATH, Cluster
 
 
 async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
     cluster: Cluster,
 ) -> None:
-    tools = Tools(path=PATH, config=str(cluster.config))
+    tools = SlurmCommands(path=PATH, config=str(cluster.config))
     cluster.run(
         *("scontrol", "update", "nodename=node2", "state=drain", "reason=the | disk is full")
     )
     try:
-        seen = await look(tools, "main")
+        seen = await query_partition(tools, "main")
     finally:
         cluster.run("scontrol", "update", "nodename=node2", "state=resume")
     assert [(one.name, one.cores, one.memory_mb) for one in seen.hosts] == [
@@ -30,5 +30,5 @@ async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
 
 
 async def test_a_partition_that_is_none_is_said(cluster: Cluster) -> None:
-    with pytest.raises(NoPartition, match="no partition 'nowhere'"):
-        await look(Tools(path=PATH, config=str(cluster.config)), "nowhere")
+    with pytest.raises(PartitionNotFound, match="no partition 'nowhere'"):
+        await query_partition(SlurmCommands(path=PATH, config=str(cluster.config)), "nowhere")

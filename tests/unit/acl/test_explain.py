@@ -4,15 +4,15 @@ import pytest
 
 from daemon.acl.builtin import NOBODY
 from daemon.acl.check import ANYONE, KNOWN, MANAGEMENT, Caller
-from daemon.acl.explain import Explanation, Right, explain
-from daemon.acl.grant import Grant
-from daemon.acl.policies import parse
-from daemon.api.endpoints import ENDPOINTS
+from daemon.acl.explain import AccessDecision, RequestedCapability, explain
+from daemon.acl.grant import CapabilitySet
+from daemon.acl.policy_rules import parse_policy
 from daemon.api.routes import ROUTES
-from daemon.web.rights import Rights
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.web.rights import RouteRights
 from storage.errors import NotFound
 
-RIGHTS = Rights(ROUTES, ENDPOINTS)
+RIGHTS = RouteRights(ROUTES, ENDPOINTS)
 POLICIES = {
     "jobs": """
         namespace "*"      { policy = "deny" }
@@ -25,14 +25,16 @@ POLICIES = {
         path "sys/auth/*"          { capabilities = ["read"] }
     """,
 }
-CALLER = Caller(NOBODY, Grant([(name, parse(text)) for name, text in POLICIES.items()]))
+CALLER = Caller(
+    NOBODY, CapabilitySet([(name, parse_policy(text)) for name, text in POLICIES.items()])
+)
 
 
-def right(method: str, target: str) -> Right:
+def right(method: str, target: str) -> RequestedCapability:
     return RIGHTS.of(method, target, lambda mount: mount == "cloudid/")
 
 
-def why(method: str, target: str) -> Explanation:
+def why(method: str, target: str) -> AccessDecision:
     return explain(CALLER, right(method, target))
 
 
@@ -77,15 +79,15 @@ def test_what_is_needed_is_named() -> None:
 
 @pytest.mark.parametrize("needs", [ANYONE, KNOWN])
 def test_some_requests_need_no_right(needs: object) -> None:
-    found = explain(CALLER, Right(needs=needs, namespace="default"))  # type: ignore[arg-type]
+    found = explain(CALLER, RequestedCapability(needs=needs, namespace="default"))  # type: ignore[arg-type]
     assert found.allowed
 
 
 def test_a_management_token_needs_no_rule() -> None:
-    all_of_it = Caller(NOBODY, Grant((), everything=True))
+    all_of_it = Caller(NOBODY, CapabilitySet((), everything=True))
     found = explain(all_of_it, right("POST", "/v1/acl/token"))
     assert (found.allowed, found.policies) == (True, ("root",))
-    assert not explain(CALLER, Right(needs=MANAGEMENT, namespace="default")).allowed
+    assert not explain(CALLER, RequestedCapability(needs=MANAGEMENT, namespace="default")).allowed
 
 
 @pytest.mark.parametrize(
@@ -93,5 +95,5 @@ def test_a_management_token_needs_no_rule() -> None:
     [("GET", "/v1/nothing"), ("PATCH", "/v1/jobs"), ("PATCH", "/v1/sys/auth/x")],
 )
 def test_what_nothing_answers_is_told(method: str, target: str) -> None:
-    with pytest.raises(NotFound, match="nothing answers"):
+    with pytest.raises(NotFound, match="there is no route"):
         right(method, target)

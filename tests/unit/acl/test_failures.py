@@ -1,8 +1,8 @@
-"""Guessing is cut short, for whoever guesses."""
+"""Rate limits for failed logins, for every caller."""
 
 import pytest
 
-from daemon.acl.failures import AT_ONCE, MOST, REGAINED, Failures, LockOut
+from daemon.acl.lockout import AT_ONCE, MOST, REGAINED, FailedLogins, LockoutPolicy
 from storage.records.base import SECOND
 from tests.samples import NOW
 
@@ -10,8 +10,8 @@ SPAN = 900 * SECOND
 ELSEWHERE = "192.0.2.1"
 
 
-def exhausted(address: str = "a") -> Failures:
-    failures = Failures()
+def exhausted(address: str = "a") -> FailedLogins:
+    failures = FailedLogins()
     for _ in range(AT_ONCE):
         assert not failures.are_too_many(address, NOW)
     return failures
@@ -33,7 +33,7 @@ def test_one_failure_is_forgiven_after_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    failures = Failures()
+    failures = FailedLogins()
     for number in range(MOST + 5):
         failures.are_too_many(str(number), NOW)
     assert len(failures._records) == MOST
@@ -42,9 +42,9 @@ def test_what_is_remembered_is_bounded() -> None:
 # ---- the lock-out -------------------------------------------------------------------------------
 
 
-def failed(times: int, address: str = ELSEWHERE, *, every: int = 0) -> Failures:
+def failed(times: int, address: str = ELSEWHERE, *, every: int = 0) -> FailedLogins:
     """Return what is known after some failures, of which the last is at `NOW`."""
-    failures = Failures(LockOut(threshold=3, span=SPAN))
+    failures = FailedLogins(LockoutPolicy(threshold=3, span=SPAN))
     for number in range(times):
         failures.are_too_many(address, NOW - (times - 1 - number) * every)
     return failures
@@ -105,7 +105,7 @@ def test_failure_during_a_lockout_does_not_prolong_it() -> None:
 
 
 def test_without_a_threshold_nobody_is_locked_out() -> None:
-    failures = Failures()
+    failures = FailedLogins()
     for _ in range(9):
         failures.are_too_many(ELSEWHERE, NOW)
     assert failures.locked_for(ELSEWHERE, NOW) == 0

@@ -2,12 +2,12 @@
 
 import pytest
 
-from daemon.acl.grant import Grant, fits
-from daemon.acl.policies import parse
+from daemon.acl.grant import CapabilitySet, fits
+from daemon.acl.policy_rules import parse_policy
 
 
-def grant(*texts: str) -> Grant:
-    return Grant([(f"p{number}", parse(text)) for number, text in enumerate(texts)])
+def grant(*texts: str) -> CapabilitySet:
+    return CapabilitySet([(f"p{number}", parse_policy(text)) for number, text in enumerate(texts)])
 
 
 def test_nothing_is_allowed_without_a_policy() -> None:
@@ -21,7 +21,7 @@ def test_nothing_is_allowed_without_a_policy() -> None:
 
 
 def test_a_management_token_may_do_everything() -> None:
-    all_of_it = Grant((), everything=True)
+    all_of_it = CapabilitySet((), everything=True)
     assert all_of_it.may("anything", "submit-job")
     assert all_of_it.knows("anything")
     assert all_of_it.may_in("operator", "write")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.acl.leases import lease, short
+from daemon.acl.token_ttl import compute_ttl, format_ttl
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,13 @@ from daemon.acl.leases import lease, short
 def test_a_token_lives_as_long_as_its_limits_leave(
     wanted: int, period: int, limits: tuple[int, ...], elapsed: int, ttl: int, *, warned: bool
 ) -> None:
-    found = lease(wanted, period, limits, elapsed)
+    found = compute_ttl(wanted, period, limits, elapsed)
     assert found.ttl == ttl
     assert bool(found.warnings) is warned
 
 
 def test_the_warning_names_what_was_wanted_and_the_limit() -> None:
-    assert lease(36000, 0, (300,)).warnings == (
+    assert compute_ttl(36000, 0, (300,)).warnings == (
         'TTL of "10h" exceeded the effective max_ttl of "5m"; TTL value is capped accordingly',
     )
 
@@ -39,4 +39,4 @@ def test_the_warning_names_what_was_wanted_and_the_limit() -> None:
     ("seconds", "text"), [(0, "0s"), (59, "59s"), (3661, "1h1m1s"), (2764800, "768h")]
 )
 def test_a_span_is_written_without_empty_units(seconds: int, text: str) -> None:
-    assert short(seconds) == text
+    assert format_ttl(seconds) == text

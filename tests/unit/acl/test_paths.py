@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from daemon.acl.grant import Grant
-from daemon.acl.policies import parse
+from daemon.acl.grant import CapabilitySet
+from daemon.acl.policy_rules import parse_policy
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_the_most_specific_rule_decides(path: str, rule: str | None) -> None:
         *("auth/*", "auth/exact", "sys/+/deep/*", "a/*/b", "c/+d"),
     )
     text = "\n".join(f'path "{one}" {{ capabilities = ["read"] }}' for one in patterns)
-    found = Grant([("p", parse(text))]).permission(path)
+    found = CapabilitySet([("p", parse_policy(text))]).permission(path)
     assert (found.path if found else None) == rule
 
 
@@ -44,15 +44,17 @@ def test_the_most_specific_rule_decides(path: str, rule: str | None) -> None:
 def test_what_is_listed_may_be_named_with_or_without_slash(
     path: str, *, listing: bool, found: bool
 ) -> None:
-    grant = Grant([("p", parse('path "a" { policy = "read" } path "b/" { policy = "read" }'))])
+    grant = CapabilitySet(
+        [("p", parse_policy('path "a" { policy = "read" } path "b/" { policy = "read" }'))]
+    )
     assert (grant.permission(path, listing=listing) is not None) is found
 
 
 def test_the_same_path_in_several_policies_adds_up() -> None:
-    grant = Grant(
+    grant = CapabilitySet(
         [
-            ("one", parse('path "a" { capabilities = ["read"] }')),
-            ("two", parse('path "a" { capabilities = ["list"] }')),
+            ("one", parse_policy('path "a" { capabilities = ["read"] }')),
+            ("two", parse_policy('path "a" { capabilities = ["list"] }')),
         ]
     )
     assert grant.capabilities("a") == ["list", "read"]
@@ -62,10 +64,10 @@ def test_the_same_path_in_several_policies_adds_up() -> None:
 
 
 def test_a_denial_of_the_same_path_wins_and_of_a_wider_one_does_not() -> None:
-    grant = Grant(
+    grant = CapabilitySet(
         [
-            ("one", parse('path "a" { policy = "write" } path "b/c" { policy = "read" }')),
-            ("two", parse('path "a" { policy = "deny" } path "b/*" { policy = "deny" }')),
+            ("one", parse_policy('path "a" { policy = "write" } path "b/c" { policy = "read" }')),
+            ("two", parse_policy('path "a" { policy = "deny" } path "b/*" { policy = "deny" }')),
         ]
     )
     assert grant.capabilities("a") == ["deny"]
@@ -100,7 +102,9 @@ def test_a_denial_of_the_same_path_wins_and_of_a_wider_one_does_not() -> None:
     ],
 )
 def test_parameters_are_checked(limits: str, parameters: dict[str, Any], *, accepted: bool) -> None:
-    grant = Grant([("p", parse(f'path "x" {{ capabilities = ["update"] {limits} }}'))])
+    grant = CapabilitySet(
+        [("p", parse_policy(f'path "x" {{ capabilities = ["update"] {limits} }}'))]
+    )
     permission = grant.permission("x")
     assert permission is not None
     assert permission.accepts(parameters) is accepted
@@ -119,7 +123,7 @@ def test_parameters_are_checked(limits: str, parameters: dict[str, Any], *, acce
     ],
 )
 def test_the_wrapping_of_answers_is_bounded(limits: str, span: int, *, accepted: bool) -> None:
-    grant = Grant([("p", parse(f'path "x" {{ capabilities = ["read"] {limits} }}'))])
+    grant = CapabilitySet([("p", parse_policy(f'path "x" {{ capabilities = ["read"] {limits} }}'))])
     permission = grant.permission("x")
     assert permission is not None
     assert permission.wraps_in(span) is accepted

@@ -5,27 +5,34 @@ import re
 import pytest
 
 from daemon.acl.builtin import DEFAULT_RULES
-from daemon.acl.policies import NamedRule, PathRule, Rules, VariableRule, check, parse
+from daemon.acl.policy_rules import (
+    NamedRule,
+    PathRule,
+    PolicyRules,
+    VariableRule,
+    check,
+    parse_policy,
+)
 from storage.errors import Malformed
 
 
 @pytest.mark.parametrize(
     ("text", "rules"),
     [
-        ("", Rules()),
-        ('agent { policy = "read" }', Rules(scopes={"agent": "read"})),
-        ('{"operator": {"policy": "write"}}', Rules(scopes={"operator": "write"})),
+        ("", PolicyRules()),
+        ('agent { policy = "read" }', PolicyRules(scopes={"agent": "read"})),
+        ('{"operator": {"policy": "write"}}', PolicyRules(scopes={"operator": "write"})),
         (
             'namespace "a-*" { capabilities = ["submit-job"] }',
-            Rules(namespaces=(NamedRule(name="a-*", capabilities=("submit-job",)),)),
+            PolicyRules(namespaces=(NamedRule(name="a-*", capabilities=("submit-job",)),)),
         ),
         (
             'namespace "a" { policy = "deny" }',
-            Rules(namespaces=(NamedRule(name="a", policy="deny", capabilities=("deny",)),)),
+            PolicyRules(namespaces=(NamedRule(name="a", policy="deny", capabilities=("deny",)),)),
         ),
         (
             'namespace "a" { variables { path "x/*" { capabilities = ["read"] } } }',
-            Rules(
+            PolicyRules(
                 namespaces=(
                     NamedRule(
                         name="a",
@@ -36,7 +43,7 @@ from storage.errors import Malformed
         ),
         (
             'node_pool "p" { policy = "write" }',
-            Rules(
+            PolicyRules(
                 node_pools=(
                     NamedRule(name="p", policy="write", capabilities=("delete", "read", "write")),
                 )
@@ -44,16 +51,16 @@ from storage.errors import Malformed
         ),
         (
             'path "/a/+" { policy = "read" capabilities = ["sudo", "read"] }',
-            Rules(paths=(PathRule(path="a/+", capabilities=("read", "list", "sudo")),)),
+            PolicyRules(paths=(PathRule(path="a/+", capabilities=("read", "list", "sudo")),)),
         ),
         (
             'path "a" { capabilities = ["read", "deny"] }',
-            Rules(paths=(PathRule(path="a", capabilities=("deny",)),)),
+            PolicyRules(paths=(PathRule(path="a", capabilities=("deny",)),)),
         ),
         (
             'path "a" { capabilities = ["update"] allowed_parameters = { "B" = ["c"] "*" = [] } '
             'required_parameters = ["d"] min_wrapping_ttl = "1m" max_wrapping_ttl = 90 }',
-            Rules(
+            PolicyRules(
                 paths=(
                     PathRule(
                         path="a",
@@ -68,12 +75,12 @@ from storage.errors import Malformed
         ),
     ],
 )
-def test_a_text_becomes_rules(text: str, rules: Rules) -> None:
-    assert parse(text) == rules
+def test_a_text_becomes_rules(text: str, rules: PolicyRules) -> None:
+    assert parse_policy(text) == rules
 
 
 def test_reading_and_writing_a_namespace_are_short_for_many_capabilities() -> None:
-    read, write = parse(
+    read, write = parse_policy(
         'namespace "a" { policy = "read" } namespace "b" { policy = "write" }'
     ).namespaces
     assert "read-job" in read.capabilities
@@ -126,18 +133,18 @@ def test_reading_and_writing_a_namespace_are_short_for_many_capabilities() -> No
 )
 def test_an_unknown_word_is_refused(text: str, message: str) -> None:
     with pytest.raises(Malformed) as caught:
-        parse(text)
+        parse_policy(text)
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "é", "x" * 129])
 def test_a_namespace_that_cannot_exist_is_refused(name: str) -> None:
     with pytest.raises(Malformed, match="Invalid namespace name"):
-        parse(f'namespace "{name}" {{ policy = "read" }}')
+        parse_policy(f'namespace "{name}" {{ policy = "read" }}')
 
 
 def test_the_built_in_policy_can_be_read() -> None:
-    assert parse(DEFAULT_RULES).paths
+    assert parse_policy(DEFAULT_RULES).paths
 
 
 @pytest.mark.parametrize(
@@ -155,7 +162,7 @@ def test_the_built_in_policy_can_be_read() -> None:
 def test_a_rule_without_braces_is_refused_when_it_is_written(text: str, message: str) -> None:
     with pytest.raises(Malformed, match=re.escape(message)):
         check(text)
-    parse(text)  # an older version may have stored it
+    parse_policy(text)  # an older version may have stored it
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.acl.grant import Grant
-from daemon.acl.policies import parse
+from daemon.acl.grant import CapabilitySet
+from daemon.acl.policy_rules import parse_policy
 
 SEGMENTS = st.sampled_from(["a", "b", "ab", ""])
 PATHS = st.lists(SEGMENTS, min_size=1, max_size=4).map("/".join).filter(lambda one: one[:1] != "/")
@@ -69,7 +69,9 @@ def reference(policies: list[dict[str, set[str]]], path: str) -> set[str]:
 def test_paths_are_decided_as_the_rule_book_says(
     policies: list[dict[str, set[str]]], path: str
 ) -> None:
-    grant = Grant([(str(n), parse(text("path", one))) for n, one in enumerate(policies)])
+    grant = CapabilitySet(
+        [(str(n), parse_policy(text("path", one))) for n, one in enumerate(policies)]
+    )
     found = grant.permission(path)
     assert (set(found.capabilities) if found else set()) == reference(policies, path)
 
@@ -95,7 +97,9 @@ def namespace_reference(policies: list[dict[str, set[str]]], name: str) -> set[s
 def test_namespaces_are_decided_as_the_rule_book_says(
     policies: list[dict[str, set[str]]], name: str
 ) -> None:
-    grant = Grant([(str(n), parse(text("namespace", one))) for n, one in enumerate(policies)])
+    grant = CapabilitySet(
+        [(str(n), parse_policy(text("namespace", one))) for n, one in enumerate(policies)]
+    )
     allowed = {word for word in NAMESPACE_WORDS if grant.may(name, word)}
     assert allowed == namespace_reference(policies, name)
 
@@ -105,5 +109,7 @@ def test_a_further_policy_with_a_denial_never_allows_more(
     policies: list[dict[str, set[str]]], path: str
 ) -> None:
     denial = {path: {"deny"}}
-    grant = Grant([(str(n), parse(text("path", one))) for n, one in enumerate([*policies, denial])])
+    grant = CapabilitySet(
+        [(str(n), parse_policy(text("path", one))) for n, one in enumerate([*policies, denial])]
+    )
     assert grant.capabilities(path) == ["deny"]

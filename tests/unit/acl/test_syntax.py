@@ -2,13 +2,13 @@
 
 import pytest
 
-from daemon.acl.syntax import MAX_DEPTH, MAX_TEXT, Object, Value, read
+from daemon.acl.policy_parser import MAX_DEPTH, MAX_TEXT, PolicyObject, Value, parse_policy_text
 from storage.errors import Malformed
 
 
 def plain(value: Value) -> object:
     """Return a value with objects as lists of keys and values."""
-    if isinstance(value, Object):
+    if isinstance(value, PolicyObject):
         return [(item.keys, plain(item.value)) for item in value.items]
     return [plain(one) for one in value] if isinstance(value, list) else value
 
@@ -32,7 +32,7 @@ def plain(value: Value) -> object:
     ],
 )
 def test_a_text_becomes_a_tree(text: str, tree: object) -> None:
-    assert plain(read(text)) == tree
+    assert plain(parse_policy_text(text)) == tree
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_text_becomes_a_tree(text: str, tree: object) -> None:
     ],
 )
 def test_a_block_is_found_however_it_is_written(text: str) -> None:
-    ((label, body),) = read(text).blocks("path")
+    ((label, body),) = parse_policy_text(text).blocks("path")
     assert label == "x"
     assert plain(body) == [(("c",), 1)]
 
@@ -70,7 +70,7 @@ def test_a_block_is_found_however_it_is_written(text: str) -> None:
 )
 def test_what_cannot_be_read_is_told_with_its_place(text: str, message: str) -> None:
     with pytest.raises(Malformed) as caught:
-        read(text)
+        parse_policy_text(text)
     assert str(caught.value) == message
 
 
@@ -86,9 +86,9 @@ def test_what_cannot_be_read_is_told_with_its_place(text: str, message: str) -> 
 )
 def test_what_is_too_deep_or_too_long_is_refused(text: str) -> None:
     with pytest.raises(Malformed):
-        read(text)
+        parse_policy_text(text)
 
 
 def test_a_long_text_is_read_in_time_that_grows_with_its_length() -> None:
     text = "a = <<E\n" + "line\n" * 50_000 + "E\n" + 'path "x" { c = 1 }\n' * 10_000
-    assert len(read(text).items) == 10_001
+    assert len(parse_policy_text(text).items) == 10_001

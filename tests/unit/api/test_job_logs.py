@@ -2,29 +2,36 @@
 
 from pathlib import Path
 
-from daemon.api.cluster.job_logs import Tail
-from daemon.runner.logs import TaskLog
-from storage.records.task import LogConfig
+from daemon.api.cluster.log_lines import LineTimes, LogSection, Tail
+from tests.samples import NOW
+from tests.tasklogs import log_in
 
 
-def test_a_log_that_is_put_aside_is_read_on_where_it_lies_then(tmp_path: Path) -> None:
+async def test_a_log_that_is_put_aside_is_read_on_where_it_lies_then(tmp_path: Path) -> None:
     lies = tmp_path / "alloc" / "one"
     logs = lies / "alloc" / "logs"
     logs.mkdir(parents=True)
     file = logs / "main.stdout.0"
     file.write_text("first\n")
-    places = [lies]
     tail = Tail(
         label=b"one main | ",
-        find=lambda: TaskLog(str(places[-1]), "main", "stdout", LogConfig()),
-        position=0,
+        log=log_in(lies),
+        stretch=LogSection(0, None),
         contains=b"",
+        since=0,
+        dates=LineTimes([], NOW),
         is_over=lambda: True,
     )
-    assert b"".join(tail.pieces(is_last=False)) == b"one main | first\n"
+
+    async def lines(*, is_last: bool) -> bytes:
+        while await tail.pull(1024, is_last=is_last):
+            pass
+        return tail.take()
+
+    assert await lines(is_last=False) == b"one main | first\n"
     file.write_text("first\nlast words\n")
-    places.append(tmp_path / "logs" / "one")
-    places[-1].parent.mkdir()
-    lies.rename(places[-1])
-    assert b"".join(tail.pieces(is_last=True)) == b"one main | last words\n"
-    assert b"".join(tail.pieces(is_last=True)) == b""
+    kept = tmp_path / "logs" / "one"
+    kept.parent.mkdir()
+    lies.rename(kept)
+    assert await lines(is_last=True) == b"one main | last words\n"
+    assert await lines(is_last=True) == b""

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from daemon.api.contract import CONTRACTS
-from daemon.api.description import handlers
-from daemon.api.endpoints import ENDPOINTS
 from daemon.api.openapi import describe
+from daemon.api.openapi_page import handlers
 from daemon.api.routes import ROUTES
-from daemon.web.late import original
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.web.lazy import unwrap_handler
 
 DESCRIPTION: dict[str, Any] = json.loads(msgspec.json.encode(describe(ROUTES, ENDPOINTS, "1")))
 OPERATIONS = [
@@ -37,7 +37,7 @@ def test_every_endpoint_of_the_secrets_side_is_described(endpoint: Any) -> None:
 @pytest.mark.parametrize(("name", "operation"), OPERATIONS)
 def test_every_call_says_what_it_does(name: str, operation: Any) -> None:
     assert operation["summary"].endswith(".")
-    assert "golden" not in operation["summary"]
+    assert "recorded from" not in operation["summary"]
 
 
 def test_every_call_has_a_name_of_its_own() -> None:
@@ -46,7 +46,7 @@ def test_every_call_has_a_name_of_its_own() -> None:
 
 
 def test_every_contract_is_that_of_a_route() -> None:
-    assert CONTRACTS.keys() - {original(route.handler) for route in ROUTES} == set()
+    assert CONTRACTS.keys() - {unwrap_handler(route.handler) for route in ROUTES} == set()
 
 
 def test_every_type_that_is_named_is_described() -> None:

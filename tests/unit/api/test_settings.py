@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.api.cluster.settings import told
-from daemon.config import FIELDS, Config
+from daemon.api.cluster.settings import shown_value
+from daemon.config.settings import FIELDS, Settings
+from storage.records.notification import Receiver, ReceiverKind
 
 
 @pytest.mark.parametrize(
@@ -31,17 +32,24 @@ from daemon.config import FIELDS, Config
             {"mail": ["/usr/bin/mail", "hunter2"]},
             '{"mail":["/usr/bin/mail","…"]}',
         ),
+        (
+            "notify_receivers",
+            {"phone": Receiver(kind=ReceiverKind.NTFY, url="https://ntfy.sh/hunter2")},
+            '{"phone":{"kind":"ntfy","url":"https://ntfy.sh/…","secret_file":"","secret_env":"",'
+            '"server":"","tls":"starttls","ca_file":"","user":"","from":"","to":[],'
+            '"group_seconds":10}}',
+        ),
         ("notify_commands", {"mail": ["/usr/bin/mail"]}, '{"mail":["/usr/bin/mail"]}'),
     ],
 )
 def test_a_value_is_told_without_what_may_be_secret(name: str, value: object, shown: str) -> None:
-    assert told(name, value) == shown
+    assert shown_value(name, value) == shown
 
 
 def test_every_default_is_told_so_that_it_could_be_set() -> None:
     for name, field in FIELDS.items():
-        usual = getattr(Config(), name)
-        shown = told(name, usual)
+        usual = getattr(Settings(), name)
+        shown = shown_value(name, usual)
         if usual in (None, "", Path(), [], {}):
             assert shown == ""
             continue

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from daemon.cli.answers import AllocationLine, JobLine
+from daemon.cli.core.responses import AllocationItem, JobListItem
 from storage.records.allocation import DesiredTransition, TaskEvent, TaskStateWithEvents
 from tests.samples import NOW
 
 
-def allocation_line(alloc_id: str = "a1", **fields: Any) -> AllocationLine:
+def allocation_line(alloc_id: str = "a1", **fields: Any) -> AllocationItem:
     given = {
         "eval_id": "e1",
         "name": "web.web[0]",
@@ -34,7 +34,7 @@ def allocation_line(alloc_id: str = "a1", **fields: Any) -> AllocationLine:
         "modify_time": NOW,
         **fields,
     }
-    return AllocationLine(id=alloc_id, **given)
+    return AllocationItem(id=alloc_id, **given)
 
 
 def task_state(*events: tuple[str, str], **fields: Any) -> TaskStateWithEvents:
@@ -42,7 +42,7 @@ def task_state(*events: tuple[str, str], **fields: Any) -> TaskStateWithEvents:
     return TaskStateWithEvents(events=happened, **fields)
 
 
-def job_line(**fields: Any) -> JobLine:
+def job_line(**fields: Any) -> JobListItem:
     given = {
         "id": "web",
         "namespace": "default",
@@ -52,4 +52,4 @@ def job_line(**fields: Any) -> JobLine:
         "submit_time": NOW,
         **fields,
     }
-    return JobLine(**given)
+    return JobListItem(**given)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.cli.debug import without_secrets
+from daemon.cli.commands.debug import without_secrets
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """How a diff reads."""
 
-from daemon.cli.differences import lines
+from daemon.cli.core.diff import diff_lines
 from daemon.jobspec.diff import diff_jobs
 from daemon.jobspec.diffs.annotations import annotate
 from storage.records.codec import Document
@@ -12,7 +12,7 @@ from tests.unit.jobspec.build import complete, group, job, task
 def shown(old: Document, new: Document, *, verbose: bool = False) -> list[str]:
     planned = {"web": DesiredUpdates(destructive_update=2, place=1)}
     diff = annotate(diff_jobs(complete(old), complete(new)), planned)
-    return [line.words for line in lines(diff, verbose=verbose)]
+    return [line.words for line in diff_lines(diff, verbose=verbose)]
 
 
 BEFORE = job(group(task(Config={"command": "/bin/a"}), task("side"), Count=2), Meta={"a": "1"})
@@ -51,4 +51,4 @@ def test_a_group_that_stays_is_shown_for_what_happens_to_it() -> None:
 
 def test_a_job_that_does_not_change_is_one_line() -> None:
     diff: JobDiff = diff_jobs(complete(BEFORE), complete(BEFORE))
-    assert [line.words for line in lines(diff, verbose=False)] == ['  job "g"']
+    assert [line.words for line in diff_lines(diff, verbose=False)] == ['  job "g"']

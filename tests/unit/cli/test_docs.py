@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 import pytest
 
-from daemon.cli.options import _CONNECTION
-from daemon.cli.parser import COMMANDS
+from daemon.cli.core.command_tree import COMMANDS
+from daemon.cli.core.options import _CONNECTION
 
 DOCS = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text()
 

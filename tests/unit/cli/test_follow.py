@@ -1,16 +1,16 @@
 import pytest
 
-from daemon.cli.follow import (
-    Fate,
+from daemon.cli.core.follow import (
+    AllocationOutcome,
+    allocation_outcome,
     allocation_row,
-    current,
-    fate,
-    told,
+    current_allocations,
+    describe_outcome,
     unfinished,
     why_failed,
     with_replacements,
 )
-from daemon.cli.output import Row
+from daemon.cli.core.output import ProgressRow
 from storage.records.evaluation import EvalStatus
 from tests.samples import evaluation, job
 from tests.unit.cli.samples import allocation_line, task_state
@@ -32,21 +32,21 @@ CRASHED = {
 @pytest.mark.parametrize(
     ("status", "followup", "service", "batch"),
     [
-        ("pending", "", Fate.OPEN, Fate.OPEN),
-        ("running", "", Fate.GOOD, Fate.OPEN),
-        ("complete", "", Fate.GOOD, Fate.GOOD),
-        ("failed", "", Fate.BAD, Fate.BAD),
-        ("lost", "", Fate.BAD, Fate.BAD),
-        ("failed", "e2", Fate.BAD, Fate.OPEN),
-        ("unknown", "", Fate.OPEN, Fate.OPEN),
+        ("pending", "", AllocationOutcome.OPEN, AllocationOutcome.OPEN),
+        ("running", "", AllocationOutcome.GOOD, AllocationOutcome.OPEN),
+        ("complete", "", AllocationOutcome.GOOD, AllocationOutcome.GOOD),
+        ("failed", "", AllocationOutcome.BAD, AllocationOutcome.BAD),
+        ("lost", "", AllocationOutcome.BAD, AllocationOutcome.BAD),
+        ("failed", "e2", AllocationOutcome.BAD, AllocationOutcome.OPEN),
+        ("unknown", "", AllocationOutcome.OPEN, AllocationOutcome.OPEN),
     ],
 )
 def test_a_service_is_waited_for_until_it_runs_and_a_batch_job_until_its_end(
-    status: str, followup: str, service: Fate, batch: Fate
+    status: str, followup: str, service: AllocationOutcome, batch: AllocationOutcome
 ) -> None:
     line = allocation_line(client_status=status, followup_eval_id=followup)
-    assert fate(line, runs_to_its_end=False) is service
-    assert fate(line, runs_to_its_end=True) is batch
+    assert allocation_outcome(line, runs_to_its_end=False) is service
+    assert allocation_outcome(line, runs_to_its_end=True) is batch
 
 
 def test_allocations_are_followed_to_their_replacements() -> None:
@@ -56,13 +56,15 @@ def test_allocations_are_followed_to_their_replacements() -> None:
     other = allocation_line("a4", eval_id="e0", create_index=5)
     mine = with_replacements([third, other, second, first], {"a1"})
     assert mine == [first, second, third]
-    assert current(mine) == [third]
+    assert current_allocations(mine) == [third]
 
 
 def test_an_allocation_that_waits_shows_its_newest_event() -> None:
     states = {"main": task_state(("Received", "Task received by client"), state="pending")}
     row = allocation_row(allocation_line(client_status="pending", task_states=states))
-    assert row == Row("allocation", "a1", "web.web[0]", "pending", "Task received by client")
+    assert row == ProgressRow(
+        "allocation", "a1", "web.web[0]", "pending", "Task received by client"
+    )
 
 
 def test_an_allocation_that_is_to_end_says_so() -> None:
@@ -82,14 +84,14 @@ def test_a_failure_without_events_is_told_by_its_description() -> None:
 def test_the_end_counts_what_there_is_and_explains_what_failed() -> None:
     failed = allocation_line("abcdefgh-1", client_status="failed", followup_eval_id="e9")
     lines = [allocation_line("a1"), allocation_line("a2"), failed]
-    assert told(lines) == (
+    assert describe_outcome(lines) == (
         "allocations: 1 failed, 2 running\n"
-        "allocation abcdefgh failed: no reason is given; it is tried again later"
+        "allocation abcdefgh failed: no reason is given; it will be retried later"
     )
 
 
 def test_the_end_of_an_evaluation_that_changed_nothing_says_so() -> None:
-    assert told([]) == "nothing had to be placed"
+    assert describe_outcome([]) == "nothing had to be placed"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_the_end_of_an_evaluation_that_changed_nothing_says_so() -> None:
         (
             EvalStatus.CANCELED,
             "",
-            "evaluation e1 is canceled: no reason is given; a newer one decides about the job",
+            "evaluation e1 is canceled: no reason is given; a newer evaluation replaces it",
         ),
     ],
 )

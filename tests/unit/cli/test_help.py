@@ -5,21 +5,26 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner, Result
 
 from daemon.__main__ import command_line
-from daemon.dashes import short_option, two_dashes
+from daemon.cli.core.help import sections
+from daemon.text.option_syntax import normalize_options, short_option
 
 # These speak with a terminal, hand on what a program prints, or set up this machine.
 WITHOUT_JSON = {
     "agent",
     "alloc exec",
+    "completion",
     "exec",
+    "help",
     "install",
     "job action",
     "operator api",
     "operator metrics",
     "operator rekey",
     "policy fmt",
+    "top",
     "uninstall",
     "var lock",
 }
@@ -43,7 +48,7 @@ ALL = dict(commands(command_line()))
 def test_every_help_has_an_example_that_is_taken(name: str) -> None:
     about, _, example = (ALL[name].help or "").partition("Example: steward ")
     assert about.strip()
-    words = [short_option(word) for word in two_dashes(shlex.split(example))]
+    words = [short_option(word) for word in normalize_options(shlex.split(example))]
     command: click.Command = command_line()
     context = click.Context(command, info_name="steward", **command.context_settings)
     while isinstance(command, click.Group):
@@ -61,3 +66,67 @@ def test_every_answer_may_be_json(name: str) -> None:
 
 def test_a_part_of_a_document_is_chosen_by_two_names() -> None:
     assert {"-t", "--field"} <= {word for one in ALL["job status"].params for word in one.opts}
+
+
+def groups(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Group]]:
+    yield path, group
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        if isinstance(found := group.get_command(context, name), click.Group):
+            yield from groups(found, f"{path} {name}".lstrip())
+
+
+GROUPS = dict(groups(command_line()))
+
+
+@pytest.mark.parametrize("path", GROUPS)
+def test_every_command_has_one_line_that_is_not_cut(path: str) -> None:
+    listed = [name for lines in sections(path).values() for name in lines]
+    group = GROUPS[path]
+    assert sorted(listed) == sorted(group.list_commands(click.Context(group)))
+    help_lines = typed("help", *path.split()).stdout.splitlines()
+    for lines in sections(path).values():
+        for name, line in lines.items():
+            assert any(one.split(None, 1) == [name, line] for one in help_lines)
+
+
+def typed(*words: str) -> Result:
+    return CliRunner().invoke(command_line(), list(words), prog_name="steward", terminal_width=80)
+
+
+def test_the_first_help_has_its_groups_in_order() -> None:
+    shown = typed("--help").stdout
+    assert typed("help").stdout == typed().stdout == shown
+    titles = [line.rstrip(":") for line in shown.splitlines() if line.endswith(":")]
+    assert titles == ["Options", "Run and watch", "Inspect", "Change", "Access", "Operate"]
+
+
+def test_help_of_a_command_is_that_of_its_option() -> None:
+    assert typed("help", "job", "run").stdout == typed("job", "run", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["jbo"], "no command 'jbo'; did you mean 'job'?"),
+        (["job", "rnu"], "no command 'rnu'; did you mean 'run'?"),
+        (["run", "x"], "'run' has no subcommands"),
+    ],
+)
+def test_help_of_a_mistyped_command_names_the_nearest(words: list[str], complaint: str) -> None:
+    result = typed("help", *words)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"steward: {complaint}\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_script_of_a_shell(shell: str) -> None:
+    result = typed("completion", shell)
+    assert result.exit_code == 0
+    assert f"_STEWARD_COMPLETE={shell}_complete" in result.stdout
+
+
+def test_completion_names_the_shells_that_it_knows() -> None:
+    result = typed("completion", "tcsh")
+    assert result.exit_code == 1
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in result.stderr

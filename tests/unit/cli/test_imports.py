@@ -19,10 +19,12 @@ def imported(*words: str) -> set[str]:
     ("words", "needed"),
     [
         (["version"], set()),
+        (["--help"], set()),
+        (["help", "job"], set()),
         (["job", "status", "--address", "unix:///nowhere"], {"http", "ssl"}),
     ],
 )
 def test_a_short_command_imports_nothing_slow(words: list[str], needed: set[str]) -> None:
     found = imported(*words)
-    assert "daemon.cli.parser" in found
+    assert "daemon.cli.core.command_tree" in found
     assert found & set(SLOW) <= needed

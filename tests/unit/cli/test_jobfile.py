@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from daemon.cli.jobfile import Given, registration
+from daemon.cli.core.job_file import VariableArguments, registration
 from storage.errors import Invalid
 
 JOB = {"ID": "web", "TaskGroups": []}
@@ -17,7 +17,7 @@ JOB = {"ID": "web", "TaskGroups": []}
     ],
 )
 def test_a_job_file_holds_a_request_or_a_job_alone(file: object, request_: object) -> None:
-    assert registration(json.dumps(file), "web.json", Given()) == {
+    assert registration(json.dumps(file), "web.json", VariableArguments()) == {
         **request_,
         "Submission": {"Source": json.dumps(file), "Format": "json"},
     }
@@ -35,10 +35,10 @@ def test_a_job_file_holds_a_request_or_a_job_alone(file: object, request_: objec
         ('"web"', "web.json holds text, not a job"),
         ("null", "web.json holds null, not a job"),
         ('{"Job": 3}', 'web.json: "Job" holds a number; it must be an object'),
-        ('{"Job": true}', 'web.json: "Job" holds a truth value'),
+        ('{"Job": true}', 'web.json: "Job" holds a boolean'),
     ],
 )
 def test_a_file_that_holds_no_job_is_refused_with_the_place(source: str, complaint: str) -> None:
     with pytest.raises(Invalid) as caught:
-        registration(source, "web.json", Given())
+        registration(source, "web.json", VariableArguments())
     assert complaint in str(caught.value)

@@ -3,8 +3,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from daemon.cli.answers import LogFrame
-from daemon.cli.logs import frames, last_lines, position
+from daemon.cli.commands.logs import frames, last_lines, position
+from daemon.cli.core.responses import LogFrame
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from daemon.cli.parser import COMMANDS, CommandLine
-from daemon.dashes import short_option
+from daemon.cli.core.command_tree import COMMANDS, CommandLine
+from daemon.text.option_syntax import short_option
 from storage.errors import NotFound
 
 
@@ -65,7 +65,7 @@ def test_a_wrong_word_is_answered_with_the_right_one(arguments: list[str], compl
 def test_a_group_without_a_command_shows_its_help(arguments: list[str]) -> None:
     result = run(*arguments)
     assert (result.exit_code, result.stderr) == (1, "")
-    assert "Commands:" in result.stdout
+    assert "Run and watch:" in result.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["job", "run", "-h"]])
@@ -97,7 +97,7 @@ def test_what_a_command_returns_is_the_exit_status(returned: int | None, status:
 
 def test_a_command_of_another_part_is_added_by_name() -> None:
     made = command_line()
-    made.add_lazily("also", "daemon.cli.version:version")
+    made.add_lazily("also", "daemon.cli.commands.version:version")
     result = CliRunner().invoke(made, ["also"])
     assert result.stdout.startswith("Steward v")
 

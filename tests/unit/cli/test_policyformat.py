@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.acl.policies import parse
-from daemon.cli.policyformat import formatted
+from daemon.acl.policy_rules import parse_policy
+from daemon.cli.core.policy_format import formatted
 
 UGLY = """
 
@@ -45,7 +45,7 @@ def test_what_is_formatted_stays_so() -> None:
 @pytest.mark.parametrize("text", [UGLY, "", 'path "a" { policy = <<X\nread\nX\n}'])
 def test_formatting_changes_no_meaning(text: str) -> None:
     lenient = text.replace("<<X\nread\nX", '"read"')
-    assert parse(formatted(lenient)) == parse(lenient)
+    assert parse_policy(formatted(lenient)) == parse_policy(lenient)
 
 
 def test_what_a_heredoc_holds_stays_where_it_is() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from daemon.cli.selector import select
+from daemon.cli.core.selector import select
 from storage.errors import Invalid
 
 JOB = {
@@ -43,8 +43,8 @@ def test_a_field_of_a_list_is_that_field_of_each_element() -> None:
     [
         (".Id", "there is no field 'Id' here, only: ID, Meta, TaskGroups"),
         (".TaskGroups[2]", "there is no element 2, the list has 2"),
-        (".ID.More", "'web' has nothing inside"),
-        (".ID[]", "'web' has nothing inside, so not every element"),
+        (".ID.More", "'web' has no fields"),
+        (".ID[]", "'web' has no fields, so not every element"),
         (".TaskGroups[x]", "cannot read '[x]'; write a path such as"),
     ],
 )

@@ -1,6 +1,6 @@
 import pytest
 
-from daemon.cli import text
+from daemon.cli.core import formatting
 from storage.records.base import HOUR, MINUTE, SECOND
 from tests.samples import NOW
 
@@ -22,11 +22,11 @@ DAY = 24 * HOUR
     ],
 )
 def test_a_span_is_told_in_its_two_largest_units(length: int, words: str) -> None:
-    assert text.span(length) == words
+    assert formatting.format_duration(length) == words
 
 
 def test_a_moment_is_told_to_the_second() -> None:
-    assert text.moment(NOW + 5) == "2026-11-21T01:40:00Z"
+    assert formatting.format_time(NOW + 5) == "2026-11-21T01:40:00Z"
 
 
 @pytest.mark.parametrize(
@@ -39,15 +39,18 @@ def test_a_moment_is_told_to_the_second() -> None:
     ],
 )
 def test_a_moment_of_the_wire_that_never_was_is_not_available(wire: str, words: str) -> None:
-    assert text.moment_of(wire) == words
+    assert formatting.moment_of(wire) == words
 
 
 def test_how_long_ago_something_was_is_told_if_it_was() -> None:
-    assert [text.ago(NOW - MINUTE, NOW), text.ago(0, NOW)] == ["1m ago", "N/A"]
+    assert [formatting.relative_time(NOW - MINUTE, NOW), formatting.relative_time(0, NOW)] == [
+        "1m ago",
+        "N/A",
+    ]
 
 
 def test_columns_begin_below_each_other_and_end_without_blanks() -> None:
-    assert text.columns([["ID", "Status"], ["a-long-one", "running"], ["b", ""]]) == [
+    assert formatting.columns([["ID", "Status"], ["a-long-one", "running"], ["b", ""]]) == [
         "ID          Status",
         "a-long-one  running",
         "b",
@@ -55,7 +58,7 @@ def test_columns_begin_below_each_other_and_end_without_blanks() -> None:
 
 
 def test_facts_have_their_equal_signs_below_each_other() -> None:
-    assert text.facts([("ID", "web"), ("Node Pool", "")]) == [
+    assert formatting.key_value_lines([("ID", "web"), ("Node Pool", "")]) == [
         "ID        = web",
         "Node Pool = <none>",
     ]
@@ -63,5 +66,5 @@ def test_facts_have_their_equal_signs_below_each_other() -> None:
 
 def test_identifiers_are_shown_whole_only_on_request() -> None:
     identifier = "6ff3f0a1-7d6e-4bd5-8a0b-0d6c34b4a1f2"
-    assert text.short(identifier) == "6ff3f0a1"
-    assert text.short(identifier, verbose=True) == identifier
+    assert formatting.short(identifier) == "6ff3f0a1"
+    assert formatting.short(identifier, verbose=True) == identifier

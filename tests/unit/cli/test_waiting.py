@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from daemon.cli.follow import EXIT_NOT_PLACED, Ending
-from daemon.cli.waiting import _whole, exit_status
+from daemon.cli.commands.wait_for_job import _whole, exit_status
+from daemon.cli.core.follow import EXIT_NOT_PLACED, FollowResult
 from storage.records.allocation import TaskEvent, TaskPhase, TaskStateWithEvents
 from tests.samples import evaluation, job
 from tests.unit.cli.samples import allocation_line
@@ -16,7 +16,7 @@ def ended(*, at: int = 1, failed: bool = True, **about: Any) -> TaskStateWithEve
 
 def status(status: int = 1, **states: TaskStateWithEvents) -> int:
     line = allocation_line("a1", task_states=states)
-    return exit_status(Ending(status, "", evaluation(job()), [line]))
+    return exit_status(FollowResult(status, "", evaluation(job()), [line]))
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_what_was_ended_on_purpose_did_not_fail() -> None:
 
 
 def test_what_could_not_be_placed_has_no_exit_code() -> None:
-    assert exit_status(Ending(EXIT_NOT_PLACED, "", evaluation(job()))) == 2
+    assert exit_status(FollowResult(EXIT_NOT_PLACED, "", evaluation(job()))) == 2
 
 
 def test_an_allocation_that_was_replaced_does_not_count() -> None:
     first = allocation_line("a1", task_states={"main": ended(exit_code=3)}, next_allocation="a2")
     second = allocation_line("a2", task_states={"main": ended(failed=False)})
-    assert exit_status(Ending(0, "", evaluation(job()), [first, second])) == 0
+    assert exit_status(FollowResult(0, "", evaluation(job()), [first, second])) == 0
 
 
 def test_lines_are_handed_on_whole() -> None:

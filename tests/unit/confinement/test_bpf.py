@@ -7,13 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.confinement import calls
-from daemon.confinement.bpf import Is, Rule, Unknown, When, assemble, numbers, refuse
+from daemon.confinement.bpf import (
+    ArgumentComparison,
+    ArgumentTest,
+    Rule,
+    Unknown,
+    assemble,
+    numbers,
+    refuse,
+)
 from tests.unit.confinement.interpreter import ALLOW, AUDIT, I386, KILL, answer, check
 
 NAMES = sorted(numbers("x86_64").keys() & numbers("aarch64").keys())[:12]
 WORDS = st.one_of(st.sampled_from([0, 1, 2, 0o6000, 0x5412]), st.integers(0, 2**32 - 1))
 LONG = st.builds(lambda low, high: low | high << 32, WORDS, st.sampled_from([0, 1, 2**32 - 1]))
-TESTS = st.builds(When, st.integers(0, 5), st.sampled_from(Is), WORDS)
+TESTS = st.builds(ArgumentTest, st.integers(0, 5), st.sampled_from(ArgumentComparison), WORDS)
 RULES = st.builds(
     Rule,
     st.sampled_from(NAMES),
@@ -22,13 +30,13 @@ RULES = st.builds(
 )
 
 
-def holds(test: When, arguments: list[int]) -> bool:
+def holds(test: ArgumentTest, arguments: list[int]) -> bool:
     low = arguments[test.argument] & 0xFFFFFFFF
     return {
-        Is.EQUAL: low == test.value,
-        Is.UNEQUAL: low != test.value,
-        Is.ABOVE: low > test.value,
-        Is.ANY_BIT: bool(low & test.value),
+        ArgumentComparison.EQUAL: low == test.value,
+        ArgumentComparison.UNEQUAL: low != test.value,
+        ArgumentComparison.ABOVE: low > test.value,
+        ArgumentComparison.ANY_BIT: bool(low & test.value),
     }[test.how]
 
 

@@ -1,4 +1,4 @@
-"""The programs that keep tasks from addresses, run by a machine of our own: they say what they should."""
+"""Egress filter programs, executed by an interpreter in the tests, return the expected verdicts."""
 
 import operator
 import struct
@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.confinement import egress
-from daemon.confinement.egress import Denied
+from daemon.confinement.egress import DeniedAddresses
 
 OWN_PORT = 4646
 EVERY = [
-    *map(Denied, egress.LINK_LOCAL),
-    *(Denied(one, OWN_PORT) for one in (*egress.LOOPBACK, ip_network("192.0.2.7/32"))),
+    *map(DeniedAddresses, egress.LINK_LOCAL),
+    *(DeniedAddresses(one, OWN_PORT) for one in (*egress.LOOPBACK, ip_network("192.0.2.7/32"))),
 ]
 PACKETS, CONNECTIONS4, CONNECTIONS6 = 1, 10, 11  # linux/bpf.h
 LENGTHS = {4: 20, 6: 40}

@@ -1,11 +1,16 @@
-"""What becomes of a deployment, seen from its allocations: by table."""
+"""The outcome of a deployment by its allocations: a table of cases."""
 
 from typing import Any
 
 import msgspec
 import pytest
 
-from daemon.evals.judgement import TOO_SLOW, UNHEALTHY, Verdict, judge
+from daemon.evals.deployment_health import (
+    TOO_SLOW,
+    UNHEALTHY,
+    DeploymentDecision,
+    decide_deployment,
+)
 from storage.records.allocation import Allocation, DeploymentHealth
 from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
@@ -70,8 +75,10 @@ def the_job(policy: ReschedulePolicy | None = None) -> Job:
 
 def verdict(
     *healths: bool | None, policy: ReschedulePolicy | None = None, **fields: Any
-) -> Verdict:
-    return judge(deployment(web=state(**fields)), placed(*healths), the_job(policy), NOW)
+) -> DeploymentDecision:
+    return decide_deployment(
+        deployment(web=state(**fields)), placed(*healths), the_job(policy), NOW
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +164,7 @@ def test_a_deployment_fails_for_what_is_unhealthy_or_too_slow(
 )
 def test_a_paused_deployment_is_never_too_slow(status: DeploymentStatus, failure: str) -> None:
     slow = state(progress_deadline=DEADLINE, require_progress_by=EARLIER)
-    found = judge(deployment(status, web=slow), placed(None), the_job(), NOW)
+    found = decide_deployment(deployment(status, web=slow), placed(None), the_job(), NOW)
     assert found.failure == failure
 
 
@@ -180,7 +187,7 @@ def test_canaries_are_promoted_when_all_of_them_are_healthy_and_that_is_wished(
 @pytest.mark.parametrize(("other", "promoted"), [((True,), True), ((None,), False)])
 def test_groups_are_promoted_together(other: tuple[bool | None, ...], promoted: bool) -> None:
     canary = state(auto_promote=True, desired_canaries=1)
-    found = judge(
+    found = decide_deployment(
         deployment(web=canary, db=canary, plain=state()),
         [*placed(True), *placed(*other, group_name="db")],
         the_job(),
@@ -198,7 +205,7 @@ def test_groups_are_promoted_together(other: tuple[bool | None, ...], promoted: 
     [("careful", True), ("bold", False)],
 )
 def test_only_the_group_that_fails_says_whether_to_go_back(failing: str, reverts: bool) -> None:
-    found = judge(
+    found = decide_deployment(
         deployment(careful=state(auto_revert=True), bold=state()),
         placed(False, group_name=failing),
         the_job(),
@@ -212,7 +219,7 @@ def test_the_next_look_is_at_the_earliest_deadline_of_what_is_not_done() -> None
         by = rfc3339(NOW + seconds * SECOND)
         return state(progress_deadline=0, require_progress_by=by, **fields)
 
-    found = judge(
+    found = decide_deployment(
         deployment(web=due(30), db=due(10), done=due(5, desired_total=0)), [], the_job(), NOW
     )
     assert found.deadline == nanoseconds(rfc3339(NOW + 10 * SECOND))

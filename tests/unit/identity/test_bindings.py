@@ -2,10 +2,10 @@
 
 import pytest
 
-from daemon.identity.bindings import of_bounds, of_claims, of_request, speaks_of_another
-from daemon.identity.jwt import Claims
-from daemon.identity.request import LoginRequest
-from daemon.identity.resources import parse
+from daemon.identity.bindings import check_bounds, check_claims, check_request, speaks_of_another
+from daemon.identity.jwt_verification import Claims
+from daemon.identity.login_request import LoginRequest
+from daemon.identity.resource_id import parse
 from storage.records.base import SECOND
 from storage.records.identity import LoginRole
 
@@ -22,7 +22,7 @@ IDENTITY = (
 
 
 def refusal(role: LoginRole, claims: Claims, leeway: int = 0) -> str:
-    return next((one.refusal for one in of_claims(role, claims, NOW, leeway) if one.refusal), "")
+    return next((one.refusal for one in check_claims(role, claims, NOW, leeway) if one.refusal), "")
 
 
 def bound(**bounds: list[str]) -> LoginRole:
@@ -90,7 +90,7 @@ def test_a_clock_that_is_behind_may_be_granted_some_seconds() -> None:
 def test_each_rule_says_what_it_looked_at() -> None:
     role = bound(bound_service_principal_ids=["a"], bound_group_ids=["g"])
     claims = Claims(oid="a", groups=["x"], hasgroups=True)
-    looked = [(one.rule, one.looked_at, one.seen) for one in of_claims(role, claims, NOW, 0)]
+    looked = [(one.rule, one.looked_at, one.seen) for one in check_claims(role, claims, NOW, 0)]
     assert looked[2:] == [
         ("bound_service_principal_ids", "oid", "a"),
         ("bound_group_ids", "groups", "[x] (too many for the token: it says where to ask)"),
@@ -109,7 +109,7 @@ def asked(**fields: str) -> LoginRequest:
 def disagreement(request: LoginRequest, claims: Claims, role: LoginRole | None = None) -> str:
     """Return the first refusal of a request whose resource is in westeurope."""
     role = role or LoginRole()
-    verdicts = [*of_request(role, claims, request), *of_bounds(role, request, "westeurope")]
+    verdicts = [*check_request(role, claims, request), *check_bounds(role, request, "westeurope")]
     return next((one.refusal for one in verdicts if one.refusal), "")
 
 
@@ -261,7 +261,7 @@ def test_a_request_outside_the_bounds_of_the_role_is_refused(
 )
 def test_a_location_is_compared_without_case(location: str, text: str) -> None:
     role = bound(bound_locations=["westeurope"])
-    found = list(of_bounds(role, asked(), location))
+    found = list(check_bounds(role, asked(), location))
     assert [one.refusal for one in found] == [text]
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from daemon.identity.jwt import (
+from daemon.identity.jwt_verification import (
     MAX_LENGTH,
     UnknownKey,
     check_standard,
-    claims_of,
-    take_apart,
+    parse_jwt,
+    read_claims,
     verify_signature,
 )
 from storage.errors import Refused
@@ -33,10 +33,10 @@ KEYS = [public(KEY)]
 
 def accept(text: str, leeway: int = 0) -> None:
     """Return if a token is good in every respect."""
-    token = take_apart(text)
+    token = parse_jwt(text)
     verify_signature(token, KEYS)
     check_standard(token, issuer=ISSUER, audience=AUDIENCE, now=NOW, leeway=leeway)
-    claims_of(token)
+    read_claims(token)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_spaces_around_a_token_do_not_matter() -> None:
 
 
 def test_without_a_key_id_every_key_is_tried() -> None:
-    token = take_apart(signed(claims(), header={"kid": ""}))
+    token = parse_jwt(signed(claims(), header={"kid": ""}))
     verify_signature(token, [public(new_key(), "other"), *KEYS])
 
 
@@ -141,7 +141,7 @@ def test_claims_of_wrong_types_are_refused(payload: dict[str, Any] | bytes) -> N
 )
 def test_what_is_no_token_is_refused(text: str, refusal: str) -> None:
     with pytest.raises(Refused) as raised:
-        take_apart(text)
+        parse_jwt(text)
     assert str(raised.value).startswith("oidc: malformed jwt: ")
     assert refusal in str(raised.value)
 
@@ -149,7 +149,7 @@ def test_what_is_no_token_is_refused(text: str, refusal: str) -> None:
 @pytest.mark.parametrize("algorithm", ["none", "HS256", "PS256", "ES256", "RS384", "rs256"])
 def test_no_other_algorithm_is_accepted(algorithm: str) -> None:
     with pytest.raises(Refused) as raised:
-        take_apart(signed(claims(), header={"alg": algorithm}))
+        parse_jwt(signed(claims(), header={"alg": algorithm}))
     assert str(raised.value) == (
         f'oidc: malformed jwt: unexpected signature algorithm "{algorithm}"; expected ["RS256"]'
     )
@@ -167,7 +167,7 @@ def test_no_other_algorithm_is_accepted(algorithm: str) -> None:
 )
 def test_a_token_that_no_known_key_signed_is_refused(text: str) -> None:
     with pytest.raises(UnknownKey) as raised:
-        verify_signature(take_apart(text), KEYS)
+        verify_signature(parse_jwt(text), KEYS)
     assert str(raised.value) == ("failed to verify signature: failed to verify id token signature")
 
 
@@ -175,7 +175,7 @@ def test_a_key_that_is_too_small_or_broken_signs_nothing() -> None:
     small = new_key(1024)
     broken = [public(small), public(KEY).__class__(kid="one", n="AQ", e="AA")]
     with pytest.raises(UnknownKey):
-        verify_signature(take_apart(signed(claims(), small)), broken)
+        verify_signature(parse_jwt(signed(claims(), small)), broken)
 
 
 def test_every_other_spelling_of_a_signature_is_refused() -> None:

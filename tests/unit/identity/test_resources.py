@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.identity.resources import contains, parse, path
+from daemon.identity.resource_id import contains, parse, path
 
 SITE = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Web/sites/one"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.jobs.namespaces import forbidden, hash_of
+from daemon.jobs.namespaces import forbidden_drivers, namespace_hash
 from storage.records.namespace import Namespace, NamespaceCapabilities
 from storage.records.task import Network
 from tests.samples import group, job, task
@@ -22,7 +22,7 @@ def limited(**limits: list[str]) -> Namespace:
     ],
 )
 def test_what_is_not_limited_is_allowed(namespace: Namespace) -> None:
-    assert forbidden(job(), namespace) == []
+    assert forbidden_drivers(job(), namespace) == []
 
 
 @pytest.mark.parametrize(
@@ -35,19 +35,19 @@ def test_what_is_not_limited_is_allowed(namespace: Namespace) -> None:
 )
 def test_a_driver_that_is_not_allowed_is_named(namespace: Namespace) -> None:
     expected = 'used task driver "raw_exec" is not allowed in namespace "ops"'
-    assert forbidden(job(), namespace) == [expected]
+    assert forbidden_drivers(job(), namespace) == [expected]
 
 
 def test_several_drivers_that_are_not_allowed_are_all_named() -> None:
     both = job("a", group("g", task("one"), task("two", driver="mock_driver")))
-    assert forbidden(both, limited(enabled_task_drivers=["exec"])) == [
+    assert forbidden_drivers(both, limited(enabled_task_drivers=["exec"])) == [
         'used task drivers ["raw_exec" "mock_driver"] are not allowed in namespace "ops"'
     ]
 
 
 def test_a_network_mode_that_is_not_allowed_is_named() -> None:
     plain = job("a", group("g", networks=[Network()]))
-    assert forbidden(plain, limited(enabled_network_modes=["bridge"])) == [
+    assert forbidden_drivers(plain, limited(enabled_network_modes=["bridge"])) == [
         'used group network mode "host" is not allowed in namespace "ops"'
     ]
 
@@ -63,10 +63,12 @@ def test_a_network_mode_that_is_not_allowed_is_named() -> None:
     ],
 )
 def test_the_hash_is_the_one_that_clients_know(namespace: Namespace, expected: str) -> None:
-    assert hash_of(namespace) == expected
+    assert namespace_hash(namespace) == expected
 
 
 def test_the_hash_does_not_depend_on_the_order_of_meta() -> None:
     one, other = {"a": "1", "b": "2"}, {"b": "2", "a": "1"}
-    assert hash_of(Namespace(name="n", meta=one)) == hash_of(Namespace(name="n", meta=other))
-    assert hash_of(Namespace(name="n", meta=one)) != hash_of(Namespace(name="n"))
+    assert namespace_hash(Namespace(name="n", meta=one)) == namespace_hash(
+        Namespace(name="n", meta=other)
+    )
+    assert namespace_hash(Namespace(name="n", meta=one)) != namespace_hash(Namespace(name="n"))

@@ -1,1 +1,1 @@
-"""The language of jobs, by tables of cases and by the peer's recorded answers."""
+"""The job specification language, tested with tables of cases and recorded Nomad responses."""

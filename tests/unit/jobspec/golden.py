@@ -1,4 +1,4 @@
-"""Recorded answers of the peer, read so that pure functions can be compared with them."""
+"""Recorded Nomad responses, parsed for comparison with pure functions."""
 
 import json
 from collections.abc import Iterator

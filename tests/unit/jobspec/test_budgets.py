@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from daemon.config import Config
+from daemon.config.settings import Settings
 from daemon.jobspec.budgets import Budgets, OverBudget
 from storage.records.codec import Document
 from tests.unit.jobspec.build import complete, group, job, task
 from tests.unit.jobspec.golden import document
 
 NONE = dict.fromkeys(Budgets.__struct_fields__, 0)
-CHECKED_WITH_THE_RULES = "job_max_count"
+CHECKED_ELSEWHERE = {"job_max_count", "job_max_versions", "job_max_versions_mb"}
 
 WHERE = [{"LTarget": "${meta.a}", "RTarget": "b", "Operand": "="}]
 SPREAD = [{"Attribute": "${meta.a}", "SpreadTarget": [{"Value": "a"}, {"Value": "b"}]}]
@@ -78,7 +78,7 @@ def test_a_job_at_a_limit_comes_in_and_one_beyond_does_not(
 
 
 def test_each_limit_has_a_case() -> None:
-    assert {case[0] for case in CASES} | {CHECKED_WITH_THE_RULES} == set(NONE)
+    assert {case[0] for case in CASES} | CHECKED_ELSEWHERE == set(NONE)
 
 
 def test_all_limits_are_told_at_once() -> None:
@@ -108,5 +108,5 @@ def test_a_stored_job_is_counted_like_the_one_that_came_in(
 
 
 def test_the_defaults_are_those_of_the_settings() -> None:
-    assert Budgets.of(Config()) == Budgets()
-    assert Budgets.of(Config(job_max_groups=7)) == Budgets(job_max_groups=7)
+    assert Budgets.of(Settings()) == Budgets()
+    assert Budgets.of(Settings(job_max_groups=7)) == Budgets(job_max_groups=7)

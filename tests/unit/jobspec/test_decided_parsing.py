@@ -1,8 +1,8 @@
-"""What the peer's parser does, and ours does otherwise on purpose."""
+"""Intended differences from Nomad's parser."""
 
 import pytest
 
-from daemon.jobspec.hcl.source import Faulty
+from daemon.jobspec.hcl.source import HclError
 from tests.unit.jobspec.hcl.build import job, parse, refused
 
 V1 = """
@@ -89,7 +89,7 @@ def test_version_1_syntax_may_have_several_items_on_a_line() -> None:
 
 
 def test_version_1_syntax_is_refused_without_its_flag() -> None:
-    with pytest.raises(Faulty, match="Argument names must not be quoted"):
+    with pytest.raises(HclError, match="Argument names must not be quoted"):
         parse(V1)
 
 

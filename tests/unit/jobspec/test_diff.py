@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daemon.jobspec.diff import diff_jobs
 from daemon.jobspec.diffs.annotations import annotate
@@ -426,3 +428,24 @@ def test_a_group_says_how_many_allocations_are_touched_in_which_way() -> None:
 def test_a_diff_goes_over_the_wire_and_back() -> None:
     found = diff(job(), job(group(task(Env={"a": "b"}), Count=2), Meta={"x": "y"}))
     assert msgspec.json.decode(msgspec.json.encode(found), type=JobDiff) == found
+
+
+# Whatever a task's own configuration may hold, numbers of hundreds of digits among it.
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers()
+    | st.integers(min_value=300, max_value=400).map(lambda digits: 10**digits),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(before=VALUES, after=VALUES)
+def test_any_change_of_a_configuration_has_a_diff(before: object, after: object) -> None:
+    jobs = [complete(job(group(task(Config={"value": value})))) for value in (before, after)]
+    same = diff_jobs(jobs[0], jobs[0])
+    assert same is None or same.type == "None"
+    diff_jobs(jobs[0], jobs[1])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.jobspec.extensions import FREQUENT_LAUNCHES
+from daemon.jobspec.steward_meta import FREQUENT_LAUNCHES
 from storage.records.codec import Document
 from tests.unit.jobspec.build import errors, group, job, task
 
@@ -19,6 +19,7 @@ def test_a_known_key_in_its_place_is_accepted(text: str) -> None:
     [
         {"steward_notify_webhook": "http://127.0.0.1:8080/hook?key=1"},
         {"steward_notify_command": "mail", "steward_notify": "failure, late"},
+        {"steward_notify_to": "night, chat"},
     ],
 )
 def test_what_is_to_be_told_and_how_is_accepted(meta: dict[str, str]) -> None:
@@ -82,8 +83,8 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         ),
         (
             job(Meta={"steward_notify": "failure"}),
-            'Meta of job: "steward_notify" tells nobody; add "steward_notify_webhook" or '
-            '"steward_notify_command"',
+            'Meta of job: "steward_notify" tells nobody; add "steward_notify_to" or '
+            '"steward_notify_webhook" or "steward_notify_command"',
         ),
         (
             job(Meta={"steward_notify_webhook": "ftp://x.example/"}),
@@ -99,6 +100,12 @@ def test_what_is_no_address_is_refused(url: str) -> None:
             job(Meta={"steward_notify_command": "/bin/sh -c x"}),
             'Meta of job: "steward_notify_command" is "/bin/sh -c x", must be the name of one of '
             "notify_commands in the daemon's configuration: letters, digits, - and _",
+        ),
+        (
+            job(Meta={"steward_notify_to": "night,"}),
+            'Meta of job: "steward_notify_to" is "night,", must be 1 to 8 receiver names, separated '
+            "by commas. Each must be defined in notify_receivers in the daemon's configuration, and "
+            "may contain letters, digits, - and _",
         ),
         (
             job(Meta={"steward_jitter": "25h"}),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from daemon.jobspec.rules.inert import INERT, inert
+from daemon.jobspec.rules.unsupported import INERT, unsupported_fields
 from daemon.jobspec.validate import validate
 from storage.records.group import Disconnect, TaskGroup
 from storage.records.job import Job, Multiregion, SubmittedJob
@@ -20,7 +20,15 @@ SECTIONS = {
     title: dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.MULTILINE))
     for title, text in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
 }
-STATES = ("acts", "kept, with a warning: ", "kept", "told", "refused", "used", "to come")
+STATES = (
+    "supported",
+    "stored, with a warning: ",
+    "stored",
+    "read-only",
+    "refused",
+    "checked",
+    "planned",
+)
 
 
 def records(kind: inspect.Type, found: dict[str, type]) -> dict[str, type]:
@@ -63,7 +71,7 @@ def test_every_description_says_what_the_field_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_what_is_warned_about_is_what_the_page_says(name: str) -> None:
-    mark = "kept, with a warning: "
+    mark = "stored, with a warning: "
     said = {
         field: text.removeprefix(mark) for field, text in SECTIONS[name].items() if mark in text
     }
@@ -101,7 +109,7 @@ def job_with(record: type, /, **fields: Any) -> Job:
 
 @pytest.mark.parametrize(("kind", "field", "value"), CASES)
 def test_what_is_set_and_does_nothing_brings_a_warning(kind: type, field: str, value: Any) -> None:
-    (warning,) = inert(job_with(kind, **{field: value}))
+    (warning,) = unsupported_fields(job_with(kind, **{field: value}))
     assert warning.endswith(f"is kept, but does nothing here: {INERT[kind][field]}")
     assert warning in validate(job_with(kind, **{field: value})).warnings
 
@@ -113,7 +121,7 @@ def test_every_field_without_effect_is_tried() -> None:
 
 
 def test_a_job_that_says_nothing_of_the_kind_brings_no_warning() -> None:
-    assert list(inert(job())) == []
+    assert list(unsupported_fields(job())) == []
 
 
 @pytest.mark.parametrize(
@@ -122,5 +130,5 @@ def test_a_job_that_says_nothing_of_the_kind_brings_no_warning() -> None:
 )
 def test_raw_exec_without_a_network_is_warned_of(driver: str, mode: str, count: int) -> None:
     one = group("g", task(driver=driver), networks=[Network(mode=mode)])
-    found = [text for text in inert(job("web", one)) if "use exec" in text]
+    found = [text for text in unsupported_fields(job("web", one)) if "use exec" in text]
     assert len(found) == count

@@ -1,4 +1,4 @@
-"""Every job that the peer was given, and how it read afterwards: with all its defaults."""
+"""Every recorded job registration, and the job with defaults that Nomad returned."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from daemon.jobspec.canonicalize import canonicalize, same_definition
 from storage.records.codec import HEAD_FIELDS
 from tests.unit.jobspec import golden
 
-# What becomes of a job after it was registered: its head, and what stopping and scaling change.
+# Changes of a job after its registration: its head, and the effects of stopping and scaling.
 NOT_COMPARED = {*HEAD_FIELDS, "Stop", "ServiceTokenID"}
 # There the server itself puts an earlier version back.
 CHANGED_BY_THE_SERVER = {"deploy-auto-revert"}
@@ -51,7 +51,7 @@ PAIRS = list(pairs())
 
 
 def as_go_writes(number: str) -> int | float:
-    """Return a number as clients of the peer write it: whole ones without a fraction."""
+    """Return a number as Nomad's clients write it: integers without a fraction."""
     value = float(number)
     return int(value) if value.is_integer() else value
 

@@ -1,4 +1,4 @@
-"""Every diff that the peer was asked for, of plans and of versions, made anew from the same jobs."""
+"""Every recorded Nomad diff, of plans and of versions, recomputed from the same jobs."""
 
 import json
 from typing import Any
@@ -65,7 +65,7 @@ def bases_of(jobs: list[Job], versions: list[dict[str, Any]], query: dict[str, s
 
 
 def accepted() -> list[golden.Step]:
-    """Return the registrations that the peer accepted."""
+    """Return the registrations that Nomad accepted."""
     return [
         step
         for name, steps in golden.scenarios()

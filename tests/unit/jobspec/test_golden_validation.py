@@ -1,15 +1,15 @@
-"""Every job that the peer was asked to register or validate, and every word it said of it."""
+"""Every recorded job registration and validation, with all of Nomad's errors."""
 
 import json
 
 import pytest
 
 from daemon.jobspec.canonicalize import canonicalize
-from daemon.jobspec.validate import Findings, scaling_refusal, validate
+from daemon.jobspec.validate import ValidationResult, scaling_refusal, validate
 from tests.unit.jobspec import golden
 from tests.wire.scenarios import names_in
 
-# What the peer said of the state around a job, not of the job.
+# Nomad's errors about stored state, not about the job.
 OF_THE_STATE = (
     "is in nonexistent namespace",
     "is in nonexistent node pool",
@@ -18,7 +18,7 @@ OF_THE_STATE = (
     "Enforcing job modify index",
     "cannot update",
 )
-# Where we say more on purpose, or not yet what the peer says.
+# Additional errors by design, and Nomad errors that are not implemented yet.
 DECIDED = names_in("decided.txt") | names_in("pending.txt")
 OF_THE_REQUEST = ("json:", "Eval priority", "Job ID", "unexpected EOF", "Job must")
 
@@ -41,11 +41,11 @@ def steps(*, path: str) -> list[golden.Step]:
     return [step for step in found if step["request"]["path"].startswith(path)]
 
 
-def findings(step: golden.Step) -> Findings:
+def findings(step: golden.Step) -> ValidationResult:
     return validate(canonicalize(golden.document(golden.sent_job(step))))
 
 
-def is_warned_like(step: golden.Step, found: Findings) -> bool:
+def is_warned_like(step: golden.Step, found: ValidationResult) -> bool:
     """Tell whether a job gets the warnings of a step, unless the step leaves them open."""
     expected = step["response"]["body"].get("Warnings", "")
     return "/Warnings" in step.get("loose", ()) or found.warnings == expected

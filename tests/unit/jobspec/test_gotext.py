@@ -2,7 +2,15 @@
 
 import pytest
 
-from daemon.jobspec.gotext import as_one, duration, multi_error, quote, uint_error, within, words
+from daemon.text.go_format import (
+    duration,
+    format_list,
+    join_errors,
+    multi_error,
+    quote,
+    uint_error,
+    wrap_error,
+)
 from storage.records.base import HOUR, MINUTE, SECOND
 
 
@@ -84,13 +92,13 @@ def test_several_errors_become_one_text() -> None:
 
 
 def test_errors_of_a_part_are_one_error_of_the_whole() -> None:
-    assert list(within("Group x", ["a"])) == ["Group x: 1 error occurred:\n\t* a\n\n"]
-    assert list(as_one(["a", "b"])) == ["2 errors occurred:\n\t* a\n\t* b\n\n"]
+    assert list(wrap_error("Group x", ["a"])) == ["Group x: 1 error occurred:\n\t* a\n\n"]
+    assert list(join_errors(["a", "b"])) == ["2 errors occurred:\n\t* a\n\t* b\n\n"]
 
 
 def test_a_part_without_errors_adds_none() -> None:
-    assert [*within("Group x", []), *as_one([])] == []
+    assert [*wrap_error("Group x", []), *join_errors([])] == []
 
 
 def test_a_list_is_written_in_brackets_with_spaces() -> None:
-    assert (words(["a", "b"]), words([])) == ("[a b]", "[]")
+    assert (format_list(["a", "b"]), format_list([])) == ("[a b]", "[]")

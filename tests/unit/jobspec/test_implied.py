@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from storage.records.scope import Constraint
+from storage.records.constraints import Constraint
 from tests.unit.jobspec.build import complete, group, job, only_group, only_task, task
 
 SEMVER, EQUAL = "semver", "="

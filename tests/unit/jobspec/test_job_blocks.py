@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.jobspec.decode.shapes import Child, FreeForm, Shape, TextMap
+from daemon.jobspec.decode.schema import BlockSchema, ChildBlock, FreeForm, TextMap
 from daemon.jobspec.decode.tables.job import JOB
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.codec import Document
@@ -186,21 +186,21 @@ def test_a_dynamic_block_stands_for_one_of_each_element(
     ] == found
 
 
-def shapes() -> dict[str, Shape]:
+def shapes() -> dict[str, BlockSchema]:
     """Return all shapes of a job file, by the path of their block."""
     found = {"job": JOB}
     waiting = [("job", JOB)]
     while waiting:
         path, shape = waiting.pop()
         for name, child in shape.blocks.items():
-            if isinstance(child, Child):
+            if isinstance(child, ChildBlock):
                 found[f"{path}.{name}"] = child.shape
                 waiting.append((f"{path}.{name}", child.shape))
     return found
 
 
 @pytest.mark.parametrize(("path", "shape"), shapes().items(), ids=shapes())
-def test_the_tables_are_sound(path: str, shape: Shape) -> None:
+def test_the_tables_are_sound(path: str, shape: BlockSchema) -> None:
     wires = [field.wire for field in shape.fields.values()]
     wires += [block.wire for block in shape.blocks.values()]
     assert len(set(wires) - {"DynamicPorts"}) == len(
@@ -208,4 +208,4 @@ def test_the_tables_are_sound(path: str, shape: Shape) -> None:
     )
     both = shape.fields.keys() & shape.blocks.keys()
     assert both == set(), path
-    assert all(isinstance(one, Child | TextMap | FreeForm) for one in shape.blocks.values())
+    assert all(isinstance(one, ChildBlock | TextMap | FreeForm) for one in shape.blocks.values())

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.jobspec.policies import Policies
+from daemon.jobspec.policies import JobPolicySet
 from storage.errors import Denied, Invalid
 from storage.records.codec import Document
-from storage.records.rule import JobPolicy, Level
+from storage.records.job_policy import JobPolicy, PolicyLevel
 from tests.unit.jobspec.build import complete, group, job, task
 
 DOCS = Path(__file__).parents[3] / "docs" / "job-policies.md"
@@ -19,7 +19,7 @@ TOML = re.search(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL)
 
 def keeps(rule: str, given: Document) -> bool:
     """Tell whether a job keeps a rule."""
-    policies = Policies([JobPolicy(name="p", rule=rule, level=Level.ADVISORY)])
+    policies = JobPolicySet([JobPolicy(name="p", rule=rule, level=PolicyLevel.ADVISORY)])
     return not policies.check(complete(given), override=False)
 
 
@@ -120,7 +120,7 @@ def test_a_rule_compares_by_order_and_goes_through_lists(rule: str, holds: bool)
 )
 def test_a_rule_that_cannot_be_kept_or_broken_is_refused_at_once(rule: str, why: str) -> None:
     with pytest.raises(Invalid) as raised:
-        Policies([JobPolicy(name="p", rule=rule)])
+        JobPolicySet([JobPolicy(name="p", rule=rule)])
     assert str(raised.value).startswith('job_policies, "p", rule: ')
     assert why in str(raised.value)
 
@@ -131,37 +131,39 @@ BROKEN = {"rule": "Priority > 60", "message": "too modest"}
 
 
 @pytest.mark.parametrize(
-    ("level", "override"), [(Level.ADVISORY, False), (Level.ADVISORY, True), (Level.SOFT, True)]
+    ("level", "override"),
+    [(PolicyLevel.ADVISORY, False), (PolicyLevel.ADVISORY, True), (PolicyLevel.SOFT, True)],
 )
-def test_a_job_comes_in_with_a_warning(level: Level, override: bool) -> None:
-    policies = Policies([JobPolicy(name="p", level=level, **BROKEN)])
+def test_a_job_comes_in_with_a_warning(level: PolicyLevel, override: bool) -> None:
+    policies = JobPolicySet([JobPolicy(name="p", level=level, **BROKEN)])
     said = policies.check(complete(job()), override=override)
     assert said == [f'policy "p" ({level}): too modest']
 
 
 @pytest.mark.parametrize(
-    ("level", "override"), [(Level.SOFT, False), (Level.HARD, False), (Level.HARD, True)]
+    ("level", "override"),
+    [(PolicyLevel.SOFT, False), (PolicyLevel.HARD, False), (PolicyLevel.HARD, True)],
 )
-def test_a_job_is_denied(level: Level, override: bool) -> None:
-    policies = Policies([JobPolicy(name="p", level=level, **BROKEN)])
+def test_a_job_is_denied(level: PolicyLevel, override: bool) -> None:
+    policies = JobPolicySet([JobPolicy(name="p", level=level, **BROKEN)])
     with pytest.raises(Denied) as denied:
         policies.check(complete(job()), override=override)
     assert str(denied.value) == f'job "g" is denied: policy "p" ({level}): too modest'
 
 
 def test_all_broken_policies_are_named_at_once() -> None:
-    policies = Policies([JobPolicy(name=name, rule="Priority > 60") for name in ("a", "b")])
+    policies = JobPolicySet([JobPolicy(name=name, rule="Priority > 60") for name in ("a", "b")])
     with pytest.raises(Denied, match=r'policy "a" .*: not Priority > 60; policy "b"'):
         policies.check(complete(job()), override=True)
 
 
 def test_what_a_policy_cannot_decide_it_does_not_let_in() -> None:
     rule = "all TaskGroups.Tasks as t { t.Config.command matches `^/` }"
-    policies = Policies([JobPolicy(name="p", rule=rule)])
+    policies = JobPolicySet([JobPolicy(name="p", rule=rule)])
     with pytest.raises(Denied, match="value of type"):
         policies.check(complete(job(group(task(Config={"command": ["/bin/sh"]})))), override=False)
 
 
 def test_a_job_that_keeps_all_policies_comes_in_without_a_word() -> None:
-    policies = Policies([JobPolicy(name="p", rule="Priority == 50")])
+    policies = JobPolicySet([JobPolicy(name="p", rule="Priority == 50")])
     assert policies.check(complete(job()), override=False) == []

@@ -1,4 +1,4 @@
-"""Rules of a task: its resources and times, and each of the blocks it brings along."""
+"""Validation rules of a task: resources, timeouts, and each of its blocks."""
 
 from typing import Any
 

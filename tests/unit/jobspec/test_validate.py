@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.jobspec.validate import Findings, scaling_refusal, transition_error, validate
+from daemon.jobspec.validate import ValidationResult, scaling_refusal, transition_error, validate
 from storage.records.codec import Document
 from storage.records.job import Job
 from tests.unit.jobspec.build import complete, errors, group, job, task
@@ -21,26 +21,26 @@ PARAMETERIZED = {"Type": "batch", "ParameterizedJob": {}}
 @pytest.mark.parametrize(
     ("found", "error", "warnings"),
     [
-        (Findings(), "", ""),
-        (Findings(errors=("a",)), "1 error occurred:\n\t* a\n\n", ""),
-        (Findings(errors=("a", "b")), "2 errors occurred:\n\t* a\n\t* b\n\n", ""),
-        (Findings(remarks=("a",)), "", "1 warning:\n\n* a"),
-        (Findings(remarks=("a", "b\n\n")), "", "2 warnings:\n\n* a\n* b"),
+        (ValidationResult(), "", ""),
+        (ValidationResult(errors=("a",)), "1 error occurred:\n\t* a\n\n", ""),
+        (ValidationResult(errors=("a", "b")), "2 errors occurred:\n\t* a\n\t* b\n\n", ""),
+        (ValidationResult(remarks=("a",)), "", "1 warning:\n\n* a"),
+        (ValidationResult(remarks=("a", "b\n\n")), "", "2 warnings:\n\n* a\n* b"),
     ],
 )
-def test_everything_is_said_at_once(found: Findings, error: str, warnings: str) -> None:
+def test_everything_is_said_at_once(found: ValidationResult, error: str, warnings: str) -> None:
     assert (found.error, found.warnings) == (error, warnings)
 
 
 def test_those_who_know_more_can_add_to_what_was_found() -> None:
-    found = Findings(errors=("b",), remarks=("r",))
+    found = ValidationResult(errors=("b",), remarks=("r",))
     assert found.after("a").errors == ("a", "b")
     assert found.with_warnings("s").warnings == "2 warnings:\n\n* r\n* s"
     assert found.remarks == ("r",)
 
 
 def test_nothing_is_said_of_a_good_job() -> None:
-    assert validate(complete(job())) == Findings()
+    assert validate(complete(job())) == ValidationResult()
 
 
 # ---- refused before and after -------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_what_is_offered_is_not(given: Document) -> None:
 
 def test_tokens_of_a_secrets_service_are_given_when_there_is_one() -> None:
     asking = complete(job(group(task(Vault={"Role": "r"}))))
-    assert validate(asking) == Findings()
+    assert validate(asking) == ValidationResult()
     elsewhere = complete(job(group(task(Vault={"Cluster": "other"}))))
     assert validate(elsewhere).errors == ('Vault "other" not enabled but used in the job',)
 
@@ -322,7 +322,7 @@ def test_what_is_dubious_is_said(given: Document, remarks: list[str]) -> None:
 
 def test_more_memory_than_reserved_is_fine_where_it_is_allowed() -> None:
     asking = complete(job(group(task(Resources={"MemoryMaxMB": 900}))))
-    assert validate(asking, oversubscription=True) == Findings()
+    assert validate(asking, oversubscription=True) == ValidationResult()
 
 
 def test_an_identity_of_a_service_is_looked_at_too() -> None:

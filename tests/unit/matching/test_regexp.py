@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from daemon.matching.regexp import MAX_LENGTH, problem, replace, search
+from daemon.matching.regexp import MAX_LENGTH, pattern_error, replace, search
 from storage.errors import Invalid
 
 TOO_LARGE = r"(\pL{100}|x)" * 9
@@ -87,7 +87,7 @@ TOO_LARGE = r"(\pL{100}|x)" * 9
 )
 def test_patterns_match_anywhere(pattern: str, text: str, *, found: bool) -> None:
     assert search(pattern, text) is found
-    assert problem(pattern) is None
+    assert pattern_error(pattern) is None
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_patterns_match_anywhere(pattern: str, text: str, *, found: bool) -> Non
     ],
 )
 def test_what_cannot_be_read_is_said_in_the_words_of_go(pattern: str, text: str) -> None:
-    assert problem(pattern) == f"error parsing regexp: {text}"
+    assert pattern_error(pattern) == f"error parsing regexp: {text}"
     with pytest.raises(Invalid):
         search(pattern, "a")
 
 
 def test_a_broken_pattern_is_said_in_the_answer_only(capfd: pytest.CaptureFixture[str]) -> None:
-    problem("(")
-    problem(TOO_LARGE)
+    pattern_error("(")
+    pattern_error(TOO_LARGE)
     assert capfd.readouterr() == ("", "")
 
 

@@ -1,4 +1,4 @@
-"""Version constraints, measured by the peer's outcomes."""
+"""Version constraints, compared with Nomad's recorded results."""
 
 import itertools
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.matching.versions import Dialect, problem, satisfies
+from daemon.matching.versions import VersionDialect, constraint_error, satisfies
 from storage.errors import Invalid
 
 GOLDEN = Path(__file__).parents[2] / "wire" / "golden" / "hcl" / "version-constraints.json"
@@ -16,7 +16,8 @@ OUT_OF_RANGE = (
     'error parsing version: strconv.ParseInt: parsing "9223372036854775808": value out of range'
 )
 
-# ---- what the peer was seen to do -----------------------------------------------------------------
+# ---- recorded Nomad results
+# -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,8 @@ OUT_OF_RANGE = (
 )
 def test_a_version_meets_a_constraint_as_for_the_peer(case: dict[str, object]) -> None:
     constraint = str(case["constraint"])
-    assert satisfies(str(case["version"]), constraint, Dialect.VERSION) is case["match"]
-    assert problem(constraint, Dialect.VERSION) is None
+    assert satisfies(str(case["version"]), constraint, VersionDialect.VERSION) is case["match"]
+    assert constraint_error(constraint, VersionDialect.VERSION) is None
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_version_meets_a_constraint_as_for_the_peer(case: dict[str, object]) -
 )
 def test_what_cannot_be_read_is_refused_in_the_words_of_the_peer(case: dict[str, str]) -> None:
     with pytest.raises(Invalid) as refusal:
-        satisfies(case["version"], case["constraint"], Dialect.VERSION)
+        satisfies(case["version"], case["constraint"], VersionDialect.VERSION)
     assert str(refusal.value) == case["error"]
 
 
@@ -45,7 +46,7 @@ def test_what_cannot_be_read_is_refused_in_the_words_of_the_peer(case: dict[str,
     ids=lambda case: case["error"],
 )
 def test_a_broken_constraint_is_found_without_a_version(case: dict[str, str]) -> None:
-    assert problem(case["constraint"], Dialect.VERSION) == case["error"]
+    assert constraint_error(case["constraint"], VersionDialect.VERSION) == case["error"]
 
 
 # ---- dialects -------------------------------------------------------------------------------------
@@ -68,7 +69,7 @@ def test_a_broken_constraint_is_found_without_a_version(case: dict[str, str]) ->
 def test_under_semver_a_pre_release_has_its_place_in_the_order(
     constraint: str, version: str, *, meets: bool
 ) -> None:
-    assert satisfies(version, constraint, Dialect.SEMVER) is meets
+    assert satisfies(version, constraint, VersionDialect.SEMVER) is meets
 
 
 @pytest.mark.parametrize(
@@ -98,8 +99,8 @@ def test_under_semver_a_pre_release_has_its_place_in_the_order(
 def test_each_dialect_says_what_it_cannot_read(
     constraint: str, version: str | None, semver: str | None
 ) -> None:
-    assert problem(constraint, Dialect.VERSION) == version
-    assert problem(constraint, Dialect.SEMVER) == semver
+    assert constraint_error(constraint, VersionDialect.VERSION) == version
+    assert constraint_error(constraint, VersionDialect.SEMVER) == semver
 
 
 # ---- order ----------------------------------------------------------------------------------------
@@ -121,8 +122,8 @@ ORDER = ["0.9", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-beta", "1.0.0-rc.2", "1.0
     ],
 )
 def test_versions_are_ordered_by_numbers_then_by_pre_release(lower: str, higher: str) -> None:
-    assert satisfies(lower, f"< {higher}", Dialect.SEMVER)
-    assert satisfies(higher, f"> {lower}", Dialect.SEMVER)
+    assert satisfies(lower, f"< {higher}", VersionDialect.SEMVER)
+    assert satisfies(higher, f"> {lower}", VersionDialect.SEMVER)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +137,8 @@ def test_versions_are_ordered_by_numbers_then_by_pre_release(lower: str, higher:
     ],
 )
 def test_versions_that_only_look_different_are_equal(one: str, other: str) -> None:
-    assert satisfies(one, other, Dialect.SEMVER)
-    assert satisfies(other, one, Dialect.SEMVER)
+    assert satisfies(one, other, VersionDialect.SEMVER)
+    assert satisfies(other, one, VersionDialect.SEMVER)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_versions_that_only_look_different_are_equal(one: str, other: str) -> No
 def test_the_pessimistic_operator_fixes_all_numbers_but_the_last(
     constraint: str, version: str, *, meets: bool
 ) -> None:
-    assert satisfies(version, constraint, Dialect.VERSION) is meets
+    assert satisfies(version, constraint, VersionDialect.VERSION) is meets
 
 
 # ---- input without measure ------------------------------------------------------------------------
@@ -166,7 +167,7 @@ def test_the_pessimistic_operator_fixes_all_numbers_but_the_last(
 )
 def test_a_text_of_absurd_length_is_refused_at_once(text: str) -> None:
     start = time.process_time()
-    assert problem(text, Dialect.VERSION) is not None
+    assert constraint_error(text, VersionDialect.VERSION) is not None
     with pytest.raises(Invalid):
-        satisfies(text, "> 1", Dialect.VERSION)
+        satisfies(text, "> 1", VersionDialect.VERSION)
     assert time.process_time() - start < 1

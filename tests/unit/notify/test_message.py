@@ -41,7 +41,7 @@ def test_a_message_is_signed_as_the_specification_has_it() -> None:
     # The example of the Standard Webhooks libraries; the sum is that of `openssl dgst -mac HMAC`.
     key = message.read_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     at = 1_614_265_330 * SECOND
-    assert message.signed("msg_p5jXN8AQM9LWM0D4loKWxJek", at, b'{"test": 2432232314}', key) == {
+    assert message.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", at, b'{"test": 2432232314}', key) == {
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
         "webhook-timestamp": "1614265330",
         "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
@@ -76,9 +76,9 @@ def test_what_is_no_secret_is_refused(text: str) -> None:
 
 
 def test_pauses_grow_to_a_limit_and_are_never_the_same_for_all() -> None:
-    assert [message.pause(n, 0.5) // SECOND for n in (1, 2, 3, 4)] == [1, 4, 16, 64]
-    assert message.pause(14, 0.5) == 4 * HOUR
-    assert message.pause(3, 0.0) < message.pause(3, 0.5) < message.pause(3, 0.999)
+    assert [message.retry_delay(n, 0.5) // SECOND for n in (1, 2, 3, 4)] == [1, 4, 16, 64]
+    assert message.retry_delay(14, 0.5) == 4 * HOUR
+    assert message.retry_delay(3, 0.0) < message.retry_delay(3, 0.5) < message.retry_delay(3, 0.999)
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_pauses_grow_to_a_limit_and_are_never_the_same_for_all() -> None:
 def test_after_a_day_or_fifteen_attempts_it_is_given_up(
     attempts: int, later: int, given_up: bool
 ) -> None:
-    assert message.is_given_up(ONE, attempts, NOW + later) is given_up
+    assert message.is_expired(ONE, attempts, NOW + later) is given_up

@@ -8,10 +8,12 @@ import pytest
 from daemon.jobs.evaluate import JobEvaluateRequest
 from daemon.jobs.register import JobRegisterRequest
 from storage.errors import Malformed
-from storage.records import gojson
+from storage.records import go_json
+from storage.records.base import HOUR, MINUTE
 from storage.records.codec import MAX_DEPTH, decode, has_more_values, job_document, parse
-from storage.records.gobase64 import decode_base64
+from storage.records.go_base64 import decode_base64
 from storage.records.job import SubmittedJob
+from storage.records.node_pool import NodePool
 from storage.records.task import SecretsConfig
 from storage.records.times import nanoseconds, rfc3339
 from tests.samples import group, job, task
@@ -117,6 +119,28 @@ def test_a_wrong_type_is_named_with_its_place(body: str, text: str) -> None:
     with pytest.raises(Malformed) as caught:
         decode(JobRegisterRequest, body.encode())
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "nanoseconds"),
+    [('"24h"', 24 * HOUR), ('"1h30m0s"', 90 * MINUTE), ("7", 7), ('""', 24 * HOUR)],
+)
+def test_a_span_is_read_as_text_and_as_a_number(value: str, nanoseconds: int) -> None:
+    body = f'{{"Name":"a","NodeIdentityTTL":{value}}}'
+    assert decode(NodePool, body.encode()).node_identity_ttl == nanoseconds
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ('"soon"', "NodeIdentityTTL cannot be read: 'soon' is not a span"),
+        ("true", "cannot unmarshal bool into Go struct field NodePool.NodeIdentityTTL"),
+        ("1.5", "cannot unmarshal number 1.5 into Go struct field NodePool.NodeIdentityTTL"),
+    ],
+)
+def test_a_span_of_another_form_is_named(value: str, words: str) -> None:
+    with pytest.raises(Malformed, match=words):
+        decode(NodePool, f'{{"NodeIdentityTTL":{value}}}'.encode())
 
 
 def test_names_match_in_any_case_and_nulls_are_absent() -> None:
@@ -247,6 +271,6 @@ def test_a_long_body_of_few_values_is_read() -> None:
 def test_a_long_body_that_is_no_json_is_refused_without_being_read_slowly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gojson, "end_of_first_value", None)
+    monkeypatch.setattr(go_json, "end_of_first_value", None)
     with pytest.raises(Malformed, match="the body is no JSON: "):
         parse(b'"' + b"a" * 2_000_000 + b'" x')

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.records.numbers import short, whole
+from storage.records.numbers import parse_integer, shorten
 
 
 @pytest.mark.parametrize(
@@ -10,18 +10,18 @@ from storage.records.numbers import short, whole
     [("0", 0), ("-0", 0), ("007", 7), ("+12", 12), ("-12", -12), ("0" * 5000 + "1", 1)],
 )
 def test_a_number_is_read(text: str, number: int) -> None:
-    assert whole(text) == number
+    assert parse_integer(text) == number
 
 
 def test_what_has_too_many_digits_is_out_of_every_range() -> None:
-    assert whole("9" * 5000) > 2**64
-    assert whole("-" + "1" * 5000) < -(2**64)
+    assert parse_integer("9" * 5000) > 2**64
+    assert parse_integer("-" + "1" * 5000) < -(2**64)
 
 
 @pytest.mark.parametrize("text", ["", "-", "x", "1x", "0x1"])
 def test_what_is_no_number_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
-        whole(text)
+        parse_integer(text)
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ def test_what_is_no_number_is_none(text: str) -> None:
     [("42", "42"), ("-" + "1" * 100, "-1111111111111111111... (100 digits)")],
 )
 def test_a_long_number_is_shown_by_its_begin(text: str, shown: str) -> None:
-    assert short(text) == shown
+    assert shorten(text) == shown

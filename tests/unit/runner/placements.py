@@ -9,8 +9,8 @@ from storage.records.allocation import (
     AllocatedShared,
     AllocatedTask,
     Allocation,
-    Client,
-    Desired,
+    ClientState,
+    DesiredState,
     DesiredStatus,
     Placement,
 )
@@ -39,8 +39,8 @@ def placed(job: Job, node_id: str, alloc_id: str, index: int = 0, **fields: Any)
         "placement": Placement(
             resources=held(group), metrics=PlacementMetric(), node_name="node-1"
         ),
-        "desired": Desired(),
-        "client": Client(),
+        "desired": DesiredState(),
+        "client": ClientState(),
         "health": None,
         "create_index": 0,
         "modify_index": 0,

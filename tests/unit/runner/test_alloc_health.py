@@ -1,7 +1,14 @@
 import msgspec
 import pytest
 
-from daemon.runner.alloc_health import Rule, complaints, has_failed, is_doomed, rule, up_since
+from daemon.runner.alloc.alloc_health import (
+    HealthCriteria,
+    can_no_longer_succeed,
+    has_failed,
+    health_criteria,
+    unhealthy_reasons,
+    up_since,
+)
 from storage.records.allocation import DeploymentHealth, TaskState
 from storage.records.base import MINUTE, SECOND
 from storage.records.group import Update
@@ -15,7 +22,7 @@ MAIN = samples.task("main")
 PRE = samples.task("pre", lifecycle=Lifecycle(hook="prestart"))
 END = samples.task("end", lifecycle=Lifecycle(hook="poststop"))
 EARLY, LATE = rfc3339(NOW), rfc3339(NOW + SECOND)
-RULE = Rule(2 * SECOND, 4 * SECOND, for_deployment=True, by_checks=False)
+RULE = HealthCriteria(2 * SECOND, 4 * SECOND, for_deployment=True, by_checks=False)
 
 
 def running(since: str) -> TaskState:
@@ -27,20 +34,22 @@ DEAD = TaskState(state="dead", started_at=EARLY)
 FAILED = TaskState(state="dead", failed=True)
 
 
-def found_rule(job_type: str, update: Update | None, **fields: object) -> Rule | None:
+def found_rule(job_type: str, update: Update | None, **fields: object) -> HealthCriteria | None:
     group = samples.group("web", MAIN, update=update)
     job = samples.job("j", group, type=job_type)
-    return rule(job_type, group, msgspec.structs.replace(placed(job, "n", "a"), **fields))
+    return health_criteria(
+        job_type, group, msgspec.structs.replace(placed(job, "n", "a"), **fields)
+    )
 
 
 def test_a_deployment_waits_as_its_update_block_says() -> None:
     update = Update(health_check="checks", min_healthy_time=SECOND, healthy_deadline=MINUTE)
     found = found_rule("service", update, deployment_id="d")
-    assert found == Rule(SECOND, MINUTE, for_deployment=True, by_checks=True)
+    assert found == HealthCriteria(SECOND, MINUTE, for_deployment=True, by_checks=True)
 
 
 def test_a_service_without_a_deployment_has_health_after_the_times_of_a_migration() -> None:
-    assert found_rule("service", None) == Rule(
+    assert found_rule("service", None) == HealthCriteria(
         10 * SECOND, 5 * MINUTE, for_deployment=False, by_checks=True
     )
 
@@ -73,7 +82,7 @@ def test_nobody_asks_for_other_health(
 def test_an_allocation_is_doomed_when_something_ended_that_should_not_have(
     tasks: list[Task], states: dict[str, TaskState], doomed: bool
 ) -> None:
-    assert is_doomed(tasks, states) is doomed
+    assert can_no_longer_succeed(tasks, states) is doomed
 
 
 @pytest.mark.parametrize(
@@ -101,11 +110,11 @@ def test_an_allocation_is_up_since_its_last_task_was_started(
     ],
 )
 def test_a_task_is_blamed_for_what_it_did_not_reach(state: TaskState, text: str) -> None:
-    assert complaints([MAIN], {"main": state}, RULE, NOW + SECOND) == {"main": text}
+    assert unhealthy_reasons([MAIN], {"main": state}, RULE, NOW + SECOND) == {"main": text}
 
 
 def test_a_task_that_has_run_for_long_enough_is_not_blamed() -> None:
-    assert complaints([MAIN], {"main": running(EARLY)}, RULE, NOW + 3 * SECOND) == {}
+    assert unhealthy_reasons([MAIN], {"main": running(EARLY)}, RULE, NOW + 3 * SECOND) == {}
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,25 @@
 
 import pytest
 
-from daemon.runner.artifacts.source import BadSource, Kind, parse
+from daemon.runner.setup.artifacts.source import InvalidSource, SourceType, parse
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "url", "folder"),
     [
-        ("http://h/a.zip", Kind.HTTP, "http://h/a.zip", ""),
-        ("https://h/a.tgz//sub/x?y=1", Kind.HTTP, "https://h/a.tgz?y=1", "sub/x"),
-        ("https::https://h/a", Kind.HTTP, "https://h/a", ""),
-        ("git::https://h/r.git//d?ref=v1", Kind.GIT, "https://h/r.git", "d"),
-        ("git@h:o/r.git", Kind.GIT, "ssh://git@h/o/r.git", ""),
-        ("git::ssh://git@h:22/o/r", Kind.GIT, "ssh://git@h:22/o/r", ""),
-        ("github.com/o/r", Kind.GIT, "https://github.com/o/r.git", ""),
-        ("github.com/o/r/sub/x?ref=v2", Kind.GIT, "https://github.com/o/r.git", "sub/x"),
-        ("/srv/files/a.tar", Kind.FILE, "file:///srv/files/a.tar", ""),
-        ("file::/srv/a", Kind.FILE, "file:///srv/a", ""),
+        ("http://h/a.zip", SourceType.HTTP, "http://h/a.zip", ""),
+        ("https://h/a.tgz//sub/x?y=1", SourceType.HTTP, "https://h/a.tgz?y=1", "sub/x"),
+        ("https::https://h/a", SourceType.HTTP, "https://h/a", ""),
+        ("git::https://h/r.git//d?ref=v1", SourceType.GIT, "https://h/r.git", "d"),
+        ("git@h:o/r.git", SourceType.GIT, "ssh://git@h/o/r.git", ""),
+        ("git::ssh://git@h:22/o/r", SourceType.GIT, "ssh://git@h:22/o/r", ""),
+        ("github.com/o/r", SourceType.GIT, "https://github.com/o/r.git", ""),
+        ("github.com/o/r/sub/x?ref=v2", SourceType.GIT, "https://github.com/o/r.git", "sub/x"),
+        ("/srv/files/a.tar", SourceType.FILE, "file:///srv/files/a.tar", ""),
+        ("file::/srv/a", SourceType.FILE, "file:///srv/a", ""),
     ],
 )
-def test_a_source_is_understood(text: str, kind: Kind, url: str, folder: str) -> None:
+def test_a_source_is_understood(text: str, kind: SourceType, url: str, folder: str) -> None:
     source = parse(text, {})
     assert (source.kind, source.url, source.folder) == (kind, url, folder)
 
@@ -67,5 +67,5 @@ def test_a_file_is_called_as_its_address_or_as_wished(
     ["s3::https://h/b", "hg::https://h/r", "ftp://h/x", "nonsense", "git@h", "https://h/a//../x"],
 )
 def test_what_means_nothing_here_is_refused(text: str) -> None:
-    with pytest.raises(BadSource):
+    with pytest.raises(InvalidSource):
         parse(text, {})

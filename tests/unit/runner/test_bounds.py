@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from daemon.runner.drivers.bounds import OldGroups, memberships, mounts
-from daemon.runner.drivers.limits import Limits, limits_of
+from daemon.runner.drivers.cgroup_v1 import CgroupV1, memberships, mounts
+from daemon.runner.drivers.limits import ResourceLimits, limits_of
 from storage.records.task import Resources
 
 MOUNTS = """\
@@ -16,9 +16,9 @@ MOUNTS = """\
 MEGABYTE = 1024 * 1024
 
 
-def groups(*controllers: str, at: Path) -> OldGroups:
+def groups(*controllers: str, at: Path) -> CgroupV1:
     """Return groups of controllers, each in a directory of its name."""
-    return OldGroups({name: at / name for name in controllers}, {})
+    return CgroupV1({name: at / name for name in controllers}, {})
 
 
 def test_groups_are_where_their_kind_is_mounted() -> None:
@@ -50,7 +50,7 @@ def test_a_task_has_its_part_of_the_processors_and_of_processes(tmp_path: Path) 
     assert (tmp_path / "pids/a.main/pids.max").read_text() == "4096"
 
 
-def cpusets(root: Path, *names: str) -> OldGroups:
+def cpusets(root: Path, *names: str) -> CgroupV1:
     """Return groups of cores, of which the kernel has made some, below one that has four."""
     for place in (root, root / "cpuset", *(root / "cpuset" / name for name in names)):
         place.mkdir()
@@ -74,16 +74,16 @@ def test_tasks_without_cores_of_their_own_keep_off_those_of_others(tmp_path: Pat
     bounds = cpusets(tmp_path / "root", "a.main", "b.main", "shared")
     shared = tmp_path / "root/cpuset/shared"
     cores = shared / "cpuset.cpus"
-    bounds.prepare("c", "main", Limits())
-    assert bounds.entries("c", "main", Limits()) == [f"{shared}/tasks"]
+    bounds.prepare("c", "main", ResourceLimits())
+    assert bounds.entries("c", "main", ResourceLimits()) == [f"{shared}/tasks"]
     assert (cores.read_text(), (shared / "cpuset.mems").read_text()) == ("0-3\n", "0\n")
-    bounds.prepare("a", "main", Limits(cores=(1,)))
+    bounds.prepare("a", "main", ResourceLimits(cores=(1,)))
     assert cores.read_text() == "0,2,3"
-    bounds.prepare("b", "main", Limits(cores=(0, 2)))
+    bounds.prepare("b", "main", ResourceLimits(cores=(0, 2)))
     assert cores.read_text() == "3"
     (tmp_path / "root/cpuset/b.main/cpuset.cpus").write_text("0,2-3")
     # Where all are given away, the others have to be somewhere.
-    bounds.prepare("d", "main", Limits())
+    bounds.prepare("d", "main", ResourceLimits())
     assert cores.read_text() == "0,1,2,3"
     shutil.rmtree(tmp_path / "root/cpuset/b.main")  # as the kernel does
     bounds.remove("b", "main")
@@ -91,8 +91,8 @@ def test_tasks_without_cores_of_their_own_keep_off_those_of_others(tmp_path: Pat
 
 
 def test_controllers_that_share_a_place_are_entered_once(tmp_path: Path) -> None:
-    bounds = OldGroups({"cpu": tmp_path, "cpuacct": tmp_path}, {})
-    assert bounds.entries("a", "main", Limits()) == [f"{tmp_path}/a.main/tasks"]
+    bounds = CgroupV1({"cpu": tmp_path, "cpuacct": tmp_path}, {})
+    assert bounds.entries("a", "main", ResourceLimits()) == [f"{tmp_path}/a.main/tasks"]
 
 
 def test_the_kernel_says_whether_it_has_killed(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_kernel_says_what_all_of_a_task_has_used(tmp_path: Path) -> None:
 
 def test_nothing_is_bounded_where_there_are_no_groups() -> None:
     bounds = groups(at=Path())
-    bounds.prepare("a", "main", Limits())
-    assert bounds.entries("a", "main", Limits()) == []
+    bounds.prepare("a", "main", ResourceLimits())
+    assert bounds.entries("a", "main", ResourceLimits()) == []
     assert not bounds.killed("a", "main")
     assert bounds.account("a", "main") is None

@@ -1,36 +1,36 @@
 import pytest
 
-from daemon.runner.drivers.claim import Trace, completed, parse
-from daemon.runner.drivers.driver import Exit
+from daemon.runner.core.driver import ExitResult
+from daemon.runner.drivers.claim_file import ClaimRecord, completed, parse
 
 
 def test_a_claim_tells_who_runs_the_task_and_how_it_ended() -> None:
     text = "group /sys/fs/cgroup/x\nshim 12\nmain 13\nexit 7\n"
-    expected = Trace(group="/sys/fs/cgroup/x", shim=12, main=13, status=7)
+    expected = ClaimRecord(group="/sys/fs/cgroup/x", shim=12, main=13, status=7)
     assert parse(text) == expected
 
 
 def test_a_line_that_was_not_written_to_its_end_does_not_count() -> None:
-    assert parse("group -\nshim 12\nexit 1") == Trace(group="-", shim=12)
+    assert parse("group -\nshim 12\nexit 1") == ClaimRecord(group="-", shim=12)
 
 
 @pytest.mark.parametrize(
     ("lines", "end"),
     [
-        ("exit 0\n", Exit()),
-        ("exit 7\n", Exit(code=7)),
-        ("exit 137\n", Exit(code=137)),
-        ("Killed\nexit 137\n", Exit(code=137, signal=9)),
-        ("Segmentation fault (core dumped)\nexit 139\n", Exit(code=139, signal=11)),
-        ("exit 130\n", Exit(code=130, signal=2)),
-        ("exit 141\n", Exit(code=141, signal=13)),
+        ("exit 0\n", ExitResult()),
+        ("exit 7\n", ExitResult(code=7)),
+        ("exit 137\n", ExitResult(code=137)),
+        ("Killed\nexit 137\n", ExitResult(code=137, signal=9)),
+        ("Segmentation fault (core dumped)\nexit 139\n", ExitResult(code=139, signal=11)),
+        ("exit 130\n", ExitResult(code=130, signal=2)),
+        ("exit 141\n", ExitResult(code=141, signal=13)),
         (
             "steward-shim: 4: cd: can't cd to /x\nexit 2\n",
-            Exit(code=2, message="steward-shim: 4: cd: can't cd to /x"),
+            ExitResult(code=2, message="steward-shim: 4: cd: can't cd to /x"),
         ),
     ],
 )
-def test_what_the_shell_says_tells_a_signal_from_a_status(lines: str, end: Exit) -> None:
+def test_what_the_shell_says_tells_a_signal_from_a_status(lines: str, end: ExitResult) -> None:
     assert parse(f"shim 12\n{lines}").end == end
 
 
@@ -43,14 +43,14 @@ def test_a_shim_that_is_gone_without_a_word_leaves_an_unknown_end() -> None:
 @pytest.mark.parametrize(
     ("text", "status", "end"),
     [
-        ("shim 12\n", 7, Exit(code=7)),
-        ("shim 12\n", 137, Exit(code=137, signal=9)),
-        ("", 0, Exit()),
-        ("shim 12\nexit 3\n", 7, Exit(code=3)),
+        ("shim 12\n", 7, ExitResult(code=7)),
+        ("shim 12\n", 137, ExitResult(code=137, signal=9)),
+        ("", 0, ExitResult()),
+        ("shim 12\nexit 3\n", 7, ExitResult(code=3)),
         ("shim 12\n", -1, parse("shim 12\n").end),
     ],
 )
 def test_status_that_the_launcher_saw_counts_where_the_claim_has_none(
-    text: str, status: int, end: Exit
+    text: str, status: int, end: ExitResult
 ) -> None:
     assert completed(parse(text), status).end == end

@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from daemon.runner.drivers.config import read
-from daemon.runner.drivers.driver import InvalidConfig
+from daemon.runner.core.driver import InvalidConfig
+from daemon.runner.drivers.driver_config import read
 
 
 class Block(msgspec.Struct, frozen=True):

@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
-from daemon.runner.env import (
-    Directories,
+from daemon.runner.core.task_env import (
+    TaskDirectories,
+    inherited_environment,
     node_values,
-    passed_on,
     resolve,
     resolve_config,
     task_environment,
@@ -22,7 +22,7 @@ from storage.records.task import Task
 from tests import samples
 from tests.unit.runner.placements import placed
 
-DIRECTORIES = Directories(shared="/a/alloc", local="/a/main/local", secrets="/a/main/secrets")
+DIRECTORIES = TaskDirectories(shared="/a/alloc", local="/a/main/local", secrets="/a/main/secrets")
 VALUES = {
     "node.datacenter": "dc1",
     "node.region": "global",
@@ -194,7 +194,7 @@ def test_references_are_resolved_in_all_texts_of_a_driver_block() -> None:
     ],
 )
 def test_variable_that_is_not_allowed_is_not_passed_on(name: str) -> None:
-    assert passed_on({name: "x", "PATH": "/bin"}, bundled=False) == {"PATH": "/bin"}
+    assert inherited_environment({name: "x", "PATH": "/bin"}, bundled=False) == {"PATH": "/bin"}
 
 
 @pytest.mark.parametrize(
@@ -205,12 +205,12 @@ def test_variable_that_is_not_allowed_is_not_passed_on(name: str) -> None:
     ],
 )
 def test_usual_variable_is_passed_on(name: str) -> None:
-    assert passed_on({name: "x"}, bundled=False) == {name: "x"}
+    assert inherited_environment({name: "x"}, bundled=False) == {name: "x"}
 
 
 def test_task_environment_adds_names_and_beginnings_of_names() -> None:
     given = {"DATABASE_URL": "a", "APP_MODE": "b", "APP": "c", "OTHER": "d"}
-    found = passed_on(given, ["DATABASE_URL", "APP_*"], bundled=False)
+    found = inherited_environment(given, ["DATABASE_URL", "APP_*"], bundled=False)
     assert found == {"DATABASE_URL": "a", "APP_MODE": "b"}
 
 
@@ -224,8 +224,8 @@ def test_task_environment_adds_names_and_beginnings_of_names() -> None:
 def test_tasks_get_the_library_path_from_before_a_bundled_agent(
     given: dict[str, str], expected: dict[str, str]
 ) -> None:
-    assert passed_on(given, ["LD_LIBRARY_PATH"], bundled=True) == expected
-    assert passed_on(given, bundled=True) == {}
+    assert inherited_environment(given, ["LD_LIBRARY_PATH"], bundled=True) == expected
+    assert inherited_environment(given, bundled=True) == {}
 
 
 def test_a_node_is_known_by_its_attributes_meta_data_and_place() -> None:

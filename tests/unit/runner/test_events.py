@@ -1,7 +1,7 @@
 import pytest
 
-from daemon.runner import events
-from daemon.runner.drivers.driver import Exit
+from daemon.runner.core import task_events
+from daemon.runner.core.driver import ExitResult
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
 
@@ -11,14 +11,14 @@ NOW = 5
 @pytest.mark.parametrize(
     ("end", "text", "details"),
     [
-        (Exit(), "Exit Code: 0", {"exit_code": "0", "signal": "0", "oom_killed": "false"}),
+        (ExitResult(), "Exit Code: 0", {"exit_code": "0", "signal": "0", "oom_killed": "false"}),
         (
-            Exit(code=137, signal=9),
+            ExitResult(code=137, signal=9),
             "Exit Code: 137, Signal: 9",
             {"exit_code": "137", "signal": "9", "oom_killed": "false"},
         ),
         (
-            Exit(code=1, oom_killed=True, message="too big"),
+            ExitResult(code=1, oom_killed=True, message="too big"),
             'Exit Code: 1, Exit Message: "too big"',
             {
                 "exit_code": "1",
@@ -29,14 +29,16 @@ NOW = 5
         ),
     ],
 )
-def test_an_end_is_told_in_words_and_details(end: Exit, text: str, details: dict[str, str]) -> None:
-    event = events.terminated(NOW, end)
+def test_an_end_is_told_in_words_and_details(
+    end: ExitResult, text: str, details: dict[str, str]
+) -> None:
+    event = task_events.terminated(NOW, end)
     assert (event.type, event.display_message, event.details) == ("Terminated", text, details)
     assert (event.exit_code, event.signal) == (end.code, end.signal)
 
 
 def test_a_restart_within_policy_names_only_its_delay() -> None:
-    event = events.restarting(NOW, "Restart within policy", 232_075_167)
+    event = task_events.restarting(NOW, "Restart within policy", 232_075_167)
     assert event.display_message == "Task restarting in 232.075167ms"
     assert event.start_delay == 232_075_167
     assert event.details == {
@@ -46,7 +48,7 @@ def test_a_restart_within_policy_names_only_its_delay() -> None:
 
 
 def test_a_restart_beyond_policy_names_its_reason() -> None:
-    event = events.restarting(NOW, "Exceeded allowed attempts, applying a delay", 4 * SECOND)
+    event = task_events.restarting(NOW, "Exceeded allowed attempts, applying a delay", 4 * SECOND)
     expected = "Exceeded allowed attempts, applying a delay - Task restarting in 4s"
     assert event.display_message == expected
 
@@ -54,31 +56,31 @@ def test_a_restart_beyond_policy_names_its_reason() -> None:
 @pytest.mark.parametrize(
     ("event", "kind", "text"),
     [
-        (events.received(NOW), "Received", "Task received by client"),
-        (events.task_setup(NOW), "Task Setup", "Building Task Directory"),
-        (events.started(NOW), "Started", "Task started by client"),
+        (task_events.received(NOW), "Received", "Task received by client"),
+        (task_events.task_setup(NOW), "Task Setup", "Building Task Directory"),
+        (task_events.started(NOW), "Started", "Task started by client"),
         (
-            events.killing(NOW, SECOND),
+            task_events.killing(NOW, SECOND),
             "Killing",
             "Sent interrupt. Waiting 1s before force killing",
         ),
-        (events.killed(NOW), "Killed", "Task successfully killed"),
+        (task_events.killed(NOW), "Killed", "Task successfully killed"),
         (
-            events.waiting_for_shutdown(NOW, 2 * SECOND),
+            task_events.waiting_for_shutdown(NOW, 2 * SECOND),
             "Waiting for shutdown delay",
             "Waiting for shutdown_delay of 2s before killing the task.",
         ),
         (
-            events.skipping_shutdown(NOW, 30 * SECOND),
+            task_events.skipping_shutdown(NOW, 30 * SECOND),
             "Skipping shutdown delay",
             "Skipping shutdown_delay of 30s before killing the task.",
         ),
-        (events.sibling_failed(NOW, "a"), "Sibling Task Failed", 'Task\'s sibling "a" failed'),
-        (events.leader_dead(NOW), "Leader Task Dead", "Leader Task in Group dead"),
-        (events.mains_dead(NOW), "Main Tasks Dead", "Main tasks in the group died"),
-        (events.signaling(NOW, "SIGHUP"), "Signaling", "Task being sent a signal"),
+        (task_events.sibling_failed(NOW, "a"), "Sibling Task Failed", 'Task\'s sibling "a" failed'),
+        (task_events.leader_dead(NOW), "Leader Task Dead", "Leader Task in Group dead"),
+        (task_events.main_tasks_dead(NOW), "Main Tasks Dead", "Main tasks in the group died"),
+        (task_events.signaling(NOW, "SIGHUP"), "Signaling", "Task being sent a signal"),
         (
-            events.restart_signaled(NOW, events.BY_USER),
+            task_events.restart_signaled(NOW, task_events.BY_USER),
             "Restart Signaled",
             "User requested task to restart",
         ),
@@ -93,10 +95,10 @@ def test_what_happens_is_told_in_the_words_of_the_peer(
 @pytest.mark.parametrize(
     ("event", "name"),
     [
-        (events.driver_failure(NOW, "why"), "driver_error"),
-        (events.failed_validation(NOW, "why"), "validation_error"),
-        (events.setup_failure(NOW, "why"), "setup_error"),
-        (events.killed(NOW, "why"), "kill_error"),
+        (task_events.driver_failure(NOW, "why"), "driver_error"),
+        (task_events.failed_validation(NOW, "why"), "validation_error"),
+        (task_events.setup_failure(NOW, "why"), "setup_error"),
+        (task_events.killed(NOW, "why"), "kill_error"),
     ],
 )
 def test_an_error_stands_in_its_field_in_the_details_and_in_the_text(
@@ -110,6 +112,6 @@ def test_an_error_stands_in_its_field_in_the_details_and_in_the_text(
 
 
 def test_a_task_that_is_not_restarted_has_failed() -> None:
-    event = events.not_restarting(NOW, "Policy allows no restarts")
+    event = task_events.not_restarting(NOW, "Policy allows no restarts")
     assert event.fails_task
     assert event.details == {"restart_reason": "Policy allows no restarts", "fails_task": "true"}

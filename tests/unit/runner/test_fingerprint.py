@@ -2,14 +2,14 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.runner.drivers.cgroup import mount_point, own_path
+from daemon.runner.drivers.cgroup_v2 import mount_point, own_path
 from daemon.runner.fingerprint import (
     computed_class,
     find_cpu,
     memory_bytes,
     volume,
 )
-from daemon.runner.networks import default_device
+from daemon.runner.host_networks import default_device
 from storage.records.node import Node, NodeCPU, NodeDisk, NodeMemory, NodeResources
 
 NODE = Node(

@@ -2,14 +2,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from daemon.runner.lifecycle import (
-    Departure,
-    Why,
+from daemon.runner.core.lifecycle import (
+    GroupShutdown,
+    ShutdownCause,
     client_status,
-    departure,
+    group_shutdown_cause,
+    is_one_shot,
+    kill_order,
     may_start,
-    order_of_killing,
-    runs_once,
 )
 from storage.records.allocation import TaskState
 from storage.records.task import Lifecycle, Task
@@ -65,27 +65,27 @@ def test_a_task_starts_when_those_before_it_are_where_they_should_be(
         (
             [MAIN, PRE],
             {"main": PENDING, "pre": FAILED},
-            Departure(Why.SIBLING_FAILED, "pre"),
+            GroupShutdown(ShutdownCause.SIBLING_FAILED, "pre"),
         ),
-        ([MAIN, LEAD], {"main": RUNNING, "lead": DONE}, Departure(Why.LEADER_DEAD)),
+        ([MAIN, LEAD], {"main": RUNNING, "lead": DONE}, GroupShutdown(ShutdownCause.LEADER_DEAD)),
         (
             [MAIN, LEAD],
             {"main": RUNNING, "lead": FAILED},
-            Departure(Why.SIBLING_FAILED, "lead"),
+            GroupShutdown(ShutdownCause.SIBLING_FAILED, "lead"),
         ),
-        ([MAIN, SIDE], {"main": DONE, "side": RUNNING}, Departure(Why.MAINS_DEAD)),
+        ([MAIN, SIDE], {"main": DONE, "side": RUNNING}, GroupShutdown(ShutdownCause.MAINS_DEAD)),
         ([MAIN, SIDE], {"main": DONE, "side": DONE}, None),
         ([MAIN, END], {"main": FAILED, "end": RUNNING}, None),
     ],
 )
 def test_the_rest_of_a_group_goes_when_it_has_to(
-    tasks: list[Task], present: dict[str, TaskState], expected: Departure | None
+    tasks: list[Task], present: dict[str, TaskState], expected: GroupShutdown | None
 ) -> None:
-    assert departure(tasks, states(**present)) == expected
+    assert group_shutdown_cause(tasks, states(**present)) == expected
 
 
 def test_leaders_are_killed_first_and_sidecars_last_and_poststop_tasks_never() -> None:
-    names = [[task.name for task in step] for step in order_of_killing([*TASKS, LEAD])]
+    names = [[task.name for task in step] for step in kill_order([*TASKS, LEAD])]
     assert names == [["lead"], ["main", "pre", "post"], ["side"]]
 
 
@@ -102,7 +102,7 @@ def test_leaders_are_killed_first_and_sidecars_last_and_poststop_tasks_never() -
     ],
 )
 def test_success_ends_tasks_that_run_once(job_type: str, task: Task, once: bool) -> None:
-    assert runs_once(job_type, task) is once
+    assert is_one_shot(job_type, task) is once
 
 
 @pytest.mark.parametrize(

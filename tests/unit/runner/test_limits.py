@@ -6,11 +6,11 @@ from daemon.runner.drivers.limits import (
     BY_RLIMIT,
     CONTROLLERS,
     UNLIMITED,
-    Limits,
-    NoGroups,
+    ResourceLimits,
+    RlimitEnforcer,
     data_limit,
+    limit_attributes,
     limits_of,
-    said,
     with_rlimits,
 )
 from storage.records.task import Resources
@@ -29,22 +29,22 @@ def test_what_a_task_asks_for_becomes_what_it_may_have() -> None:
     [(1, 2, 1), (100, 100, 10), (200, 200, 20), (24_000, 24_000, 2400), (10**6, 10**6, 10_000)],
 )
 def test_parts_of_the_processors_keep_their_proportions(mhz: int, shares: int, weight: int) -> None:
-    assert (Limits(mhz=mhz).shares, Limits(mhz=mhz).weight) == (shares, weight)
+    assert (ResourceLimits(mhz=mhz).shares, ResourceLimits(mhz=mhz).weight) == (shares, weight)
 
 
 def test_a_node_names_each_limit_once_with_who_enforces_it_or_why_nobody_does() -> None:
-    bounds = NoGroups(with_rlimits({"cpu": "x"}), dict.fromkeys(CONTROLLERS, "y"))
-    assert said(bounds) == {
+    bounds = RlimitEnforcer(with_rlimits({"cpu": "x"}), dict.fromkeys(CONTROLLERS, "y"))
+    assert limit_attributes(bounds) == {
         "enforced.cpu": "x",
         "enforced.memory": BY_RLIMIT,
         "unenforced.cores": "y",
         "unenforced.processes": "y",
     }
-    assert set(said(UNLIMITED)) == {f"unenforced.{name}" for name in CONTROLLERS}
+    assert set(limit_attributes(UNLIMITED)) == {f"unenforced.{name}" for name in CONTROLLERS}
 
 
 def test_processes_are_limited_each_alone_only_where_no_group_bounds_their_memory() -> None:
-    limits = Limits(memory_max=8 * MEGABYTE)
-    assert data_limit(NoGroups(with_rlimits({}), {}), limits) == 8 * 1024
-    assert data_limit(NoGroups(with_rlimits({"memory": "a group"}), {}), limits) == 0
+    limits = ResourceLimits(memory_max=8 * MEGABYTE)
+    assert data_limit(RlimitEnforcer(with_rlimits({}), {}), limits) == 8 * 1024
+    assert data_limit(RlimitEnforcer(with_rlimits({"memory": "a group"}), {}), limits) == 0
     assert data_limit(UNLIMITED, limits) == 0

@@ -5,15 +5,21 @@ import struct
 
 import pytest
 
-from daemon.runner.networks import Address, address_of, addresses, host_networks, messages
+from daemon.runner.host_networks import (
+    HostAddress,
+    address_of,
+    addresses,
+    host_networks,
+    netlink_messages,
+)
 from storage.records.node import HostNetwork
 
 KNOWN = [
-    Address("lo", "127.0.0.1"),
-    Address("eth0", "192.0.2.2"),
-    Address("eth1", "10.1.0.7"),
-    Address("eth1", "10.2.0.7"),
-    Address("eth0", "2001:db8::2"),
+    HostAddress("lo", "127.0.0.1"),
+    HostAddress("eth0", "192.0.2.2"),
+    HostAddress("eth1", "10.1.0.7"),
+    HostAddress("eth1", "10.2.0.7"),
+    HostAddress("eth0", "2001:db8::2"),
 ]
 LAN = HostNetwork(name="lan", cidr="10.0.0.0/8", reserved_ports="22")
 
@@ -62,7 +68,7 @@ def test_one_without_an_address_is_left_out_and_the_log_tells_so(
 
 
 def test_this_machine_has_addresses() -> None:
-    assert Address("lo", "127.0.0.1") in addresses()
+    assert HostAddress("lo", "127.0.0.1") in addresses()
 
 
 def test_where_the_kernel_may_not_be_asked_there_are_none(
@@ -71,7 +77,7 @@ def test_where_the_kernel_may_not_be_asked_there_are_none(
     def refused(*_: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("daemon.runner.networks.socket.socket", refused)
+    monkeypatch.setattr("daemon.runner.host_networks.socket.socket", refused)
     assert addresses() == []
     assert "AF_NETLINK" in caplog.text
 
@@ -80,7 +86,7 @@ def test_an_interface_that_goes_meanwhile_is_left_out(monkeypatch: pytest.Monkey
     def gone(_: int) -> str:
         raise OSError(6, "No such device or address")
 
-    monkeypatch.setattr("daemon.runner.networks.socket.if_indextoname", gone)
+    monkeypatch.setattr("daemon.runner.host_networks.socket.if_indextoname", gone)
     assert addresses() == []
 
 
@@ -120,4 +126,4 @@ def test_an_answer_of_the_kernel_has_several_messages() -> None:
         struct.pack("=IHHII", 16 + len(body), kind, 0, 1, 0) + body + bytes(-len(body) % 4)
         for kind, body in enumerate(bodies)
     )
-    assert list(messages(answer)) == list(enumerate(bodies))
+    assert list(netlink_messages(answer)) == list(enumerate(bodies))

@@ -7,17 +7,17 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.runner.pace import LOOKS, Pace, following
+from daemon.runner.core.poll_interval import LOOKS, PollInterval, register_follower
 
 
 @pytest.fixture(autouse=True)
 def nobody_else() -> Iterator[None]:
-    assert Pace.others == 0
+    assert PollInterval.others == 0
     yield
-    assert Pace.others == 0
+    assert PollInterval.others == 0
 
 
-async def pauses(pace: Pace, number: int) -> list[float]:
+async def pauses(pace: PollInterval, number: int) -> list[float]:
     found = []
     for _ in range(number):
         began = trio.current_time()
@@ -29,7 +29,7 @@ async def pauses(pace: Pace, number: int) -> list[float]:
 async def test_while_nothing_comes_looks_become_seldom(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    with following() as pace:
+    with register_follower() as pace:
         assert await pauses(pace, 7) == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
         pace.hurry()
         assert await pauses(pace, 2) == [0.01, 0.02]
@@ -38,7 +38,7 @@ async def test_while_nothing_comes_looks_become_seldom(
 async def test_beat_comes_after_a_second_without_news(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    with following() as pace:
+    with register_follower() as pace:
         await trio.sleep(0.9)
         pace.hurry()
         await trio.sleep(0.9)
@@ -53,7 +53,7 @@ async def test_many_who_wait_look_no_more_often_together(
 ) -> None:
     with ExitStack() as others:
         for _ in range(many - 1):
-            others.enter_context(following())
-        with following() as pace:
+            others.enter_context(register_follower())
+        with register_follower() as pace:
             *_, last = await pauses(pace, 7)
     assert many / last == pytest.approx(LOOKS)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from daemon.runner.drivers.slurm.partition import Partition, fields_of, hosts_of
+from daemon.runner.drivers.slurm.partition import Partition, fields_of, partition_hosts
 from storage.records.node import EngineHost
 
 
 def test_a_line_is_a_host() -> None:
-    assert hosts_of("node1|mixed|16|8000|gpu,big,gpu|none\n") == [
+    assert partition_hosts("node1|mixed|16|8000|gpu,big,gpu|none\n") == [
         EngineHost(
             name="node1",
             state="up",
@@ -21,7 +21,7 @@ def test_a_line_is_a_host() -> None:
 
 @pytest.mark.parametrize("state", ["idle", "mixed", "allocated", "completing", "planned", "IDLE"])
 def test_how_busy_a_host_is_makes_no_difference(state: str) -> None:
-    (one,) = hosts_of(f"a|{state}|1|1|(null)|none")
+    (one,) = partition_hosts(f"a|{state}|1|1|(null)|none")
     assert (one.state, one.reason, one.description, one.features) == ("up", "", "takes jobs", [])
 
 
@@ -47,17 +47,17 @@ def test_how_busy_a_host_is_makes_no_difference(state: str) -> None:
 def test_every_other_state_is_kept_and_said_in_words(
     state: str, reason: str, shown: str, words: str
 ) -> None:
-    (one,) = hosts_of(f"a|{state}|1|1|(null)|{reason}")
+    (one,) = partition_hosts(f"a|{state}|1|1|(null)|{reason}")
     assert (one.state, one.description) == (shown, words)
 
 
 def test_a_host_is_there_once_and_lines_of_another_form_are_passed_over() -> None:
     text = "b|idle|1|1||none\nb|idle|1|1||none\na|idle|many|1||none\nwarning: x\n\n|idle|1|1||"
-    assert [one.name for one in hosts_of(text)] == ["b"]
+    assert [one.name for one in partition_hosts(text)] == ["b"]
 
 
 def test_the_largest_host_is_one_that_may_be_down() -> None:
-    hosts = hosts_of("a|idle|4|900||none\nb|down|8|100||none\nc|idle|8|50||none")
+    hosts = partition_hosts("a|idle|4|900||none\nb|down|8|100||none\nc|idle|8|50||none")
     seen = Partition(hosts=hosts)
     assert seen.largest is not None
     assert (seen.largest.name, [one.name for one in seen.working]) == ("b", ["a", "c"])

@@ -5,9 +5,9 @@ import pwd
 
 import pytest
 
-from daemon.config import Config
-from daemon.runner.drivers import permitted
-from daemon.runner.drivers.driver import StartFailed
+from daemon.config.settings import Settings
+from daemon.runner.core.driver import StartFailed
+from daemon.runner.drivers import permitted_users
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as other users")
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks 
     ],
 )
 def test_user_is_allowed(settings: dict[str, object], user: str) -> None:
-    found = permitted.of(Config(**settings)).find("raw_exec", user)
+    found = permitted_users.of(Settings(**settings)).find("raw_exec", user)
     assert (found.uid if found else 0) == pwd.getpwnam({"1": "daemon"}.get(user, user)).pw_uid
 
 
@@ -52,4 +52,4 @@ def test_user_is_refused_with_the_setting(
     settings: dict[str, object], user: str, reason: str
 ) -> None:
     with pytest.raises(StartFailed, match=reason):
-        permitted.of(Config(**settings)).find("raw_exec", user)
+        permitted_users.of(Settings(**settings)).find("raw_exec", user)

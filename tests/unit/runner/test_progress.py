@@ -1,13 +1,13 @@
-"""What is told of a long download."""
+"""Progress reports of a long download."""
 
-from daemon.runner.provisions import telling
+from daemon.runner.setup.task_setup import progress_reporter
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
 
 
 def test_a_long_download_is_told_now_and_then() -> None:
     now, told = [100 * SECOND], list[TaskEvent]()
-    tell = telling("https://example.net/model", lambda: now[0], told.append)
+    tell = progress_reporter("https://example.net/model", lambda: now[0], told.append)
     tell(1_000_000)
     now[0] += 14 * SECOND
     tell(2_000_000)

@@ -1,6 +1,13 @@
 import pytest
 
-from daemon.runner.restarts import Action, History, Outcome, Step, next_step, recall
+from daemon.runner.core.restart_policy import (
+    AttemptOutcome,
+    RestartAction,
+    RestartDecision,
+    RestartHistory,
+    decide_restart,
+    restore_history,
+)
 from storage.records.base import MINUTE, SECOND
 from storage.records.task import RestartPolicy
 
@@ -11,14 +18,14 @@ START = 1_000 * SECOND
 def steps(
     policy: RestartPolicy,
     *moments: int,
-    outcome: Outcome = Outcome.FAILED,
+    outcome: AttemptOutcome = AttemptOutcome.FAILED,
     once: bool = True,
     chance: float = 0.0,
-) -> list[Step]:
+) -> list[RestartDecision]:
     """Return what follows when a task ends at each of these moments."""
-    history, found = History(since=START), []
+    history, found = RestartHistory(since=START), []
     for moment in moments:
-        step, history = next_step(
+        step, history = decide_restart(
             policy, history, outcome, once=once, now=START + moment, chance=chance
         )
         found.append(step)
@@ -26,20 +33,20 @@ def steps(
 
 
 def test_a_failed_task_is_restarted_until_its_attempts_are_used_up() -> None:
-    again = Step(Action.RESTART, "Restart within policy", SECOND)
+    again = RestartDecision(RestartAction.RESTART, "Restart within policy", SECOND)
     end = 'Exceeded allowed attempts 2 in interval 1m0s and mode is "fail"'
-    assert steps(POLICY, 1, 2, 3) == [again, again, Step(Action.FAIL, end)]
+    assert steps(POLICY, 1, 2, 3) == [again, again, RestartDecision(RestartAction.FAIL, end)]
 
 
 def test_attempts_count_anew_in_the_next_interval() -> None:
     actions = [step.action for step in steps(POLICY, 0, 1, MINUTE + 1, MINUTE + 2, MINUTE + 3)]
-    assert actions == [*[Action.RESTART] * 4, Action.FAIL]
+    assert actions == [*[RestartAction.RESTART] * 4, RestartAction.FAIL]
 
 
 def test_in_delay_mode_a_task_waits_for_the_next_interval() -> None:
     policy = RestartPolicy(attempts=1, interval=5 * SECOND, delay=SECOND, mode="delay")
     reason = "Exceeded allowed attempts, applying a delay"
-    assert steps(policy, 0, SECOND)[1] == Step(Action.RESTART, reason, 4 * SECOND)
+    assert steps(policy, 0, SECOND)[1] == RestartDecision(RestartAction.RESTART, reason, 4 * SECOND)
 
 
 @pytest.mark.parametrize(("chance", "delay"), [(0.0, 1.0), (0.5, 1.125), (0.999, 1.24975)])
@@ -50,37 +57,48 @@ def test_a_restart_waits_up_to_a_quarter_longer_than_its_delay(chance: float, de
 
 def test_no_attempts_means_no_restart() -> None:
     policy = RestartPolicy(attempts=0, interval=MINUTE, delay=SECOND, mode="fail")
-    assert steps(policy, 0) == [Step(Action.FAIL, "Policy allows no restarts")]
+    assert steps(policy, 0) == [RestartDecision(RestartAction.FAIL, "Policy allows no restarts")]
 
 
 @pytest.mark.parametrize("attempts", [0, 2])
 def test_success_is_the_end_of_a_task_that_runs_once(attempts: int) -> None:
     policy = RestartPolicy(attempts=attempts, interval=MINUTE, delay=SECOND, mode="fail")
-    assert steps(policy, 0, outcome=Outcome.SUCCEEDED) == [Step(Action.FINISH)]
+    assert steps(policy, 0, outcome=AttemptOutcome.SUCCEEDED) == [
+        RestartDecision(RestartAction.FINISH)
+    ]
 
 
 def test_success_is_no_end_for_a_service() -> None:
-    actions = [one.action for one in steps(POLICY, 0, 1, 2, outcome=Outcome.SUCCEEDED, once=False)]
-    assert actions == [Action.RESTART, Action.RESTART, Action.FAIL]
+    actions = [
+        one.action for one in steps(POLICY, 0, 1, 2, outcome=AttemptOutcome.SUCCEEDED, once=False)
+    ]
+    assert actions == [RestartAction.RESTART, RestartAction.RESTART, RestartAction.FAIL]
 
 
 def test_what_can_never_be_started_is_not_tried_again() -> None:
-    expected = [Step(Action.FAIL, "Error was unrecoverable")]
-    assert steps(POLICY, 0, outcome=Outcome.UNRECOVERABLE) == expected
+    expected = [RestartDecision(RestartAction.FAIL, "Error was unrecoverable")]
+    assert steps(POLICY, 0, outcome=AttemptOutcome.UNRECOVERABLE) == expected
 
 
 def test_a_wanted_restart_comes_at_once_and_does_not_count() -> None:
-    step, history = next_step(
-        POLICY, History(START), Outcome.RESTART_WANTED, once=True, now=START, chance=0.9
+    step, history = decide_restart(
+        POLICY,
+        RestartHistory(START),
+        AttemptOutcome.RESTART_WANTED,
+        once=True,
+        now=START,
+        chance=0.9,
     )
-    assert (step, history) == (Step(Action.RESTART), History(START))
+    assert (step, history) == (RestartDecision(RestartAction.RESTART), RestartHistory(START))
 
 
 def test_a_killed_task_stays_dead() -> None:
-    assert steps(POLICY, 0, outcome=Outcome.KILLED) == [Step(Action.ACCEPT)]
+    assert steps(POLICY, 0, outcome=AttemptOutcome.KILLED) == [
+        RestartDecision(RestartAction.ACCEPT)
+    ]
 
 
 def test_a_history_can_be_recalled_from_the_restarts_there_were() -> None:
     moments = [START + 1, START + 2, START + MINUTE + 5, START + MINUTE + 6]
-    assert recall(POLICY, START, moments[:2]) == History(START, 2)
-    assert recall(POLICY, START, moments) == History(START + MINUTE + 5, 2)
+    assert restore_history(POLICY, START, moments[:2]) == RestartHistory(START, 2)
+    assert restore_history(POLICY, START, moments) == RestartHistory(START + MINUTE + 5, 2)

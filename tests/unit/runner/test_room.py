@@ -7,30 +7,44 @@ from pathlib import Path
 import pytest
 import trio
 
-from daemon.config import Config
-from daemon.runner import disk
-from daemon.runner.room import Bounds, Use, beyond, keep_room, look, make_room, reason, size
+from daemon.config.settings import Settings
+from daemon.launcher.messages import DirectoryUsage
+from daemon.runner.alloc import disk_usage
+from daemon.runner.alloc.alloc_gc import (
+    FilesystemUsage,
+    RetentionBounds,
+    enforce_retention,
+    excess_dirs,
+    filesystem_usage,
+    free_disk_space,
+    gc_reason,
+)
 
-BOUNDS = Bounds(allocations=3, disk_percent=90, inode_percent=80)
-EMPTY = Use(disk=0, inodes=0)
+
+async def nothing(_: str) -> DirectoryUsage:
+    return DirectoryUsage(used=0, written=0)
+
+
+BOUNDS = RetentionBounds(allocations=3, disk_percent=90, inode_percent=80)
+EMPTY = FilesystemUsage(disk=0, inodes=0)
 
 
 @pytest.mark.parametrize(
     ("kept", "use", "why"),
     [
         (0, EMPTY, ""),
-        (3, Use(disk=90, inodes=80), ""),
-        (4, EMPTY, "4 are kept, more than 3"),
-        (1, Use(disk=97.4, inodes=0), "the disk is full to 97 %, more than 90 %"),
-        (1, Use(disk=0, inodes=81), "81 % of the inodes are in use, more than 80 %"),
+        (3, FilesystemUsage(disk=90, inodes=80), ""),
+        (4, EMPTY, "4 terminal allocations have a directory, more than 3"),
+        (1, FilesystemUsage(disk=97.4, inodes=0), "the disk usage is 97 %, more than 90 %"),
+        (1, FilesystemUsage(disk=0, inodes=81), "81 % of the inodes are in use, more than 80 %"),
     ],
 )
-def test_what_is_too_much_is_said(kept: int, use: Use, why: str) -> None:
-    assert reason(kept, use, BOUNDS) == why
+def test_what_is_too_much_is_said(kept: int, use: FilesystemUsage, why: str) -> None:
+    assert gc_reason(kept, use, BOUNDS) == why
 
 
 def test_a_file_system_is_full_to_some_degree(tmp_path: Path) -> None:
-    use = look(tmp_path)
+    use = filesystem_usage(tmp_path)
     assert 0 < use.disk <= 100
     assert 0 <= use.inodes <= 100
 
@@ -42,8 +56,8 @@ class Place:
         self.disk = disk
         self.removed: list[str] = []
 
-    def measure(self) -> Use:
-        return Use(disk=self.disk, inodes=0)
+    def measure(self) -> FilesystemUsage:
+        return FilesystemUsage(disk=self.disk, inodes=0)
 
     async def remove(self, alloc_id: str) -> None:
         self.removed.append(alloc_id)
@@ -59,27 +73,26 @@ async def test_the_oldest_go_until_there_is_room(
 ) -> None:
     place = Place(disk)
     ended = [str(number) for number in range(count)]
-    await make_room(ended, BOUNDS, measure=place.measure, remove=place.remove)
+    await free_disk_space(ended, BOUNDS, measure=place.measure, remove=place.remove)
     assert place.removed == removed
 
 
 async def test_a_removal_is_told_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "steward.runner")
     place = Place(91)
-    await make_room(["a1"], BOUNDS, measure=place.measure, remove=place.remove)
+    await free_disk_space(["a1"], BOUNDS, measure=place.measure, remove=place.remove)
     assert caplog.messages == [
-        "the files of allocation a1, which has ended, are removed: "
-        "the disk is full to 91 %, more than 90 %"
+        "removing the files of terminal allocation a1: the disk usage is 91 %, more than 90 %"
     ]
 
 
 async def test_a_disk_of_which_nothing_is_known_loses_nothing() -> None:
     place = Place(99)
 
-    def fail() -> Use:
+    def fail() -> FilesystemUsage:
         raise OSError(5, "Input/output error")
 
-    await make_room(["a1"], BOUNDS, measure=fail, remove=place.remove)
+    await free_disk_space(["a1"], BOUNDS, measure=fail, remove=place.remove)
     assert place.removed == []
 
 
@@ -100,37 +113,22 @@ def test_the_oldest_of_a_job_go_until_they_hold_no_more_than_they_may(
 ) -> None:
     ended = [str(number) for number in range(len(sizes))]
     by_id = dict(zip(ended, sizes, strict=True))
-    assert beyond(ended, dict.fromkeys(ended, A), by_id, most=10) == gone
+    assert excess_dirs(ended, dict.fromkeys(ended, A), by_id, most=10) == gone
 
 
 def test_what_another_job_holds_does_not_count() -> None:
     owners = {"0": A, "1": B, "2": A, "3": B}
-    assert beyond("0123", owners, dict.fromkeys("0123", 6), most=12) == []
+    assert excess_dirs("0123", owners, dict.fromkeys("0123", 6), most=12) == []
 
 
 def test_what_the_store_does_not_know_is_left_to_others() -> None:
-    assert beyond("0123", {"3": A}, dict.fromkeys("0123", 6), most=1) == []
-
-
-def test_a_directory_is_measured_without_what_its_links_lead_to(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "large").write_bytes(bytes(1_000_000))
-    place = tmp_path / "place"
-    (place / "a" / "b").mkdir(parents=True)
-    (place / "a" / "b" / "file").write_bytes(bytes(100_000))
-    (place / "out").symlink_to(other)
-    assert 100_000 <= size(place) < 1_000_000
-    assert size(tmp_path / "absent") == 0
+    assert excess_dirs("0123", {"3": A}, dict.fromkeys("0123", 6), most=1) == []
 
 
 async def test_a_job_keeps_no_more_than_it_may(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
-    config = Config(data_dir=tmp_path, gc_interval_seconds=10, retention_alloc_mb=1)
-    for name in "abc":
-        (config.alloc_dir / name).mkdir(parents=True)
-        (config.alloc_dir / name / "file").write_bytes(bytes(600_000))
+    config = Settings(data_dir=tmp_path, gc_interval_seconds=10, retention_alloc_mb=1)
     place, owners, looked = Place(0), dict.fromkeys("abc", A), trio.Event()
 
     async def ended() -> list[str]:
@@ -142,8 +140,11 @@ async def test_a_job_keeps_no_more_than_it_may(
     async def owned(_: object) -> dict[str, tuple[str, str]]:
         return owners
 
+    async def measure(_: str) -> DirectoryUsage:
+        return DirectoryUsage(used=600_000, written=0)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_room, config, ended, owned, place.remove)
+        nursery.start_soon(enforce_retention, config, ended, owned, place.remove, measure)
         await looked.wait()
         nursery.cancel_scope.cancel()
     assert place.removed == ["a", "b"]
@@ -163,7 +164,9 @@ async def test_round_that_fails_is_followed_by_the_next(
         return {}
 
     with trio.move_on_after(25):
-        await keep_room(Config(gc_interval_seconds=10), ended, owners, Place(0).remove)
+        await enforce_retention(
+            Settings(gc_interval_seconds=10), ended, owners, Place(0).remove, nothing
+        )
     assert looks == [10, 20]
     assert [os.strerror(number) in one.getMessage() for one in caplog.records] == [True, True]
 
@@ -173,12 +176,12 @@ async def test_looks_at_disk_usage_go_on_after_one_that_fails(
 ) -> None:
     looks = []
 
-    def tenants() -> list[disk.Tenant]:
+    def tenants() -> list[disk_usage.MeasuredAllocation]:
         looks.append(trio.current_time())
         raise OSError(errno.EMFILE, "Too many open files")
 
     with trio.move_on_after(25):
-        await disk.watch(tenants, 10)
+        await disk_usage.watch(tenants, nothing, 10)
     assert looks == [10, 20]
 
 
@@ -193,5 +196,7 @@ async def test_it_is_looked_at_from_time_to_time(autojump_clock: trio.abc.Clock)
         return {}
 
     with trio.move_on_after(35):
-        await keep_room(Config(gc_interval_seconds=10), ended, owners, Place(0).remove)
+        await enforce_retention(
+            Settings(gc_interval_seconds=10), ended, owners, Place(0).remove, nothing
+        )
     assert looks == [10, 20, 30]

@@ -2,9 +2,15 @@
 
 import pytest
 
-from daemon.runner.drivers.driver import Exit
-from daemon.runner.drivers.slurm import states
-from daemon.runner.drivers.slurm.states import Sighting, end_of, is_its_doing, sightings, waits
+from daemon.runner.core.driver import ExitResult
+from daemon.runner.drivers.slurm import job_states
+from daemon.runner.drivers.slurm.job_states import (
+    SlurmJobState,
+    end_of,
+    ended_by_cluster,
+    parse_job_list,
+    waits,
+)
 
 NAME = "alloc-1"
 
@@ -16,8 +22,8 @@ def shown(state: str, code: str, name: str = NAME) -> str:
     )
 
 
-def sighting(state: str, reason: str = "None", host: str = "") -> Sighting:
-    return Sighting(job_id="7", state=state, reason=reason, host=host, name=NAME, user=0)
+def sighting(state: str, reason: str = "None", host: str = "") -> SlurmJobState:
+    return SlurmJobState(job_id="7", state=state, reason=reason, host=host, name=NAME, user=0)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +59,7 @@ def test_what_takes_too_much_memory_was_killed_for_it() -> None:
     [("TIMEOUT", True), ("CANCELLED", True), ("FAILED", False), ("COMPLETED", False)],
 )
 def test_the_cluster_answers_for_some_ends(state: str, expected: bool) -> None:
-    assert is_its_doing(shown(state, "0:15")) is expected
+    assert ended_by_cluster(shown(state, "0:15")) is expected
 
 
 def test_an_end_is_nothing_of_a_job_that_goes_on_or_has_another_name() -> None:
@@ -75,7 +81,7 @@ def test_the_wrappers_own_ends_are_told_in_plain_words(code: str, said: str) -> 
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        ("Resources", "the cluster has no room at the moment (Resources)"),
+        ("Resources", "the cluster has no free resources (Resources)"),
         (
             "ReqNodeNotAvail, UnavailableNodes:n1",
             "a host that it needs cannot be had at the moment (ReqNodeNotAvail, UnavailableNodes:n1)",
@@ -97,7 +103,7 @@ def test_lines_of_a_listing_become_sightings_and_others_are_passed_over() -> Non
         "7|PENDING|Priority||alloc-1|0\nslurm_load: noise\n\n"
         "x|RUNNING|None|node1|alloc-2|0\n8|RUNNING|None|node1|alloc-2|0\n"
     )
-    first, second = sightings(text)
+    first, second = parse_job_list(text)
     assert (first.name, first.is_waiting, first.is_active) == ("alloc-1", True, True)
     assert (second.host, second.is_waiting, second.is_active) == ("node1", False, True)
 
@@ -124,16 +130,18 @@ def test_a_job_says_where_it_stands() -> None:
     ],
 )
 def test_a_failure_to_answer_says_nothing_about_the_work(message: str) -> None:
-    assert states.says_nothing(message) or "did not answer" in message
+    assert job_states.may_have_succeeded(message) or "did not answer" in message
 
 
 def test_a_refusal_is_one() -> None:
     message = "Batch job submission failed: Invalid feature specification"
-    assert not states.says_nothing(message)
-    assert not states.may_pass(message)
-    assert states.may_pass("Job violates accounting/QOS policy (job submit limit, user's size)")
+    assert not job_states.may_have_succeeded(message)
+    assert not job_states.may_recover(message)
+    assert job_states.may_recover(
+        "Job violates accounting/QOS policy (job submit limit, user's size)"
+    )
 
 
 def test_what_nobody_knows_any_more_did_not_end_well() -> None:
-    assert isinstance(states.GONE, Exit)
-    assert not states.GONE.ok
+    assert isinstance(job_states.GONE, ExitResult)
+    assert not job_states.GONE.ok

@@ -4,9 +4,15 @@ from typing import Any
 
 import pytest
 
-from daemon.runner.drivers.driver import Attempt, StartFailed
-from daemon.runner.drivers.shim import User
-from daemon.runner.drivers.slurm.submission import environment_of, job_number, minutes, pause, words
+from daemon.launcher.user_policy import User
+from daemon.runner.core.driver import Attempt, StartFailed
+from daemon.runner.drivers.slurm.submission import (
+    environment_of,
+    job_number,
+    minutes,
+    sbatch_arguments,
+    submit_delay,
+)
 from storage.records.base import MINUTE, SECOND
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import SLURM, Pool
@@ -29,11 +35,11 @@ def submitted(
             **fields,
         }
     )
-    return words(attempt, RUN, pool or Pool(engine=SLURM), user, is_root=is_root)
+    return sbatch_arguments(attempt, RUN, pool or Pool(engine=SLURM), user, is_root=is_root)
 
 
 def value(said: list[str], name: str) -> str | None:
-    """Return what stands behind an option; None: it is not there."""
+    """Return the value of an option; None if it is missing."""
     found = [one.partition("=")[2] for one in said if one.startswith(f"--{name}=")]
     return found[0] if found else None
 
@@ -127,5 +133,5 @@ def test_a_number_is_what_comes_before_the_cluster() -> None:
 
 
 def test_what_the_cluster_forgets_again_and_again_is_submitted_ever_more_seldom() -> None:
-    assert [pause(times) for times in range(5)] == [0, 0, 10, 20, 40]
-    assert pause(10_000) == 640
+    assert [submit_delay(times) for times in range(5)] == [0, 0, 10, 20, 40]
+    assert submit_delay(10_000) == 640

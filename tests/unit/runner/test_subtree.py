@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from daemon.runner.drivers.cgroup_v2_limits import CgroupFiles, CgroupMount, CgroupV2Enforcer, find
 from daemon.runner.drivers.limits import limits_of
-from daemon.runner.drivers.subtree import Files, Subtree, Tree, find
 from storage.records.task import Resources
 
 MEGABYTE = 1024 * 1024
@@ -28,7 +28,7 @@ OF = {
 }
 
 
-class Kernel(Files):
+class Kernel(CgroupFiles):
     """The tree: a group has the files of the controllers that the one above lets it have."""
 
     def __init__(self, controllers: str = "cpu cpuset memory pids") -> None:
@@ -60,7 +60,7 @@ class Kernel(Files):
             self._new(path, self.files[f"{above}/cgroup.subtree_control"].split())
 
     def make_all(self, path: str) -> None:
-        """Make a group as whoever rules the tree does, with every controller."""
+        """Create a group as the owner of the tree, with every controller."""
         for place in reversed([path, *(str(one) for one in Path(path).parents)]):
             if place.startswith(f"{MOUNT}/"):
                 self.make(place)
@@ -106,9 +106,9 @@ def delegated(controllers: str = "cpu cpuset memory pids") -> Kernel:
     return kernel
 
 
-def opened(kernel: Kernel, own: str = "/system.slice/steward.service/daemon") -> Subtree:
-    found = find(Path("/data"), "", Tree(MOUNT, own), kernel)
-    assert isinstance(found, Subtree), found
+def opened(kernel: Kernel, own: str = "/system.slice/steward.service/daemon") -> CgroupV2Enforcer:
+    found = find(Path("/data"), "", CgroupMount(MOUNT, own), kernel)
+    assert isinstance(found, CgroupV2Enforcer), found
     return found
 
 
@@ -242,11 +242,11 @@ def test_a_group_in_which_the_daemon_itself_is_cannot_be_divided() -> None:
     kernel.make_all(UNIT)
     kernel.inhabited.add(UNIT)
     kernel.delegated.add(UNIT)
-    found = find(Path("/data"), "", Tree(MOUNT, "/system.slice/steward.service"), kernel)
+    found = find(Path("/data"), "", CgroupMount(MOUNT, "/system.slice/steward.service"), kernel)
     assert isinstance(found, str)
     assert "DelegateSubgroup" in found
-    # Whoever names it all the same is told why it cannot be.
-    named = find(Path("/data"), "/system.slice/steward.service", Tree(MOUNT, "/"), kernel)
+    # An explicit setting gets an error that states why it is impossible.
+    named = find(Path("/data"), "/system.slice/steward.service", CgroupMount(MOUNT, "/"), kernel)
     assert isinstance(named, str)
     assert "there are processes in it" in named
     assert [one for one in kernel.files if "steward-limits" in one] == []
@@ -255,10 +255,10 @@ def test_a_group_in_which_the_daemon_itself_is_cannot_be_divided() -> None:
 def test_a_group_can_be_named() -> None:
     kernel = Kernel()
     kernel.make_all(f"{MOUNT}/tasks.slice")
-    found = find(Path("/data"), "/tasks.slice", Tree(MOUNT, "/user.slice/x.scope"), kernel)
-    assert isinstance(found, Subtree)
+    found = find(Path("/data"), "/tasks.slice", CgroupMount(MOUNT, "/user.slice/x.scope"), kernel)
+    assert isinstance(found, CgroupV2Enforcer)
     assert found.parent.startswith("/tasks.slice/steward-limits-")
-    missing = find(Path("/data"), "none.slice", Tree(MOUNT, "/"), kernel)
+    missing = find(Path("/data"), "none.slice", CgroupMount(MOUNT, "/"), kernel)
     assert isinstance(missing, str)
     assert f"{MOUNT}/none.slice" in missing
 
@@ -284,7 +284,9 @@ def test_the_unit_from_which_the_daemon_went_aside_gives_no_controllers_away() -
     kernel.make_all(f"{UNIT}/main")
     kernel.inhabited.add(f"{UNIT}/main")
     kernel.delegated.add(UNIT)
-    found = find(Path("/data"), "", Tree(MOUNT, "/system.slice/steward.service/main"), kernel)
+    found = find(
+        Path("/data"), "", CgroupMount(MOUNT, "/system.slice/steward.service/main"), kernel
+    )
     assert isinstance(found, str)
 
 
@@ -292,7 +294,7 @@ def test_a_group_that_was_not_handed_over_is_left_alone_whatever_its_name() -> N
     kernel = Kernel()
     kernel.make_all(UNIT)
     kernel.make_all(f"{UNIT.removesuffix('.service')}-tasks.service")
-    found = find(Path("/data"), "", Tree(MOUNT, "/system.slice/steward.service"), kernel)
+    found = find(Path("/data"), "", CgroupMount(MOUNT, "/system.slice/steward.service"), kernel)
     assert isinstance(found, str)
 
 
@@ -301,13 +303,13 @@ def test_the_root_may_be_divided_if_it_is_the_true_one() -> None:
     kernel.inhabited.add(MOUNT)
     assert opened(kernel, "/").parent.startswith("/steward-limits-")
     kernel.files[f"{MOUNT}/cgroup.type"] = "domain"  # a container's, which only looks like one
-    assert isinstance(find(Path("/data"), "", Tree(MOUNT, "/"), kernel), str)
+    assert isinstance(find(Path("/data"), "", CgroupMount(MOUNT, "/"), kernel), str)
 
 
 @pytest.mark.parametrize("controllers", ["", "hugetlb"])
 def test_a_tree_without_controllers_bounds_nothing(controllers: str) -> None:
     kernel = Kernel("")
     kernel.files[f"{MOUNT}/cgroup.controllers"] = controllers
-    found = find(Path("/data"), "", Tree(MOUNT, "/"), kernel)
+    found = find(Path("/data"), "", CgroupMount(MOUNT, "/"), kernel)
     assert found == f"cgroup v2 has no controller of cpu, cpuset, memory, pids at {MOUNT}"
     assert find(Path("/data"), "", None, kernel) == "no cgroup v2 is mounted"

@@ -4,72 +4,83 @@ import os
 
 import pytest
 
-from daemon.runner.usage import Account, Look, Sample, Use, memory, of_task, sample, total
+from daemon.runner.core.resource_usage import (
+    CpuAccount,
+    ProcessSample,
+    UsageReading,
+    UsageSample,
+    memory,
+    sample,
+    sum_usage,
+    task_usage,
+)
 from storage.records.base import SECOND
 from storage.records.usage import MemoryUsage
 
 MHZ = 2000.0
 
 
-def look(at: int, **of: Sample) -> Look:
-    return Look(at * SECOND, Use({int(pid.lstrip("p")): one for pid, one in of.items()}))
+def look(at: int, **of: ProcessSample) -> UsageSample:
+    return UsageSample(
+        at * SECOND, UsageReading({int(pid.lstrip("p")): one for pid, one in of.items()})
+    )
 
 
-def process(user: int, system: int, started: int = 1, rss: int = 0) -> Sample:
-    return Sample(user * SECOND, system * SECOND, rss, 0, started)
+def process(user: int, system: int, started: int = 1, rss: int = 0) -> ProcessSample:
+    return ProcessSample(user * SECOND, system * SECOND, rss, 0, started)
 
 
 def test_percent_is_of_one_processor_since_the_last_look() -> None:
-    used = of_task(look(10, p1=process(5, 1)), look(20, p1=process(10, 6)), MHZ)
+    used = task_usage(look(10, p1=process(5, 1)), look(20, p1=process(10, 6)), MHZ)
     cpu = used.resource_usage.cpu_stats
     assert (cpu.user_mode, cpu.system_mode, cpu.percent) == (50.0, 50.0, 100.0)
     assert cpu.total_ticks == MHZ
 
 
 def test_a_process_that_is_new_counts_from_its_start() -> None:
-    used = of_task(look(10), look(20, p1=process(1, 0)), MHZ)
+    used = task_usage(look(10), look(20, p1=process(1, 0)), MHZ)
     assert used.resource_usage.cpu_stats.percent == 10.0
 
 
 def test_a_number_that_was_given_again_is_another_process() -> None:
-    used = of_task(look(10, p1=process(9, 9)), look(20, p1=process(1, 0, started=2)), MHZ)
+    used = task_usage(look(10, p1=process(9, 9)), look(20, p1=process(1, 0, started=2)), MHZ)
     assert used.pids["1"].cpu_stats.percent == 10.0
 
 
 def test_all_processes_of_a_task_are_added_up() -> None:
     now = look(20, p1=process(1, 0, rss=5), p2=process(2, 0, rss=6))
-    used = of_task(look(10), now, MHZ)
+    used = task_usage(look(10), now, MHZ)
     assert used.resource_usage.cpu_stats.percent == pytest.approx(30.0)
     assert used.resource_usage.memory_stats.rss == 11
 
 
-def counted(at: int, user: int, system: int) -> Look:
-    """Return a look at a task whose processes somebody keeps account of."""
+def counted(at: int, user: int, system: int) -> UsageSample:
+    """Return a sample of a task whose processes have accounting."""
     memory = MemoryUsage(measured=("Usage",), usage=7)
-    account = Account(user=user * SECOND, system=system * SECOND, memory=memory)
-    return Look(at * SECOND, Use({1: process(1, 0, rss=5)}, account))
+    account = CpuAccount(user=user * SECOND, system=system * SECOND, memory=memory)
+    return UsageSample(at * SECOND, UsageReading({1: process(1, 0, rss=5)}, account))
 
 
 def test_where_account_is_kept_processes_that_have_ended_count_as_well() -> None:
-    used = of_task(counted(10, 5, 1), counted(20, 10, 6), MHZ).resource_usage
+    used = task_usage(counted(10, 5, 1), counted(20, 10, 6), MHZ).resource_usage
     assert (used.cpu_stats.user_mode, used.cpu_stats.system_mode) == (50.0, 50.0)
     assert (used.memory_stats.usage, used.memory_stats.measured) == (7, ("Usage",))
 
 
 def test_an_account_that_began_anew_counts_from_nothing() -> None:
-    used = of_task(counted(10, 9, 9), counted(20, 1, 0), MHZ)
+    used = task_usage(counted(10, 9, 9), counted(20, 1, 0), MHZ)
     assert used.resource_usage.cpu_stats.percent == 10.0
 
 
 def test_of_tasks_that_count_in_different_ways_what_both_count_is_said() -> None:
-    parts = [of_task(look(10), one, MHZ).resource_usage for one in (counted(20, 1, 0), look(20))]
-    assert total(parts).memory_stats.measured == ("RSS", "Swap")
-    assert total(parts[:1]).memory_stats.measured == ("Usage",)
+    parts = [task_usage(look(10), one, MHZ).resource_usage for one in (counted(20, 1, 0), look(20))]
+    assert sum_usage(parts).memory_stats.measured == ("RSS", "Swap")
+    assert sum_usage(parts[:1]).memory_stats.measured == ("Usage",)
 
 
 def test_two_questions_at_the_same_moment_do_not_divide_by_nothing() -> None:
     here = look(10, p1=process(1, 1))
-    assert of_task(here, here, MHZ).resource_usage.cpu_stats.percent == 0.0
+    assert task_usage(here, here, MHZ).resource_usage.cpu_stats.percent == 0.0
 
 
 def test_a_process_is_looked_at_and_one_that_is_gone_is_not() -> None:

@@ -2,8 +2,14 @@
 
 import pytest
 
-from daemon.scheduler.nodes.constraints import compare, escapes, holds, resolve, text_of
-from storage.records.scope import Constraint
+from daemon.scheduler.nodes.constraints import (
+    compare,
+    escapes_node_class,
+    matches,
+    resolve,
+    text_of,
+)
+from storage.records.constraints import Constraint
 from tests.unit.scheduler.world import node
 
 HERE = node(
@@ -106,7 +112,7 @@ def test_a_condition_resolves_both_its_sides() -> None:
     both = Constraint(
         l_target="${attr.unique.hostname}", operand="=", r_target="${node.unique.name}"
     )
-    assert holds(both, HERE, "global")
+    assert matches(both, HERE, "global")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +128,8 @@ def test_a_condition_resolves_both_its_sides() -> None:
     ],
 )
 def test_only_unique_targets_set_nodes_of_a_class_apart(target: str, escaped: bool) -> None:
-    assert escapes([Constraint(l_target=target)]) is escaped
-    assert escapes([Constraint(r_target=target)]) is escaped
+    assert escapes_node_class([Constraint(l_target=target)]) is escaped
+    assert escapes_node_class([Constraint(r_target=target)]) is escaped
 
 
 def test_a_constraint_is_named_as_it_is_written() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from daemon.scheduler.state import Plan
 from storage.records.allocation import AllocatedDevice
+from storage.records.constraints import Constraint
 from storage.records.evaluation import PlacementMetric
 from storage.records.group import TaskGroup, Volume
 from storage.records.job import Job
 from storage.records.node import DriverInfo, Eligibility, Node, NodeNetwork, NodeStatus
-from storage.records.scope import Constraint
 from storage.records.task import Device, Network, Port, Resources
 from tests.samples import group, job, task
 from tests.unit.scheduler.world import World, blocked, node, resources
@@ -162,6 +162,12 @@ def test_a_network_that_is_there_is_no_obstacle(network: Network, here: Node) ->
     assert plan_of(job("web", group(networks=[network])), here).place
 
 
+def made(access: str) -> dict[str, Any]:
+    """Return what a node says of a volume that the API made."""
+    capability = {"AccessMode": access, "AttachmentMode": "file-system"}
+    return {"Namespace": "default", "Capabilities": [capability]}
+
+
 @pytest.mark.parametrize(
     ("volume", "volumes", "found"),
     [
@@ -171,6 +177,12 @@ def test_a_network_that_is_there_is_no_obstacle(network: Network, here: Node) ->
         ({"read_only": True}, {"data": {"ReadOnly": True}}, True),
         ({"per_alloc": True}, {"data": {}}, False),
         ({"per_alloc": True}, {"data[0]": {}}, True),
+        ({}, {"data": made("single-node-writer")}, True),
+        ({}, {"data": {**made("single-node-writer"), "Namespace": "other"}}, False),
+        ({}, {"data": made("single-node-reader-only")}, False),
+        ({"read_only": True}, {"data": made("single-node-reader-only")}, True),
+        ({"access_mode": "single-node-multi-writer"}, {"data": made("single-node-writer")}, False),
+        ({"attachment_mode": "block-device"}, {"data": made("single-node-writer")}, False),
     ],
 )
 def test_a_host_volume_must_be_there(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from daemon.scheduler.nodes.fit import Room, need_of
+from daemon.scheduler.nodes.capacity import NodeCapacity, resource_ask
 from daemon.scheduler.state import NodeState, Plan
 from storage.records.allocation import AllocatedCPU, AllocatedMemory, AllocatedTask
 from storage.records.group import EphemeralDisk, TaskGroup
@@ -174,8 +174,8 @@ def test_cores_that_others_hold_are_left_to_them() -> None:
 
 def test_room_is_the_same_again_after_something_came_and_went() -> None:
     placed = plan_of(sized(cores=1, memory_mb=30), HERE).place[0]
-    room = Room(NodeState(node=HERE), [])
-    everything = need_of(sized(cores=4, memory_mb=1000, disk=1000))
+    room = NodeCapacity(NodeState(node=HERE), [])
+    everything = resource_ask(sized(cores=4, memory_mb=1000, disk=1000))
     assert room.lack(everything) is None
     room.hold(placed)
     assert room.lack(everything) == "cores"

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from daemon.scheduler.names import Names
+from daemon.scheduler.alloc_names import AllocNameIndex
 from storage.records.allocation import Allocation
 from tests.samples import job
 from tests.unit.scheduler.world import World
@@ -15,29 +15,29 @@ def having(*numbers: int) -> list[Allocation]:
 
 
 def test_the_lowest_free_number_comes_first() -> None:
-    names = Names("web", "web", having(0, 3, 1))
+    names = AllocNameIndex("web", "web", having(0, 3, 1))
     assert [names.next() for _ in range(3)] == ["web.web[2]", "web.web[4]", "web.web[5]"]
 
 
 def test_names_say_job_and_group() -> None:
-    assert Names("a/b", "c.d", []).next() == "a/b.c.d[0]"
+    assert AllocNameIndex("a/b", "c.d", []).next() == "a/b.c.d[0]"
 
 
 def test_canaries_take_the_names_of_what_they_will_replace() -> None:
-    names = Names("web", "web", having(0, 1, 2))
+    names = AllocNameIndex("web", "web", having(0, 1, 2))
     got = names.canaries(2, existing=having(0), to_replace=having(2, 1, 0))
     assert got == ["web.web[1]", "web.web[2]"]
 
 
 def test_canaries_beyond_what_they_replace_take_free_names() -> None:
-    names = Names("web", "web", having(0, 1))
+    names = AllocNameIndex("web", "web", having(0, 1))
     got = names.canaries(4, existing=[], to_replace=having(0, 1))
     assert got == ["web.web[0]", "web.web[1]", "web.web[2]", "web.web[3]"]
 
 
 def test_a_replacement_keeps_the_name_unless_another_has_it_too() -> None:
     twice = having(0, 0, 1)
-    names = Names("web", "web", twice)
+    names = AllocNameIndex("web", "web", twice)
     assert [names.for_replacement(one) for one in twice] == [
         "web.web[2]",
         "web.web[0]",

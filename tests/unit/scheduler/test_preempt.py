@@ -1,4 +1,4 @@
-"""Preemption: who makes room for a job that matters more, and who never does."""
+"""Preemption: allocations that a higher-priority job can preempt, and protected ones."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,9 +11,9 @@ from hypothesis import strategies as some
 from daemon.scheduler.nodes.devices import DeviceInstance, DeviceKind
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, NodeState, Plan
+from storage.records.allocated_resources import ResourceHolder
 from storage.records.evaluation import EvalStatus, Trigger
 from storage.records.group import TaskGroup
-from storage.records.holder import Holder
 from storage.records.job import Job
 from storage.records.node import Node, NodeCPU, NodeMemory
 from storage.records.task import Device, Network, Port, Resources
@@ -29,9 +29,9 @@ HERE = node(
 WEB = [Network(mode="host", reserved_ports=[Port(label="web", value=8080)])]
 
 
-def holder(name: str, priority: int = 20, *, memory: int = 0, **fields: Any) -> Holder:
+def holder(name: str, priority: int = 20, *, memory: int = 0, **fields: Any) -> ResourceHolder:
     given = {"namespace": "default", "job_type": "service", "task_group": "web", **fields}
-    return Holder(
+    return ResourceHolder(
         id=name,
         job_id=given.pop("job_id", f"job-{name}"),
         priority=priority,
@@ -48,7 +48,11 @@ def wanting(*, count: int = 1, networks: Any = None, **needs: Any) -> TaskGroup:
 
 
 def state(
-    wanted: Job, holders: Iterable[Holder], *, nodes: Iterable[Node] = (HERE,), allowed: bool = True
+    wanted: Job,
+    holders: Iterable[ResourceHolder],
+    *,
+    nodes: Iterable[Node] = (HERE,),
+    allowed: bool = True,
 ) -> ClusterState:
     known = tuple(holders)
     states = []
@@ -76,7 +80,11 @@ def state(
 
 
 def plan_of(
-    wanted: TaskGroup, *holders: Holder, priority: int = 80, kind: str = "service", **fields: Any
+    wanted: TaskGroup,
+    *holders: ResourceHolder,
+    priority: int = 80,
+    kind: str = "service",
+    **fields: Any,
 ) -> Plan:
     made = job("big", wanted, priority=priority, type=kind, **fields)
     return schedule(state(made, holders), evaluation(made), now=NOW, ids=ids())
@@ -86,7 +94,8 @@ def victims(plan: Plan) -> list[str]:
     return sorted(one.holder.id for one in plan.evict)
 
 
-# ---- who goes -------------------------------------------------------------------------------------
+# ---- preempted allocations
+# --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -144,7 +153,7 @@ def victims(plan: Plan) -> list[str]:
     ],
 )  # fmt: skip
 def test_only_who_matters_less_goes_and_no_more_than_needed(
-    wanted: TaskGroup, holders: list[Holder], gone: list[str]
+    wanted: TaskGroup, holders: list[ResourceHolder], gone: list[str]
 ) -> None:
     plan = plan_of(wanted, *holders)
     assert victims(plan) == gone
@@ -281,9 +290,9 @@ groups = some.builds(
 )
 
 
-def _admitted(made: list[Holder]) -> list[Holder]:
+def _admitted(made: list[ResourceHolder]) -> list[ResourceHolder]:
     """Return those that a node could have taken: none has what another one has that stays."""
-    admitted: list[Holder] = []
+    admitted: list[ResourceHolder] = []
     for number, one in enumerate(made):
         present = [each for each in admitted if not each.ending]
         fits = (
@@ -296,14 +305,14 @@ def _admitted(made: list[Holder]) -> list[Holder]:
     return admitted
 
 
-def _with_priorities(holders: Iterable[Holder], movable: set[str]) -> list[Holder]:
+def _with_priorities(holders: Iterable[ResourceHolder], movable: set[str]) -> list[ResourceHolder]:
     """Return the same with only those left who may go."""
     return [
         one if one.id in movable else msgspec.structs.replace(one, priority=100) for one in holders
     ]
 
 
-def _stays(plan: Plan, holders: Iterable[Holder]) -> list[Holder]:
+def _stays(plan: Plan, holders: Iterable[ResourceHolder]) -> list[ResourceHolder]:
     gone = {one.holder.id for one in plan.evict}
     return [one for one in holders if not one.ending and one.id not in gone]
 
@@ -311,7 +320,7 @@ def _stays(plan: Plan, holders: Iterable[Holder]) -> list[Holder]:
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
 def test_capacity_is_never_exceeded_by_what_stays_and_what_comes(
-    wanted: TaskGroup, made: list[Holder]
+    wanted: TaskGroup, made: list[ResourceHolder]
 ) -> None:
     holders = _admitted(made)
     plan = plan_of(wanted, *holders)
@@ -330,7 +339,7 @@ def test_capacity_is_never_exceeded_by_what_stays_and_what_comes(
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
 def test_whoever_goes_matters_less_by_the_margin_and_is_waited_for(
-    wanted: TaskGroup, made: list[Holder]
+    wanted: TaskGroup, made: list[ResourceHolder]
 ) -> None:
     plan = plan_of(wanted, *_admitted(made))
     assert all(one.holder.priority <= 70 and not one.holder.ending for one in plan.evict)
@@ -345,7 +354,7 @@ def test_whoever_goes_matters_less_by_the_margin_and_is_waited_for(
 
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
-def test_nobody_goes_who_need_not(wanted: TaskGroup, made: list[Holder]) -> None:
+def test_nobody_goes_who_need_not(wanted: TaskGroup, made: list[ResourceHolder]) -> None:
     one_of_it = msgspec.structs.replace(wanted, count=1)
     holders = _admitted(made)
     gone = set(victims(plan_of(one_of_it, *holders)))
@@ -357,7 +366,7 @@ def test_nobody_goes_who_need_not(wanted: TaskGroup, made: list[Holder]) -> None
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
 def test_nobody_goes_as_long_as_less_important_ones_would_do(
-    wanted: TaskGroup, made: list[Holder]
+    wanted: TaskGroup, made: list[ResourceHolder]
 ) -> None:
     one_of_it = msgspec.structs.replace(wanted, count=1)
     holders = _admitted(made)
@@ -371,7 +380,7 @@ def test_nobody_goes_as_long_as_less_important_ones_would_do(
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
 def test_where_those_who_may_go_would_make_room_it_is_placed(
-    wanted: TaskGroup, made: list[Holder]
+    wanted: TaskGroup, made: list[ResourceHolder]
 ) -> None:
     holders = _admitted(made)
     if plan_of(wanted, *holders).place:

@@ -1,4 +1,4 @@
-"""What holds for every plan, whatever happened before: found out with made-up histories."""
+"""Properties of every plan after any history, tested with generated histories."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,11 +8,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from daemon.scheduler.alloc_sets import UPDATED
 from daemon.scheduler.rollout import max_parallel
 from daemon.scheduler.schedule import schedule
-from daemon.scheduler.sorting import UPDATED
 from daemon.scheduler.state import ClusterState, NodeState, Plan
-from daemon.wording import why
+from daemon.text.placement_message import describe_metric
 from storage.records.allocation import Allocation, ClientStatus
 from storage.records.base import SECOND
 from storage.records.deployment import DeploymentStatus
@@ -24,7 +24,8 @@ from storage.records.task import Network, Port, Resources, Task
 from tests.samples import group, job, task
 from tests.unit.scheduler.world import World, ids, small
 
-# ---- made-up jobs --------------------------------------------------------------------------------
+# ---- generated jobs
+# ---------------------------------------------------------------------------------
 
 STATIC = Network(mode="host", reserved_ports=[Port(label="web", value=8080)])
 DYNAMIC = Network(mode="host", dynamic_ports=[Port(label="a"), Port(label="b")])
@@ -80,7 +81,8 @@ def jobs(kind: str, *, scarce: bool) -> some.SearchStrategy[Job]:
     )
 
 
-# ---- made-up histories ---------------------------------------------------------------------------
+# ---- generated histories
+# ----------------------------------------------------------------------------
 
 
 def _someone(world: World, number: int) -> Allocation | None:
@@ -186,9 +188,9 @@ def _nodes(cpu: some.SearchStrategy[int], memory: some.SearchStrategy[int]) -> A
 
 
 def histories(kinds: str, *, peaceful: bool = False) -> Any:
-    """Return the strategy for histories of one job: its nodes, its first version, what follows.
+    """Return the strategy for histories of one job: its nodes, its first version and later events.
 
-    In a peaceful one nothing fails and there is room enough.
+    In a peaceful history nothing fails, and the capacity is sufficient.
     """
     size = some.just(100_000) if peaceful else some.integers(20, 200)
     acts = some.tuples(some.sampled_from(PEACEFUL if peaceful else ACTS), some.integers(0, 9))
@@ -446,7 +448,11 @@ def test_what_is_not_placed_is_explained_and_waits(history: Any) -> None:
         step.plan for step in steps if any(step.plan.queued.values()) and step.plan.blocked is None
     ]
     assert unexplained == []
-    assert [why(metric) for metric in metrics if why(metric).startswith("none of")] == []
+    assert [
+        describe_metric(metric)
+        for metric in metrics
+        if describe_metric(metric).startswith("none of")
+    ] == []
     assert forgotten == []
 
 
@@ -468,7 +474,7 @@ def test_where_there_is_room_counts_are_reached(history: Any) -> None:
 
 
 def _calm_down(world: World) -> None:
-    """Let the nodes be there and the job be wanted, and go on until nothing changes."""
+    """Make the nodes available and the job desired, and continue until nothing changes."""
     for name, known in world.nodes.items():
         world.nodes[name] = msgspec.structs.replace(known, status=NodeStatus.READY)
     assert world.job is not None

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.scheduler.nodes.feasible import NOT_FOR_CLUSTERS
-from daemon.scheduler.sorting import is_lost
+from daemon.scheduler.alloc_sets import is_on_lost_node
+from daemon.scheduler.nodes.feasibility import NOT_FOR_CLUSTERS
 from storage.records.allocation import AllocatedCPU
 from storage.records.group import EphemeralDisk, TaskGroup
 from storage.records.node import Node, NodeStatus
@@ -96,18 +96,18 @@ def test_nothing_is_placed_nor_lost_while_a_cluster_is_away(status: str) -> None
     wanted = job("web", sized(), type="batch", node_pool="hpc")
     (there,) = world.run(wanted).place
     away = cluster(status=status)
-    assert not is_lost(there, {away.id: away})
+    assert not is_on_lost_node(there, {away.id: away})
     assert World(away).run(wanted).blocked is not None
 
 
 def test_what_ran_in_a_pool_that_is_down_is_lost() -> None:
     (there,) = plan_of(sized(), cluster()).place
     gone = cluster(status=NodeStatus.DOWN)
-    assert is_lost(there, {gone.id: gone})
+    assert is_on_lost_node(there, {gone.id: gone})
 
 
 def test_a_constraint_on_a_feature_is_one_on_an_attribute() -> None:
-    from storage.records.scope import Constraint
+    from storage.records.constraints import Constraint
 
     wanted = msgspec.structs.replace(
         sized(),

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from storage.records.constraints import Affinity, Spread, SpreadTarget
 from storage.records.group import EphemeralDisk, ReschedulePolicy
 from storage.records.job import Job
 from storage.records.node import Node, NodeCPU, NodeMemory
-from storage.records.scope import Affinity, Spread, SpreadTarget
 from storage.records.task import Device, Resources
 from tests.samples import group, job, task
 from tests.unit.scheduler.world import World, node, resources

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.scheduler.draft import DELAYED
+from daemon.scheduler.plan_builder import DELAYED
 from daemon.scheduler.reschedule import (
     NO_PLACE,
-    batches,
     due_at,
     failed_at,
+    group_by_time,
     next_delay,
     tracker_for_next,
 )
@@ -178,7 +178,7 @@ def test_old_failures_are_forgotten(
 def test_what_is_due_within_five_seconds_waits_together() -> None:
     one = failed()
     times = [NOW + seconds * SECOND for seconds in (9, 0, 4, 5)]
-    made = batches((at, one) for at in times)
+    made = group_by_time((at, one) for at in times)
     assert [(at - NOW) // SECOND for at, _ in made] == [0, 5]
     assert [len(batch) for _, batch in made] == [2, 2]
 

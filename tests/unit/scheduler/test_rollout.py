@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from daemon.scheduler.alloc_sets import NOT_NEEDED
 from daemon.scheduler.rollout import (
     AUTO_PROMOTION,
     NEEDS_PROMOTION,
@@ -12,13 +13,12 @@ from daemon.scheduler.rollout import (
     RUNNING,
     SUCCESSFUL,
 )
-from daemon.scheduler.sorting import NOT_NEEDED
 from storage.records.base import SECOND
+from storage.records.constraints import Constraint
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.group import ReschedulePolicy, Update
 from storage.records.job import Job, JobType
 from storage.records.node import Eligibility, NodeStatus
-from storage.records.scope import Constraint
 from storage.records.times import rfc3339
 from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import ROLLING, World, counts, node, small
@@ -288,7 +288,7 @@ ONE_CANARY = rolling(canary=1)
 
 
 def on_trial(canary: int = 1, count: int = 2, **fields: Any) -> World:
-    """Return a cluster in which canaries of the second version run beside the first."""
+    """Return a cluster with canaries of the second version next to allocations of the first."""
     world = settled(web(count=count, update=rolling(canary=canary, **fields)))
     world.run(web(SECOND_TASK, count=count, update=rolling(canary=canary, **fields)))
     world.start(healthy=True)
@@ -393,7 +393,7 @@ def test_a_failed_deployment_stops_its_canaries() -> None:
 
 
 def test_what_takes_the_place_of_a_rest_takes_no_name_of_what_was_promoted() -> None:
-    """Of a rollout that failed halfway the rest stands beside canaries of the same name."""
+    """After a rollout failed halfway, its allocations run next to canaries of the same name."""
     world = settled(web(count=2, update=rolling(canary=2)))
     world.run(web(SECOND_TASK, count=3, update=rolling(canary=2)))
     world.start(healthy=True)

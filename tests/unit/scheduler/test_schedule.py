@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from daemon.scheduler.alloc_sets import NOT_NEEDED
 from daemon.scheduler.rollout import STOPPED
 from daemon.scheduler.schedule import schedule
-from daemon.scheduler.sorting import NOT_NEEDED
 from daemon.scheduler.state import ClusterState, Plan
 from storage.records.allocation import DesiredStatus
 from storage.records.evaluation import Trigger

@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.scheduler.draft import NO_ROOM
-from daemon.scheduler.sorting import LOST, MIGRATED, NOT_NEEDED, UPDATED
+from daemon.scheduler.alloc_sets import LOST, MIGRATED, NOT_NEEDED, UPDATED
+from daemon.scheduler.plan_builder import NO_ROOM
 from storage.records.allocation import ClientStatus, DesiredStatus
+from storage.records.constraints import Constraint
 from storage.records.evaluation import EvalStatus, Evaluation, PlacementMetric, Trigger
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.node import NodeStatus
-from storage.records.scope import Constraint
 from storage.records.task import Resources, Service
 from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import ROLLING, World, counts, node, small

@@ -5,16 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, UPDATED
 from daemon.scheduler.rollout import NEEDS_PROMOTION
-from daemon.scheduler.sorting import LOST, NOT_NEEDED, UPDATED
-from daemon.scheduler.system import NODE_TAINTED
+from daemon.scheduler.system_scheduler import NODE_TAINTED
 from storage.records.allocation import ClientStatus, DesiredStatus
+from storage.records.constraints import Constraint
 from storage.records.deployment import DeploymentStatus
 from storage.records.evaluation import EvalStatus, PlacementMetric, Trigger
 from storage.records.group import TaskGroup, Update
 from storage.records.job import Job, JobType
 from storage.records.node import Node, NodeStatus
-from storage.records.scope import Constraint
 from storage.records.task import Resources
 from tests.samples import group, job, task
 from tests.unit.scheduler.world import ROLLING, World, counts, node, small
@@ -93,7 +93,8 @@ def test_a_node_that_comes_is_filled() -> None:
     assert plan.deployments == ()
 
 
-# ---- what stands in the way --------------------------------------------------------------------------
+# ---- infeasible nodes
+# -------------------------------------------------------------------------------
 
 ZONE_A = Constraint(l_target="${meta.zone}", operand="=", r_target="a")
 IN_B = node("b", meta={"zone": "b"})

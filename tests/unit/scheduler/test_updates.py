@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.scheduler.updates import tasks_updated
+from daemon.scheduler.updates import requires_replacement
+from storage.records.constraints import Constraint
 from storage.records.group import EphemeralDisk, TaskGroup, Update, Volume
 from storage.records.job import Job, JobType
-from storage.records.scope import Constraint
 from storage.records.task import (
     Artifact,
     Check,
@@ -85,8 +85,8 @@ def of_resources(**fields: Any) -> Job:
     ],
 )
 def test_a_change_of_what_a_task_is_made_of_replaces_it(changed: Job) -> None:
-    assert tasks_updated(job(), changed, "web")
-    assert tasks_updated(changed, job(), "web")
+    assert requires_replacement(job(), changed, "web")
+    assert requires_replacement(changed, job(), "web")
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_a_change_of_what_a_task_is_made_of_replaces_it(changed: Job) -> None:
     ],
 )
 def test_any_other_change_is_made_in_place(changed: Job) -> None:
-    assert not tasks_updated(job(), changed, "web")
-    assert not tasks_updated(changed, job(), "web")
+    assert not requires_replacement(job(), changed, "web")
+    assert not requires_replacement(changed, job(), "web")
 
 
 def with_port(**fields: Any) -> Job:
@@ -144,7 +144,7 @@ def with_static(value: int) -> Job:
 def test_of_ports_all_matters_but_the_number_of_a_dynamic_one(
     before: Job, after: Job, replaces: bool
 ) -> None:
-    assert tasks_updated(before, after, "web") is replaces
+    assert requires_replacement(before, after, "web") is replaces
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_service_inside_a_mesh_is_part_of_the_group(
 ) -> None:
     after = msgspec.structs.replace(CONNECTED, **change)
     before = of_group(services=[CONNECTED])
-    assert tasks_updated(before, of_group(services=[after]), "web") is replaces
+    assert requires_replacement(before, of_group(services=[after]), "web") is replaces
 
 
 def test_meta_counts_as_a_task_sees_it() -> None:
@@ -170,11 +170,13 @@ def test_meta_counts_as_a_task_sees_it() -> None:
         return job("web", group("web", *tasks), meta=of_job)
 
     hidden = task(meta={"a": "inner"})
-    assert not tasks_updated(with_meta({"a": "1"}, hidden), with_meta({"a": "2"}, hidden), "web")
+    assert not requires_replacement(
+        with_meta({"a": "1"}, hidden), with_meta({"a": "2"}, hidden), "web"
+    )
 
 
 def test_other_groups_do_not_matter() -> None:
     def with_groups(*groups: TaskGroup) -> Job:
         return job("web", group("web"), *groups)
 
-    assert not tasks_updated(with_groups(), with_groups(group("db")), "web")
+    assert not requires_replacement(with_groups(), with_groups(group("db")), "web")

@@ -269,7 +269,7 @@ class World:
             self._count(group, deployment.id)
 
     def _count(self, group: str, deployment_id: str) -> None:
-        """Count as `daemon.evals.judgement` does: what is to stop is well for nobody."""
+        """Count as `daemon.evals.deployment_health` does: what is to stop is well for nobody."""
         placed = [one for one in self.allocations.values() if one.deployment_id == deployment_id]
         known = [one for one in placed if one.task_group == group and one.health is not None]
         well = [one for one in known if one.health and one.health.healthy and not one.terminal]

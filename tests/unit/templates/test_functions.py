@@ -1,11 +1,17 @@
-"""The functions of templates beside Go's, by tables; and what templates look up."""
+"""Template functions in addition to Go's, by tables, and the lookups of templates."""
 
 import pytest
 
-from daemon.templates.faults import Fault
-from daemon.templates.lookups import Kind, Question, ServiceInstance, ServiceStub, VariableStub
-from daemon.templates.render import Rendering, read, render
-from daemon.templates.values import Items
+from daemon.templates.errors import TemplateError
+from daemon.templates.lookups import (
+    LookupKey,
+    LookupType,
+    ServiceInstance,
+    ServiceStub,
+    VariableStub,
+)
+from daemon.templates.render import RenderResult, read, render
+from daemon.templates.values import StringMap
 
 NOW = 1_136_214_245_000_000_000  # 2006-01-02T15:04:05Z
 
@@ -60,7 +66,7 @@ def test_functions(source: str, text: str) -> None:
     ],
 )
 def test_what_a_function_cannot_do_is_said(source: str, problem: str) -> None:
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(TemplateError) as caught:
         write(source)
     assert problem in str(caught.value)
 
@@ -79,11 +85,11 @@ def instance(number: int) -> ServiceInstance:
     )
 
 
-WEB = Question(Kind.SERVICE, "web")
-SECRET = Question(Kind.VARIABLE, "app/db")
+WEB = LookupKey(LookupType.SERVICE, "web")
+SECRET = LookupKey(LookupType.VARIABLE, "app/db")
 
 
-def look_up(source: str, answers: dict[Question, object]) -> Rendering:
+def look_up(source: str, answers: dict[LookupKey, object]) -> RenderResult:
     return render(read(source), answers, {}, now=NOW)
 
 
@@ -110,7 +116,7 @@ def test_a_key_chooses_the_same_instances_while_they_are_there() -> None:
 
 
 def test_all_services_have_names_and_tags() -> None:
-    answers = {Question(Kind.SERVICES): [ServiceStub(Name="web", Tags=["a"])]}
+    answers = {LookupKey(LookupType.SERVICES): [ServiceStub(Name="web", Tags=["a"])]}
     source = "{{ range nomadServices }}{{ .Name }}={{ .Tags | join `,` }}{{ end }}"
     assert look_up(source, answers).text == "web=a"
 
@@ -121,7 +127,7 @@ def test_a_variable_is_a_map_of_texts() -> None:
         "{{ .Key }}={{ .Value }} {{ end }}{{ .Keys | join `,` }}{{ end }}"
         "{{ range $k, $v := nomadVar `app/db` }}<{{ $k }}:{{ $v }}>{{ end }}"
     )
-    found = look_up(source, {SECRET: Items(user="u", pass_="p")})
+    found = look_up(source, {SECRET: StringMap(user="u", pass_="p")})
     assert found.text == "u/|pass_=p user=u pass_,user<pass_:p><user:u>"
 
 
@@ -143,14 +149,14 @@ def test_variables_are_listed_below_a_prefix_or_all() -> None:
     source = (
         "{{ range nomadVarList `app` }}{{ .Path }}@{{ .Namespace }}={{ .ModifyIndex }} {{ end }}"
     )
-    below = {Question(Kind.VARIABLES, "app"): [variable("app/a"), variable("app/b")]}
+    below = {LookupKey(LookupType.VARIABLES, "app"): [variable("app/a"), variable("app/b")]}
     assert look_up(source, below).text == "app/a@default=2 app/b@default=2 "
-    every = {Question(Kind.VARIABLES): [variable("x")]}
+    every = {LookupKey(LookupType.VARIABLES): [variable("x")]}
     assert look_up("{{ range nomadVarList }}{{ .Path }}{{ end }}", every).text == "x"
 
 
 def test_a_file_is_text_and_has_to_be_there() -> None:
-    data = Question(Kind.FILE, "local/data")
+    data = LookupKey(LookupType.FILE, "local/data")
     assert look_up("{{ file `local/data` | toUpper }}", {data: "ab"}).text == "AB"
     assert look_up("{{ file `local/data` }}", {data: None}).missing == {data}
 
@@ -166,6 +172,6 @@ NAMES = """
 
 @pytest.mark.parametrize("name", NAMES.split())
 def test_every_name_that_job_files_use_is_known(name: str) -> None:
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(TemplateError) as caught:
         write(f"{{{{ {name} | noSuchThing }}}}")
     assert str(caught.value) == 'line 1: function "noSuchThing" not defined'

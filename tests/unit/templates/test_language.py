@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.templates.faults import Fault, TooLong
+from daemon.templates.errors import TemplateError, TemplateOutputTooLong
 from daemon.templates.render import read, render
 
 DATA = '{{ $d := parseJSON `{"n": 3, "f": 1.5, "s": "hi", "l": ["a","b"], "m": {"x": "1", "k": "2"}, "e": [], "z": null}` }}'
@@ -124,13 +124,13 @@ def test_values_and_the_functions_of_go(source: str, text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_line(source: str, problem: str) -> None:
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(TemplateError) as caught:
         write(source)
     assert str(caught.value) == problem
 
 
 def test_an_entry_that_there_is_not_is_an_error_where_that_is_asked_for() -> None:
-    with pytest.raises(Fault, match='map has no entry for key "none"'):
+    with pytest.raises(TemplateError, match='map has no entry for key "none"'):
         write(DATA + "{{ $d.none }}", strict=True)
 
 
@@ -167,11 +167,11 @@ def test_actions_can_stand_between_other_marks() -> None:
     ],
 )  # fmt: skip
 def test_a_hostile_template_ends_with_an_error(source: str) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(TemplateError):
         write(source)
 
 
 def test_steps_are_counted() -> None:
     assert write("{{ range loop 10 }}.{{ end }}", steps=100) == "." * 10
-    with pytest.raises(TooLong, match="the template takes more than 100 steps"):
+    with pytest.raises(TemplateOutputTooLong, match="the template takes more than 100 steps"):
         write("{{ range loop 1000 }}.{{ end }}", steps=100)

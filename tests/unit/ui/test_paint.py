@@ -1,10 +1,10 @@
-"""Job files in colours, and beside each other."""
+"""Job files with syntax highlighting, and side by side."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.ui.paint import MOST_COMPARED, MOST_PAINTED, beside, pieces
+from daemon.ui.highlight import MOST_COMPARED, MOST_PAINTED, highlight, side_by_side
 
 SOURCE = """job "web" { # why
   count = 3 // how many
@@ -18,7 +18,7 @@ SOURCE = """job "web" { # why
 
 
 def special(source: str) -> list[tuple[str, str]]:
-    return [(kind, text.strip()) for kind, text in pieces(source) if kind]
+    return [(kind, text.strip()) for kind, text in highlight(source) if kind]
 
 
 def test_each_piece_is_what_it_is() -> None:
@@ -49,24 +49,24 @@ def test_json_has_keys_and_texts() -> None:
 
 @given(st.text(alphabet='ab_-1."\\<{}[]=:#/* \n', max_size=200))
 def test_the_pieces_are_the_whole_text(source: str) -> None:
-    assert "".join(text for _, text in pieces(source)) == source
+    assert "".join(text for _, text in highlight(source)) == source
 
 
 @pytest.mark.parametrize("piece", ["a-", "<<A\n", "/*", '"\\', "\n    ", "1.", "a =", "\n a"])
 def test_what_never_ends_is_cut_as_well(piece: str) -> None:
     source = (piece * MOST_PAINTED)[:MOST_PAINTED]
-    assert "".join(text for _, text in pieces(source)) == source
+    assert "".join(text for _, text in highlight(source)) == source
 
 
 def test_a_very_long_text_is_left_as_it_is() -> None:
     source = "a = 1\n" * MOST_PAINTED
-    assert list(pieces(source)) == [("", source)]
+    assert list(highlight(source)) == [("", source)]
 
 
 def test_texts_stand_beside_each_other_where_they_differ() -> None:
     old = "\n".join(f"line {number}" for number in range(20))
     new = old.replace("line 10\n", "other\nmore\n").replace("line 19", "")
-    lines = beside(old, new)
+    lines = side_by_side(old, new)
     assert lines is not None
     changed = [(one.fate, one.old_number, one.old, one.new_number, one.new) for one in lines]
     assert ("edited", 11, "line 10", 11, "other") in changed
@@ -77,5 +77,5 @@ def test_texts_stand_beside_each_other_where_they_differ() -> None:
 
 
 def test_what_is_the_same_or_too_long_has_no_lines() -> None:
-    assert beside("a\nb", "a\nb") == []
-    assert beside("a\n" * (MOST_COMPARED + 1), "b") is None
+    assert side_by_side("a\nb", "a\nb") == []
+    assert side_by_side("a\n" * (MOST_COMPARED + 1), "b") is None

@@ -1,15 +1,15 @@
-"""What the web interface takes from others is what stands in `packaging/vendor/packages.toml`."""
+"""Vendored files of the UI match `packaging/vendor/packages.toml`."""
 
 import hashlib
 import tomllib
 from pathlib import Path
 
-from daemon.ui.show import HERE
+from daemon.ui.render import HERE
 
 ROOT = Path(__file__).parents[3]
 EVERY = tomllib.loads((ROOT / "packaging/vendor/packages.toml").read_text())["package"]
 PACKAGES = [one for one in EVERY if "to" not in one]  # others are for tests, and not kept
-OURS = {"app.js", "live.js", "terminal.js", "style.css", "icon.svg"}
+OURS = {"app.js", "log.js", "live.js", "terminal.js", "style.css", "icon.svg"}
 
 
 def test_each_file_is_what_the_registry_has() -> None:

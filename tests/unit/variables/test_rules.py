@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.variables.rules import MAX_SIZE, fault_of_items, fault_of_path
+from daemon.variables.validation import MAX_SIZE, items_error, path_error
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from daemon.variables.rules import MAX_SIZE, fault_of_items, fault_of_path
     ],
 )
 def test_a_variable_can_be_at_a_plain_path(path: str) -> None:
-    assert fault_of_path(path) == ""
+    assert path_error(path) == ""
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_a_variable_can_be_at_a_plain_path(path: str) -> None:
     ],
 )
 def test_a_path_that_is_none_or_is_reserved_is_refused(path: str, words: str) -> None:
-    assert words in fault_of_path(path)
+    assert words in path_error(path)
 
 
 def test_names_and_values_together_have_a_limit() -> None:
-    assert fault_of_items({"k": "v" * (MAX_SIZE - 1)}) == ""
-    assert "65537 bytes" in fault_of_items({"k": "v" * MAX_SIZE})
+    assert items_error({"k": "v" * (MAX_SIZE - 1)}) == ""
+    assert "65537 bytes" in items_error({"k": "v" * MAX_SIZE})
 
 
 def test_bytes_are_counted_not_signs() -> None:
-    assert fault_of_items({"k": "ü" * (MAX_SIZE // 2)}) != ""
+    assert items_error({"k": "ü" * (MAX_SIZE // 2)}) != ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from daemon.config import Config
+from daemon.config.settings import Settings
 from daemon.web import admission
 from daemon.web.admission import MAX_CONNECTIONS, Admission, Share, TooMany, most_connections
 
@@ -38,7 +38,7 @@ class Clients:
 
 
 def clients(share: Share = Share.PORT, *, has_hosts: bool = False, **settings: Any) -> Clients:
-    return Clients(Admission(Config(**settings), share, has_hosts=has_hosts))
+    return Clients(Admission(Settings(**settings), share, has_hosts=has_hosts))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Who goes away while his answer is made."""
+"""Clients that disconnect during their response."""
 
 import socket
 import struct
@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.web.sending import Departures
+from daemon.web.send import DisconnectWatcher
 
 
 @pytest.fixture
-async def departures() -> AsyncIterator[Departures]:
+async def departures() -> AsyncIterator[DisconnectWatcher]:
     async with trio.open_nursery() as nursery:
-        looked_at = Departures()
+        looked_at = DisconnectWatcher()
         nursery.start_soon(looked_at.run)
         yield looked_at
         nursery.cancel_scope.cancel()
@@ -33,7 +33,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize("unread", [0, 1])
-async def test_who_breaks_off_cancels(departures: Departures, unread: int) -> None:
+async def test_who_breaks_off_cancels(departures: DisconnectWatcher, unread: int) -> None:
     with pair() as (ours, theirs):
         ours.send(b"x" * unread)  # what he has not read makes his end a break
         scope = trio.CancelScope()
@@ -43,7 +43,7 @@ async def test_who_breaks_off_cancels(departures: Departures, unread: int) -> No
         assert scope.cancelled_caught
 
 
-async def test_each_of_many_is_told_apart(departures: Departures) -> None:
+async def test_each_of_many_is_told_apart(departures: DisconnectWatcher) -> None:
     with pair() as (ours, theirs), pair() as (others, _):
         scopes = [trio.CancelScope(), trio.CancelScope()]
         with (
@@ -55,7 +55,7 @@ async def test_each_of_many_is_told_apart(departures: Departures) -> None:
             assert [one.cancel_called for one in scopes] == [True, False]
 
 
-async def test_who_has_sent_more_is_still_there(departures: Departures) -> None:
+async def test_who_has_sent_more_is_still_there(departures: DisconnectWatcher) -> None:
     with pair() as (ours, theirs):
         scope = trio.CancelScope()
         with departures.cancelling(ours.fileno(), scope):
@@ -65,7 +65,7 @@ async def test_who_has_sent_more_is_still_there(departures: Departures) -> None:
         assert not scope.cancel_called
 
 
-async def test_who_breaks_off_is_gone_whatever_he_has_sent(departures: Departures) -> None:
+async def test_who_breaks_off_is_gone_whatever_he_has_sent(departures: DisconnectWatcher) -> None:
     with pair() as (ours, theirs):
         theirs.send(b"more")
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -76,8 +76,10 @@ async def test_who_breaks_off_is_gone_whatever_he_has_sent(departures: Departure
         assert scope.cancel_called
 
 
-async def test_a_connection_that_somebody_else_has_closed_is_gone(departures: Departures) -> None:
-    with pair() as (ours, theirs), ours.dup():  # the kernel goes on to tell of it
+async def test_a_connection_that_somebody_else_has_closed_is_gone(
+    departures: DisconnectWatcher,
+) -> None:
+    with pair() as (ours, theirs), ours.dup():  # the kernel keeps reporting it
         scope = trio.CancelScope()
         with departures.cancelling(ours.fileno(), scope):
             ours.close()
@@ -88,7 +90,7 @@ async def test_a_connection_that_somebody_else_has_closed_is_gone(departures: De
         await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_an_end_that_comes_later_matters_no_more(departures: Departures) -> None:
+async def test_an_end_that_comes_later_matters_no_more(departures: DisconnectWatcher) -> None:
     with pair() as (ours, theirs):
         scope, next_one = trio.CancelScope(), trio.CancelScope()
         with departures.cancelling(ours.fileno(), scope):
@@ -101,6 +103,6 @@ async def test_an_end_that_comes_later_matters_no_more(departures: Departures) -
         assert next_one.cancelled_caught
 
 
-async def test_a_connection_may_be_closed_in_between(departures: Departures) -> None:
+async def test_a_connection_may_be_closed_in_between(departures: DisconnectWatcher) -> None:
     with pair() as (ours, _), departures.cancelling(ours.fileno(), trio.CancelScope()):
         ours.close()

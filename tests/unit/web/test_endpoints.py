@@ -1,17 +1,17 @@
-"""Which endpoint of the secrets side a path leads to."""
+"""Resolution of a Vault API path to its endpoint."""
 
 import pytest
 
-from daemon.web.endpoints import Endpoints
-from daemon.web.envelope import Answer
-from daemon.web.request import Call, Endpoint
+from daemon.web.request import Endpoint, RouteCall
+from daemon.web.vault_envelope import VaultBody
+from daemon.web.vault_router import VaultRouter
 
 
-async def handle(call: Call) -> Answer:
-    return Answer()
+async def handle(call: RouteCall) -> VaultBody:
+    return VaultBody()
 
 
-TABLE = Endpoints(
+TABLE = VaultRouter(
     [
         Endpoint("/v1/sys/auth", read=handle),
         Endpoint("/v1/sys/auth/{path}/tune", read=handle),

@@ -1,13 +1,13 @@
-"""The guard: what a foreign web page could have sent is turned away."""
+"""The guard rejects requests that a cross-origin web page could have sent."""
 
 import pytest
 
-from daemon.config import Config
-from daemon.web.guard import Guard, Proxies
+from daemon.config.settings import Settings
+from daemon.web.request_guard import RequestGuard, TrustedProxies
 
 
 def refused(method: str = "GET", bind: str = "127.0.0.1", **headers: str) -> int | None:
-    guard = Guard(Config(bind=bind, host_names=["steward.lan"]), "machine")
+    guard = RequestGuard(Settings(bind=bind, host_names=["steward.lan"]), "machine")
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     reply = guard.refusal(method, named)
     return reply.status if reply else None
@@ -106,4 +106,4 @@ def test_a_program_that_sends_neither_header_may_write() -> None:
 def test_the_client_is_the_nearest_that_is_no_trusted_proxy(
     address: str, forwarded: str, client: str
 ) -> None:
-    assert Proxies(["10.0.0.0/8"]).client(address, forwarded) == client
+    assert TrustedProxies(["10.0.0.0/8"]).client(address, forwarded) == client

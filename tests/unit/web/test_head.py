@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.web.head import headers, token
+from daemon.web.request_head import headers, token
 
 
 @pytest.mark.parametrize("name", ["x-nomad-token", "x-vault-token", "x-service-token"])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from daemon.web.late import LateModule, original
+from daemon.web.lazy import LazyModule, unwrap_handler
 
 LATE = "colorsys"  # of the standard library, and nobody's business
 
@@ -18,15 +18,15 @@ def _not_imported() -> Iterator[None]:
 
 
 def test_naming_a_handler_does_not_import_its_module() -> None:
-    assert callable(LateModule(LATE).rgb_to_yiq)
+    assert callable(LazyModule(LATE).rgb_to_yiq)
     assert LATE not in sys.modules
 
 
 def test_calling_a_handler_returns_what_the_function_of_the_module_returns() -> None:
-    assert LateModule(LATE).rgb_to_yiq(0, 0, 0) == (0, 0, 0)
+    assert LazyModule(LATE).rgb_to_yiq(0, 0, 0) == (0, 0, 0)
     assert LATE in sys.modules
 
 
 def test_the_original_of_a_late_handler_is_the_function_itself() -> None:
-    assert original(LateModule(LATE).rgb_to_yiq).__name__ == "rgb_to_yiq"
-    assert original(len) is len
+    assert unwrap_handler(LazyModule(LATE).rgb_to_yiq).__name__ == "rgb_to_yiq"
+    assert unwrap_handler(len) is len

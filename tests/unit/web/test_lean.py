@@ -5,14 +5,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from daemon.web.lean import Plain, plain
+from daemon.web.fast_path import SimpleRequest, parse_simple_request
 
 GET = b"GET /v1/job/a HTTP/1.1\r\nHost: b\r\n"
 POST = b"POST /v1/job/a HTTP/1.1\r\nHost: b\r\n"
 
 
 def test_a_request_is_read() -> None:
-    assert plain(GET + b"X-Nomad-Token:  c d \r\n\r\n") == Plain(
+    assert parse_simple_request(GET + b"X-Nomad-Token:  c d \r\n\r\n") == SimpleRequest(
         method="GET",
         target=b"/v1/job/a",
         headers={"host": "b", "x-nomad-token": "c d"},
@@ -22,14 +22,14 @@ def test_a_request_is_read() -> None:
 
 
 def test_a_body_is_read() -> None:
-    found = plain(POST + b"Content-Length: 4\r\n\r\nbody")
+    found = parse_simple_request(POST + b"Content-Length: 4\r\n\r\nbody")
     assert found is not None
     assert (found.body, found.missing) == (b"body", 0)
 
 
 @pytest.mark.parametrize("come", range(4))
 def test_what_has_not_come_yet_is_counted(come: int) -> None:
-    found = plain(POST + b"Content-Length: 4\r\n\r\n" + b"body"[:come])
+    found = parse_simple_request(POST + b"Content-Length: 4\r\n\r\n" + b"body"[:come])
     assert found is not None
     assert found.missing == 4 - come
 
@@ -123,7 +123,7 @@ LEFT = [
 
 @pytest.mark.parametrize("data", LEFT)
 def test_what_is_not_plain_is_left_to_the_server_behind(data: bytes) -> None:
-    assert plain(data) is None
+    assert parse_simple_request(data) is None
 
 
 def by_h11(data: bytes) -> tuple[bytes, bytes, dict[str, str], bytes, bytes]:
@@ -179,7 +179,7 @@ def requests(draw: st.DrawFn) -> bytes:
 @example(GET + b"Cookie: a=b;\t c\r\nX-Empty:\r\n\r\n")
 @example(b"GET //a#b?c HTTP/1.1\r\nHost:\r\n\r\n")
 def test_what_is_plain_the_server_behind_reads_in_the_same_way(data: bytes) -> None:
-    found = plain(data)
+    found = parse_simple_request(data)
     if found is None or found.missing:
         return
     assert by_h11(data) == (found.method.encode(), found.target, found.headers, found.body, b"")

@@ -1,24 +1,24 @@
-"""Query parameters: what is accepted, and the peer's texts for what is not."""
+"""Query parameters: accepted values, and Nomad's errors for others."""
 
 import pytest
 
-from daemon.web.parameters import BadParameter, Query, duration
+from daemon.web.parameters import InvalidParameter, QueryParameters, duration
 from storage.errors import Malformed
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
 def test_these_are_true(text: str) -> None:
-    assert Query(f"purge={text}").flag("purge")
+    assert QueryParameters(f"purge={text}").flag("purge")
 
 
 @pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False", ""])
 def test_these_are_false(text: str) -> None:
-    assert not Query(f"purge={text}").flag("purge")
+    assert not QueryParameters(f"purge={text}").flag("purge")
 
 
 def test_another_flag_is_refused_with_gos_words() -> None:
-    with pytest.raises(BadParameter) as caught:
-        Query("purge=maybe").flag("purge")
+    with pytest.raises(InvalidParameter) as caught:
+        QueryParameters("purge=maybe").flag("purge")
     assert str(caught.value) == (
         'Failed to parse value of "purge" (maybe) as a bool: '
         'strconv.ParseBool: parsing "maybe": invalid syntax'
@@ -27,23 +27,23 @@ def test_another_flag_is_refused_with_gos_words() -> None:
 
 @pytest.mark.parametrize(("text", "number"), [("", None), ("0", 0), ("-5", -5), ("%2B7", 7)])
 def test_whole_numbers_are_read(text: str, number: int | None) -> None:
-    assert Query(f"eval_priority={text}").number("eval_priority") == number
+    assert QueryParameters(f"eval_priority={text}").number("eval_priority") == number
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "99999999999999999999", "9" * 5000])
 def test_another_number_is_refused(text: str) -> None:
-    with pytest.raises(BadParameter, match="as a int"):
-        Query(f"eval_priority={text}").number("eval_priority")
+    with pytest.raises(InvalidParameter, match="as a int"):
+        QueryParameters(f"eval_priority={text}").number("eval_priority")
 
 
 @pytest.mark.parametrize(("text", "number"), [("7", 7), ("0" * 5000 + "7", 7), ("", None)])
 def test_numbers_that_are_not_negative_are_read(text: str, number: int | None) -> None:
-    assert Query(f"version={text}").natural("version") == number
+    assert QueryParameters(f"version={text}").natural("version") == number
 
 
 def test_a_number_of_thousands_of_digits_is_shown_by_its_begin() -> None:
-    with pytest.raises(BadParameter, match=r"\(9{20}\.\.\. \(5000 digits\)\) as a uint64"):
-        Query(f"version={'9' * 5000}").natural("version")
+    with pytest.raises(InvalidParameter, match=r"\(9{20}\.\.\. \(5000 digits\)\) as a uint64"):
+        QueryParameters(f"version={'9' * 5000}").natural("version")
 
 
 def test_a_span_of_thousands_of_digits_is_none() -> None:
@@ -51,13 +51,13 @@ def test_a_span_of_thousands_of_digits_is_none() -> None:
 
 
 def test_of_a_repeated_parameter_the_first_counts() -> None:
-    assert Query("a=1&a=2&b").text("a") == "1"
-    assert "b" in Query("a=1&b")
+    assert QueryParameters("a=1&a=2&b").text("a") == "1"
+    assert "b" in QueryParameters("a=1&b")
 
 
 def test_too_many_parameters_are_refused() -> None:
     with pytest.raises(Malformed, match="more than 100 parameters"):
-        Query("&".join(f"p{n}=1" for n in range(101)))
+        QueryParameters("&".join(f"p{n}=1" for n in range(101)))
 
 
 @pytest.mark.parametrize(

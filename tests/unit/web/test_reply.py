@@ -2,46 +2,49 @@
 
 import msgspec
 
-from daemon.web.reply import JSON, TEXT, Reply, finished, read
+from daemon.web.reply import JSON, TEXT, HandlerReply, read_reply, to_wire
 
 
 def test_an_answer_without_a_body_names_no_type() -> None:
-    assert "Content-Type" not in finished(Reply(status=404)).headers
+    assert "Content-Type" not in to_wire(HandlerReply(status=404)).headers
 
 
 def test_a_token_of_the_next_page_never_breaks_a_header() -> None:
-    answer = finished(read(b"[]", 1, next_token="default.a\r\nb\0"))
+    answer = to_wire(read_reply(b"[]", 1, next_token="default.a\r\nb\0"))
     assert answer.headers["X-Nomad-NextToken"] == "default.a  b "
 
 
 def test_a_token_of_the_next_page_may_be_in_any_language() -> None:
-    answer = finished(read(b"[]", 1, next_token="default.\u65e5\ud800"))
+    answer = to_wire(read_reply(b"[]", 1, next_token="default.\u65e5\ud800"))
     assert answer.headers["X-Nomad-NextToken"] == "default.\u65e5?"
 
 
 def test_what_a_handler_says_in_a_header_is_one_line() -> None:
     assert (
-        finished(Reply(headers={"X-Said": "a\r\nX-Split: b"})).headers["X-Said"] == "a  X-Split: b"
+        to_wire(HandlerReply(headers={"X-Said": "a\r\nX-Split: b"})).headers["X-Said"]
+        == "a  X-Split: b"
     )
 
 
 def test_a_type_that_was_asked_for_stays_on_an_answer_without_a_body() -> None:
-    bare = finished(Reply(status=204, headers={"Content-Type": JSON}))
+    bare = to_wire(HandlerReply(status=204, headers={"Content-Type": JSON}))
     assert bare.headers["Content-Type"] == JSON
 
 
 def test_what_has_a_type_is_taken_for_nothing_else() -> None:
     answers = (
-        Reply(body={}),
-        Reply(body=b"a", content_type=TEXT),
-        Reply(headers={"Content-Type": JSON}),
+        HandlerReply(body={}),
+        HandlerReply(body=b"a", content_type=TEXT),
+        HandlerReply(headers={"Content-Type": JSON}),
     )
     for answer in answers:
-        assert finished(answer).headers["X-Content-Type-Options"] == "nosniff"
+        assert to_wire(answer).headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_the_state_is_told_in_both_spellings() -> None:
-    answer = finished(msgspec.structs.replace(read(b"[]", 7, next_token="a"), knows_leader=False))
+    answer = to_wire(
+        msgspec.structs.replace(read_reply(b"[]", 7, next_token="a"), knows_leader=False)
+    )
     for by in ("Service", "Nomad"):
         told = {
             name.removeprefix(f"X-{by}-"): value

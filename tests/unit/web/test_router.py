@@ -3,7 +3,7 @@
 import pytest
 
 from daemon.api.routes import ROUTES
-from daemon.web.request import Read, Write
+from daemon.web.request import ReadRoute, WriteRoute
 from daemon.web.router import Router
 
 ROUTER = Router(ROUTES)
@@ -54,7 +54,7 @@ def test_no_two_rows_of_the_table_are_the_same() -> None:
 
 
 def test_post_and_put_mean_the_same() -> None:
-    routes = [route for route in ROUTES if isinstance(route, Write)]
+    routes = [route for route in ROUTES if isinstance(route, WriteRoute)]
     assert {route.methods for route in routes} <= {
         frozenset({"POST", "PUT"}),
         frozenset({"DELETE"}),
@@ -62,7 +62,7 @@ def test_post_and_put_mean_the_same() -> None:
 
 
 def test_what_reads_answers_get_and_few_ask_by_a_body() -> None:
-    reads = {route.path: route.methods for route in ROUTES if isinstance(route, Read)}
+    reads = {route.path: route.methods for route in ROUTES if isinstance(route, ReadRoute)}
     assert {path: methods for path, methods in reads.items() if methods != {"GET"}} == {
         "/v1/jobs/statuses": {"GET", "POST"},
         "/v1/search": {"POST", "PUT"},

@@ -1,5 +1,5 @@
-"""What each block of a job file may hold, noun by noun.
+"""Schemas of the blocks of a job file, one module per block.
 
-An argument is `snake_case` in a file and `CamelCase` in the document; only what differs from that
-is written out.
+Arguments are `snake_case` in a file and `CamelCase` in the document. The schemas name only the
+exceptions.
 """

@@ -1,12 +1,11 @@
-"""The service mesh: what a service says of its sidecar or of its gateway."""
+"""Service mesh: sidecars and gateways of services."""
 
-from daemon.jobspec.decode.kinds import ports
-from daemon.jobspec.decode.shapes import (
-    Child,
-    Field,
-    Form,
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
+    FieldSpec,
     FreeForm,
-    Shape,
     TextMap,
     optional_duration,
     optional_integer,
@@ -17,8 +16,9 @@ from daemon.jobspec.decode.shapes import (
 )
 from daemon.jobspec.decode.tables.identity import IDENTITY
 from daemon.jobspec.decode.tables.resources import LOGS, RESOURCES, VOLUME_MOUNTS
+from daemon.jobspec.decode.types import ports
 
-_UPSTREAM = Shape(
+_UPSTREAM = BlockSchema(
     {
         **plain_text("destination_name", "destination_namespace", "destination_partition"),
         **plain_text("destination_peer", "destination_type", "datacenter"),
@@ -27,44 +27,44 @@ _UPSTREAM = Shape(
     },
     {
         "config": FreeForm("Config"),
-        "mesh_gateway": Child("MeshGateway", Shape(plain_text("mode"))),
+        "mesh_gateway": ChildBlock("MeshGateway", BlockSchema(plain_text("mode"))),
     },
 )
-_EXPOSED_PATH = Shape(
+_EXPOSED_PATH = BlockSchema(
     {**plain_text("path", "protocol", "listener_port"), **plain_integer("local_path_port")}
 )
-_EXPOSE = Shape(
-    blocks={"path": Child("Paths", _EXPOSED_PATH, form=Form.MANY)}, always={"Path": None}
+_EXPOSE = BlockSchema(
+    blocks={"path": ChildBlock("Paths", _EXPOSED_PATH, form=BlockForm.MANY)}, always={"Path": None}
 )
-_TRANSPARENT_PROXY = Shape(
+_TRANSPARENT_PROXY = BlockSchema(
     {
         **plain_text(uid="UID"),
         **plain_integer("outbound_port"),
         **text_list("exclude_inbound_ports"),
         **text_list(exclude_outbound_cidrs="ExcludeOutboundCIDRs", exclude_uids="ExcludeUIDs"),
-        "exclude_outbound_ports": Field("ExcludeOutboundPorts", ports),
+        "exclude_outbound_ports": FieldSpec("ExcludeOutboundPorts", ports),
         **plain_flag("no_dns"),
     }
 )
-_PROXY = Shape(
+_PROXY = BlockSchema(
     {**plain_text("local_service_address"), **plain_integer("local_service_port")},
     {
-        "upstreams": Child("Upstreams", _UPSTREAM, form=Form.MANY),
-        "expose": Child("Expose", _EXPOSE),
-        "transparent_proxy": Child("TransparentProxy", _TRANSPARENT_PROXY),
+        "upstreams": ChildBlock("Upstreams", _UPSTREAM, form=BlockForm.MANY),
+        "expose": ChildBlock("Expose", _EXPOSE),
+        "transparent_proxy": ChildBlock("TransparentProxy", _TRANSPARENT_PROXY),
         "config": FreeForm("Config"),
     },
     always={"ExposeConfig": None},
 )
-_SIDECAR_SERVICE = Shape(
+_SIDECAR_SERVICE = BlockSchema(
     {
         **plain_text("port"),
         **text_list("tags"),
         **plain_flag(disable_default_tcp_check="DisableDefaultTCPCheck"),
     },
-    {"meta": TextMap("Meta"), "proxy": Child("Proxy", _PROXY)},
+    {"meta": TextMap("Meta"), "proxy": ChildBlock("Proxy", _PROXY)},
 )
-_SIDECAR_TASK = Shape(
+_SIDECAR_TASK = BlockSchema(
     {
         **plain_text("name", "driver", "user", "kill_signal"),
         **optional_duration("kill_timeout", "shutdown_delay"),
@@ -73,78 +73,80 @@ _SIDECAR_TASK = Shape(
         "config": FreeForm("Config"),
         "env": TextMap("Env"),
         "meta": TextMap("Meta"),
-        "identity": Child("Identities", IDENTITY, form=Form.MANY),
+        "identity": ChildBlock("Identities", IDENTITY, form=BlockForm.MANY),
         **LOGS,
         **RESOURCES,
         **VOLUME_MOUNTS,
     },
 )
 
-# ---- gateways ----------------------------------------------------------------------------------------
+# --- gateways ---
 
-_BIND_ADDRESS = Shape({**plain_text("address"), **plain_integer("port")}, always={"Name": ""})
-_GATEWAY_PROXY = Shape(
+_BIND_ADDRESS = BlockSchema({**plain_text("address"), **plain_integer("port")}, always={"Name": ""})
+_GATEWAY_PROXY = BlockSchema(
     {
         **optional_duration("connect_timeout"),
         **plain_flag("envoy_gateway_bind_tagged_addresses", "envoy_gateway_no_default_bind"),
         **plain_text("envoy_dns_discovery_type"),
     },
     {
-        "envoy_gateway_bind_addresses": Child(
-            "EnvoyGatewayBindAddresses", _BIND_ADDRESS, ("Name",), Form.BY_LABEL
+        "envoy_gateway_bind_addresses": ChildBlock(
+            "EnvoyGatewayBindAddresses", _BIND_ADDRESS, ("Name",), BlockForm.BY_LABEL
         ),
         "config": FreeForm("Config"),
     },
 )
-_TLS = Shape(
+_TLS = BlockSchema(
     {
         **plain_flag("enabled"),
         **plain_text(tls_min_version="TLSMinVersion", tls_max_version="TLSMaxVersion"),
         **text_list("cipher_suites"),
     },
-    {"sds": Child("SDS", Shape(plain_text("cluster_name", "cert_resource")))},
+    {"sds": ChildBlock("SDS", BlockSchema(plain_text("cluster_name", "cert_resource")))},
 )
-_HEADERS = Shape(text_list("remove"), {"add": TextMap("Add"), "set": TextMap("Set")})
-_INGRESS_SERVICE = Shape(
+_HEADERS = BlockSchema(text_list("remove"), {"add": TextMap("Add"), "set": TextMap("Set")})
+_INGRESS_SERVICE = BlockSchema(
     {
         **plain_text("name"),
         **text_list("hosts"),
         **optional_integer("max_connections", "max_pending_requests", "max_concurrent_requests"),
     },
     {
-        "tls": Child("TLS", _TLS),
-        "request_headers": Child("RequestHeaders", _HEADERS),
-        "response_headers": Child("ResponseHeaders", _HEADERS),
+        "tls": ChildBlock("TLS", _TLS),
+        "request_headers": ChildBlock("RequestHeaders", _HEADERS),
+        "response_headers": ChildBlock("ResponseHeaders", _HEADERS),
     },
 )
-_LISTENER = Shape(
+_LISTENER = BlockSchema(
     {**plain_integer("port"), **plain_text("protocol")},
-    {"service": Child("Services", _INGRESS_SERVICE, form=Form.MANY)},
+    {"service": ChildBlock("Services", _INGRESS_SERVICE, form=BlockForm.MANY)},
 )
-_INGRESS = Shape(
+_INGRESS = BlockSchema(
     blocks={
-        "tls": Child("TLS", _TLS),
-        "listener": Child("Listeners", _LISTENER, form=Form.MANY),
+        "tls": ChildBlock("TLS", _TLS),
+        "listener": ChildBlock("Listeners", _LISTENER, form=BlockForm.MANY),
     }
 )
-_LINKED_SERVICE = Shape(
+_LINKED_SERVICE = BlockSchema(
     plain_text("name", ca_file="CAFile", cert_file="CertFile", key_file="KeyFile", sni="SNI")
 )
-_TERMINATING = Shape(blocks={"service": Child("Services", _LINKED_SERVICE, form=Form.MANY)})
-_GATEWAY = Shape(
+_TERMINATING = BlockSchema(
+    blocks={"service": ChildBlock("Services", _LINKED_SERVICE, form=BlockForm.MANY)}
+)
+_GATEWAY = BlockSchema(
     blocks={
-        "proxy": Child("Proxy", _GATEWAY_PROXY),
-        "ingress": Child("Ingress", _INGRESS),
-        "terminating": Child("Terminating", _TERMINATING),
-        "mesh": Child("Mesh", Shape()),
+        "proxy": ChildBlock("Proxy", _GATEWAY_PROXY),
+        "ingress": ChildBlock("Ingress", _INGRESS),
+        "terminating": ChildBlock("Terminating", _TERMINATING),
+        "mesh": ChildBlock("Mesh", BlockSchema()),
     }
 )
 
-CONNECT = Shape(
+CONNECT = BlockSchema(
     plain_flag("native"),
     {
-        "gateway": Child("Gateway", _GATEWAY),
-        "sidecar_service": Child("SidecarService", _SIDECAR_SERVICE),
-        "sidecar_task": Child("SidecarTask", _SIDECAR_TASK),
+        "gateway": ChildBlock("Gateway", _GATEWAY),
+        "sidecar_service": ChildBlock("SidecarService", _SIDECAR_SERVICE),
+        "sidecar_task": ChildBlock("SidecarTask", _SIDECAR_TASK),
     },
 )

@@ -1,10 +1,10 @@
-"""The task group."""
+"""Task groups."""
 
-from daemon.jobspec.decode.shapes import (
-    Child,
-    Form,
-    Found,
-    Shape,
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
+    DecodedBlock,
     TextMap,
     optional_duration,
     optional_flag,
@@ -28,15 +28,15 @@ from daemon.jobspec.decode.tables.service import SERVICE
 from daemon.jobspec.decode.tables.task import TASK
 from storage.records.codec import Document
 
-_DISK = Shape({**optional_flag("sticky", "migrate"), **optional_integer(size="SizeMB")})
-_VOLUME = Shape(
+_DISK = BlockSchema({**optional_flag("sticky", "migrate"), **optional_integer(size="SizeMB")})
+_VOLUME = BlockSchema(
     {
         **plain_text("type", "source", "access_mode", "attachment_mode"),
         **plain_flag("read_only", "sticky", "per_alloc"),
     },
     {
-        "mount_options": Child(
-            "MountOptions", Shape({**plain_text("fs_type"), **text_list("mount_flags")})
+        "mount_options": ChildBlock(
+            "MountOptions", BlockSchema({**plain_text("fs_type"), **text_list("mount_flags")})
         )
     },
     always={"Name": ""},
@@ -44,7 +44,7 @@ _VOLUME = Shape(
 
 
 def inherit(tasks: list[Document] | None, vault: Document | None, secrets: list[Document]) -> None:
-    """Give tasks what stands in the group or the job around them, unless they have their own."""
+    """Copy the group's or job's blocks into tasks that do not set them."""
     for task in tasks or ():
         if task["SecretsConfig"] is None and vault is not None:
             task["SecretsConfig"] = dict(vault)
@@ -53,12 +53,12 @@ def inherit(tasks: list[Document] | None, vault: Document | None, secrets: list[
         task["Secrets"] = [*own, *[one for one in secrets if one["Name"] not in names]] or None
 
 
-def _finish(found: Found) -> None:
+def _finish(found: DecodedBlock) -> None:
     document = found.document
     inherit(document["Tasks"], document.pop("SecretsConfig"), document.pop("Secrets") or [])
 
 
-GROUP_SHAPE = Shape(
+GROUP_SHAPE = BlockSchema(
     {
         **optional_integer("count"),
         **optional_duration("shutdown_delay", "stop_after_client_disconnect"),
@@ -67,13 +67,13 @@ GROUP_SHAPE = Shape(
     },
     {
         "meta": TextMap("Meta", may_be_argument=True),
-        "volume": Child("Volumes", _VOLUME, ("Name",), Form.BY_LABEL),
-        "restart": Child("RestartPolicy", RESTART),
-        "reschedule": Child("ReschedulePolicy", RESCHEDULE),
-        "update": Child("Update", UPDATE),
-        "migrate": Child("Migrate", MIGRATE),
-        "disconnect": Child("Disconnect", DISCONNECT),
-        "ephemeral_disk": Child("EphemeralDisk", _DISK),
+        "volume": ChildBlock("Volumes", _VOLUME, ("Name",), BlockForm.BY_LABEL),
+        "restart": ChildBlock("RestartPolicy", RESTART),
+        "reschedule": ChildBlock("ReschedulePolicy", RESCHEDULE),
+        "update": ChildBlock("Update", UPDATE),
+        "migrate": ChildBlock("Migrate", MIGRATE),
+        "disconnect": ChildBlock("Disconnect", DISCONNECT),
+        "ephemeral_disk": ChildBlock("EphemeralDisk", _DISK),
         **CONSTRAINT,
         **AFFINITY,
         **SPREAD,
@@ -89,4 +89,4 @@ GROUP_SHAPE = Shape(
     finish=_finish,
 )
 
-GROUP = {"group": Child("TaskGroups", GROUP_SHAPE, ("Name",), Form.MANY)}
+GROUP = {"group": ChildBlock("TaskGroups", GROUP_SHAPE, ("Name",), BlockForm.MANY)}

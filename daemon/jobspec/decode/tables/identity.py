@@ -1,14 +1,14 @@
-"""Identity tokens, of tasks and of services."""
+"""Workload identities of tasks and services."""
 
-from daemon.jobspec.decode.shapes import (
-    Shape,
+from daemon.jobspec.decode.schema import (
+    BlockSchema,
     plain_duration,
     plain_flag,
     plain_text,
     text_list,
 )
 
-IDENTITY = Shape(
+IDENTITY = BlockSchema(
     {
         **plain_text("name", "change_mode", "change_signal", "filepath", "service_name"),
         **plain_flag("env", "file"),

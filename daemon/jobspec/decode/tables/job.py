@@ -1,10 +1,10 @@
-"""The job."""
+"""Jobs."""
 
-from daemon.jobspec.decode.shapes import (
-    Child,
-    Form,
-    Found,
-    Shape,
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
+    DecodedBlock,
     TextMap,
     optional_flag,
     optional_integer,
@@ -18,7 +18,7 @@ from daemon.jobspec.decode.tables.policies import MIGRATE, RESCHEDULE, UPDATE
 from daemon.jobspec.decode.tables.secrets import SECRETS, VAULT
 from daemon.jobspec.decode.tables.task import TASK
 
-# What the server says of a job, or what is set elsewhere: null in a job that comes from a file.
+# Fields that the server sets, or that are set elsewhere. They are null in a job from a file.
 _OF_THE_SERVER = (
     *("CreateIndex", "JobModifyIndex", "ModifyIndex", "Version", "VersionTag", "SubmitTime"),
     *("Stable", "Status", "StatusDescription", "Stop", "ParentID", "Payload"),
@@ -26,12 +26,12 @@ _OF_THE_SERVER = (
 )
 
 
-def _finish_periodic(found: Found) -> None:
+def _finish_periodic(found: DecodedBlock) -> None:
     document = found.document
     document["SpecType"] = "cron" if {"cron", "crons"} & found.arguments.keys() else None
 
 
-_PERIODIC = Shape(
+_PERIODIC = BlockSchema(
     {
         **optional_flag("enabled", "prohibit_overlap"),
         **optional_text("time_zone", cron="Spec"),
@@ -39,26 +39,31 @@ _PERIODIC = Shape(
     },
     finish=_finish_periodic,
 )
-_PARAMETERIZED = Shape({**plain_text("payload"), **text_list("meta_required", "meta_optional")})
-_REGION = Shape(
+_PARAMETERIZED = BlockSchema(
+    {**plain_text("payload"), **text_list("meta_required", "meta_optional")}
+)
+_REGION = BlockSchema(
     {**optional_integer("count"), **plain_text("node_pool"), **text_list("datacenters")},
     {"meta": TextMap("Meta")},
     always={"Name": ""},
 )
-_MULTIREGION = Shape(
+_MULTIREGION = BlockSchema(
     blocks={
-        "strategy": Child(
-            "Strategy", Shape({**optional_integer("max_parallel"), **optional_text("on_failure")})
+        "strategy": ChildBlock(
+            "Strategy",
+            BlockSchema({**optional_integer("max_parallel"), **optional_text("on_failure")}),
         ),
-        "region": Child("Regions", _REGION, ("Name",), Form.MANY),
+        "region": ChildBlock("Regions", _REGION, ("Name",), BlockForm.MANY),
     }
 )
-_LINK = Shape(plain_text("label", "url"))
-_UI = Shape(plain_text("description"), {"link": Child("Links", _LINK, form=Form.MANY)})
+_LINK = BlockSchema(plain_text("label", "url"))
+_UI = BlockSchema(
+    plain_text("description"), {"link": ChildBlock("Links", _LINK, form=BlockForm.MANY)}
+)
 
 
-def _finish(found: Found) -> None:
-    """Name the job by its label, and give each task outside a group a group of its own."""
+def _finish(found: DecodedBlock) -> None:
+    """Set the job's name from its label, and wrap each task outside a group in a group."""
     document = found.document
     label = document.pop("label")
     for name in ("ID", "Name"):
@@ -74,7 +79,7 @@ def _finish(found: Found) -> None:
         inherit(group["Tasks"], vault, secrets)
 
 
-JOB = Shape(
+JOB = BlockSchema(
     {
         **optional_text("id", "name", "namespace", "region", "type", "node_pool"),
         **optional_integer("priority"),
@@ -83,13 +88,13 @@ JOB = Shape(
     },
     {
         "meta": TextMap("Meta", may_be_argument=True),
-        "update": Child("Update", UPDATE),
-        "migrate": Child("Migrate", MIGRATE),
-        "reschedule": Child("Reschedule", RESCHEDULE),
-        "periodic": Child("Periodic", _PERIODIC),
-        "parameterized": Child("ParameterizedJob", _PARAMETERIZED),
-        "multiregion": Child("Multiregion", _MULTIREGION),
-        "ui": Child("UI", _UI),
+        "update": ChildBlock("Update", UPDATE),
+        "migrate": ChildBlock("Migrate", MIGRATE),
+        "reschedule": ChildBlock("Reschedule", RESCHEDULE),
+        "periodic": ChildBlock("Periodic", _PERIODIC),
+        "parameterized": ChildBlock("ParameterizedJob", _PARAMETERIZED),
+        "multiregion": ChildBlock("Multiregion", _MULTIREGION),
+        "ui": ChildBlock("UI", _UI),
         **CONSTRAINT,
         **AFFINITY,
         **SPREAD,

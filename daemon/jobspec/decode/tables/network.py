@@ -1,10 +1,10 @@
 """Networks of groups, and of tasks in older files."""
 
-from daemon.jobspec.decode.shapes import (
-    Child,
-    Form,
-    Found,
-    Shape,
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
+    DecodedBlock,
     TextMap,
     optional_integer,
     plain_flag,
@@ -13,7 +13,7 @@ from daemon.jobspec.decode.shapes import (
     text_list,
 )
 
-_PORT = Shape(
+_PORT = BlockSchema(
     {
         **plain_integer("to", static="Value"),
         **plain_text("host_network"),
@@ -23,8 +23,8 @@ _PORT = Shape(
 )
 
 
-def _finish(found: Found) -> None:
-    """Set the ports whose number is given apart from those that get any."""
+def _finish(found: DecodedBlock) -> None:
+    """Separate static ports from dynamic ports."""
     document = found.document
     ports = document["DynamicPorts"] or []
     reserved = [*(document["ReservedPorts"] or ()), *[port for port in ports if port["Value"] > 0]]
@@ -32,18 +32,20 @@ def _finish(found: Found) -> None:
     document["DynamicPorts"] = [port for port in ports if port["Value"] <= 0] or None
 
 
-_NETWORK = Shape(
+_NETWORK = BlockSchema(
     {
         **plain_text("mode", "device", "cidr", "ip", "hostname"),
         **optional_integer("mbits"),
     },
     {
-        "dns": Child("DNS", Shape(text_list("servers", "searches", "options"))),
-        "cni": Child("CNI", Shape(blocks={"args": TextMap("Args", may_be_argument=True)})),
-        "port": Child("DynamicPorts", _PORT, ("Label",), Form.MANY),
-        "reserved_ports": Child("ReservedPorts", _PORT, ("Label",), Form.MANY),
+        "dns": ChildBlock("DNS", BlockSchema(text_list("servers", "searches", "options"))),
+        "cni": ChildBlock(
+            "CNI", BlockSchema(blocks={"args": TextMap("Args", may_be_argument=True)})
+        ),
+        "port": ChildBlock("DynamicPorts", _PORT, ("Label",), BlockForm.MANY),
+        "reserved_ports": ChildBlock("ReservedPorts", _PORT, ("Label",), BlockForm.MANY),
     },
     finish=_finish,
 )
 
-NETWORK = {"network": Child("Networks", _NETWORK, form=Form.MANY)}
+NETWORK = {"network": ChildBlock("Networks", _NETWORK, form=BlockForm.MANY)}

@@ -1,23 +1,23 @@
-"""Constraints, affinities and spreads, which stand at several levels of a job."""
+"""Constraints, affinities and spreads at each level of a job."""
 
-from daemon.jobspec.decode.kinds import flag, text
-from daemon.jobspec.decode.shapes import (
-    Child,
-    Field,
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
+    DecodedBlock,
     Fields,
-    Form,
-    Found,
-    Shape,
+    FieldSpec,
     in_range,
     optional_text,
     plain_text,
 )
+from daemon.jobspec.decode.types import flag, text
 
 _TARGETS: Fields = {
     **plain_text(attribute="LTarget", value="RTarget"),
-    "operator": Field("Operand", text, "="),
+    "operator": FieldSpec("Operand", text, "="),
 }
-# Arguments that are an operator with its value. They stand under their own names until `finish`.
+# Arguments that combine an operator with its value. `finish` replaces these names.
 _COMPARING = ("version", "semver", "regexp", "set_contains", "set_contains_any", "set_contains_all")
 _OPPOSITES = {"is_set": "is_not_set", "is_not_set": "is_set"}
 _HOSTS, _PROPERTY = "distinct_hosts", "distinct_property"
@@ -27,7 +27,7 @@ def _comparing() -> Fields:
     return optional_text(**{name: name for name in _COMPARING})
 
 
-def _finish_affinity(found: Found) -> None:
+def _finish_affinity(found: DecodedBlock) -> None:
     document = found.document
     for name in _COMPARING:
         value = document.pop(name)
@@ -35,7 +35,7 @@ def _finish_affinity(found: Found) -> None:
             document["Operand"], document["RTarget"] = name, value
 
 
-def _finish_constraint(found: Found) -> None:
+def _finish_constraint(found: DecodedBlock) -> None:
     _finish_affinity(found)
     document = found.document
     for name, opposite in _OPPOSITES.items():
@@ -49,28 +49,28 @@ def _finish_constraint(found: Found) -> None:
         document["Operand"], document["LTarget"] = _PROPERTY, attribute
 
 
-_CONSTRAINT = Shape(
+_CONSTRAINT = BlockSchema(
     fields={
         **_TARGETS,
         **_comparing(),
-        **{name: Field(name, flag) for name in (*_OPPOSITES, _HOSTS)},
+        **{name: FieldSpec(name, flag) for name in (*_OPPOSITES, _HOSTS)},
         **optional_text(**{_PROPERTY: _PROPERTY}),
     },
     finish=_finish_constraint,
 )
-_AFFINITY = Shape(
+_AFFINITY = BlockSchema(
     fields={**_TARGETS, **_comparing(), **in_range(-128, 127, None, "weight")},
     finish=_finish_affinity,
 )
-_SPREAD = Shape(
+_SPREAD = BlockSchema(
     fields={**plain_text("attribute"), **in_range(-128, 127, None, "weight")},
     blocks={
-        "target": Child(
-            "SpreadTarget", Shape(in_range(0, 255, 0, "percent")), ("Value",), Form.MANY
+        "target": ChildBlock(
+            "SpreadTarget", BlockSchema(in_range(0, 255, 0, "percent")), ("Value",), BlockForm.MANY
         )
     },
 )
 
-CONSTRAINT = {"constraint": Child("Constraints", _CONSTRAINT, form=Form.MANY)}
-AFFINITY = {"affinity": Child("Affinities", _AFFINITY, form=Form.MANY)}
-SPREAD = {"spread": Child("Spreads", _SPREAD, form=Form.MANY)}
+CONSTRAINT = {"constraint": ChildBlock("Constraints", _CONSTRAINT, form=BlockForm.MANY)}
+AFFINITY = {"affinity": ChildBlock("Affinities", _AFFINITY, form=BlockForm.MANY)}
+SPREAD = {"spread": ChildBlock("Spreads", _SPREAD, form=BlockForm.MANY)}

@@ -1,14 +1,14 @@
-"""Policies that a job has for all its groups, or a group for itself: restart, update and so on."""
+"""Policies of a group, or of a job for all its groups, such as restart and update."""
 
-from daemon.jobspec.decode.shapes import (
-    Shape,
+from daemon.jobspec.decode.schema import (
+    BlockSchema,
     optional_duration,
     optional_flag,
     optional_integer,
     optional_text,
 )
 
-RESTART = Shape(
+RESTART = BlockSchema(
     {
         **optional_integer("attempts"),
         **optional_duration("interval", "delay"),
@@ -16,7 +16,7 @@ RESTART = Shape(
         **optional_flag("render_templates"),
     }
 )
-RESCHEDULE = Shape(
+RESCHEDULE = BlockSchema(
     {
         **optional_integer("attempts"),
         **optional_duration("interval", "delay", "max_delay"),
@@ -24,7 +24,7 @@ RESCHEDULE = Shape(
         **optional_flag("unlimited"),
     }
 )
-UPDATE = Shape(
+UPDATE = BlockSchema(
     {
         **optional_duration("stagger", "min_healthy_time", "healthy_deadline", "progress_deadline"),
         **optional_integer("max_parallel", "canary"),
@@ -32,14 +32,14 @@ UPDATE = Shape(
         **optional_flag("auto_revert", "auto_promote"),
     }
 )
-MIGRATE = Shape(
+MIGRATE = BlockSchema(
     {
         **optional_integer("max_parallel"),
         **optional_text("health_check"),
         **optional_duration("min_healthy_time", "healthy_deadline"),
     }
 )
-DISCONNECT = Shape(
+DISCONNECT = BlockSchema(
     {
         **optional_duration("lost_after", "stop_on_client_after"),
         **optional_flag("replace"),

@@ -1,9 +1,9 @@
-"""What a task uses: resources, mounts and room for its output. Sidecars use the same."""
+"""Resources, mounts and log limits of tasks and sidecars."""
 
-from daemon.jobspec.decode.shapes import (
-    Child,
-    Form,
-    Shape,
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
     optional_flag,
     optional_integer,
     optional_text,
@@ -13,8 +13,8 @@ from daemon.jobspec.decode.shapes import (
 from daemon.jobspec.decode.tables.network import NETWORK
 from daemon.jobspec.decode.tables.placement import AFFINITY, CONSTRAINT
 
-_DEVICE = Shape(optional_integer("count"), {**CONSTRAINT, **AFFINITY}, always={"Name": ""})
-_RESOURCES = Shape(
+_DEVICE = BlockSchema(optional_integer("count"), {**CONSTRAINT, **AFFINITY}, always={"Name": ""})
+_RESOURCES = BlockSchema(
     optional_integer(
         "cpu",
         "cores",
@@ -26,23 +26,23 @@ _RESOURCES = Shape(
     ),
     {
         **NETWORK,
-        "device": Child("Devices", _DEVICE, ("Name",), Form.MANY),
-        "numa": Child("NUMA", Shape({**plain_text("affinity"), **text_list("devices")})),
+        "device": ChildBlock("Devices", _DEVICE, ("Name",), BlockForm.MANY),
+        "numa": ChildBlock("NUMA", BlockSchema({**plain_text("affinity"), **text_list("devices")})),
     },
 )
-_LOGS = Shape(
+_LOGS = BlockSchema(
     {
         **optional_integer("max_files", max_file_size="MaxFileSizeMB"),
         **optional_flag("disabled", "enabled"),
     }
 )
-_VOLUME_MOUNT = Shape(
+_VOLUME_MOUNT = BlockSchema(
     {
         **optional_text("volume", "destination", "propagation_mode", "selinux_label"),
         **optional_flag("read_only"),
     }
 )
 
-RESOURCES = {"resources": Child("Resources", _RESOURCES)}
-LOGS = {"logs": Child("LogConfig", _LOGS)}
-VOLUME_MOUNTS = {"volume_mount": Child("VolumeMounts", _VOLUME_MOUNT, form=Form.MANY)}
+RESOURCES = {"resources": ChildBlock("Resources", _RESOURCES)}
+LOGS = {"logs": ChildBlock("LogConfig", _LOGS)}
+VOLUME_MOUNTS = {"volume_mount": ChildBlock("VolumeMounts", _VOLUME_MOUNT, form=BlockForm.MANY)}

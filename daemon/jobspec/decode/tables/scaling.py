@@ -1,18 +1,18 @@
-"""Scaling policies, of groups and of the resources of a task."""
+"""Scaling policies of groups and of task resources."""
 
-from daemon.jobspec.decode.kinds import integer
-from daemon.jobspec.decode.shapes import (
-    Child,
-    Field,
-    Form,
-    Found,
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
+    DecodedBlock,
+    FieldSpec,
     FreeForm,
-    Shape,
     optional_flag,
     optional_integer,
     optional_text,
 )
-from daemon.jobspec.gotext import quote
+from daemon.jobspec.decode.types import integer
+from daemon.text.go_format import quote
 
 _HORIZONTAL = "horizontal"
 _VERTICAL = {"cpu": "vertical_cpu", "mem": "vertical_mem"}
@@ -20,12 +20,12 @@ _FIELDS = {
     **optional_flag("enabled"),
     **optional_integer("min"),
     **optional_text("type"),
-    "max": Field("Max", integer, is_required=True),
+    "max": FieldSpec("Max", integer, is_required=True),
 }
 _ALWAYS = {"ID": "", "Namespace": "", "Target": None, "CreateIndex": 0, "ModifyIndex": 0}
 
 
-def _finish_group(found: Found) -> None:
+def _finish_group(found: DecodedBlock) -> None:
     kind = found.document["Type"] or _HORIZONTAL
     found.document["Type"] = kind
     if kind != _HORIZONTAL:
@@ -36,7 +36,7 @@ def _finish_group(found: Found) -> None:
         )
 
 
-def _finish_task(found: Found) -> None:
+def _finish_task(found: DecodedBlock) -> None:
     label = found.document.pop("label")
     kind = _VERTICAL.get(label)
     if kind is None:
@@ -51,10 +51,10 @@ def _finish_task(found: Found) -> None:
     found.document["Type"] = kind
 
 
-_GROUP = Shape(_FIELDS, {"policy": FreeForm("Policy")}, _ALWAYS, _finish_group)
-_TASK = Shape(
+_GROUP = BlockSchema(_FIELDS, {"policy": FreeForm("Policy")}, _ALWAYS, _finish_group)
+_TASK = BlockSchema(
     {**_FIELDS, **optional_integer("max")}, {"policy": FreeForm("Policy")}, _ALWAYS, _finish_task
 )
 
-GROUP_SCALING = {"scaling": Child("Scaling", _GROUP)}
-TASK_SCALING = {"scaling": Child("ScalingPolicies", _TASK, ("label",), Form.ONE_EACH)}
+GROUP_SCALING = {"scaling": ChildBlock("Scaling", _GROUP)}
+TASK_SCALING = {"scaling": ChildBlock("ScalingPolicies", _TASK, ("label",), BlockForm.ONE_EACH)}

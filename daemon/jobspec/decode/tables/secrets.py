@@ -1,11 +1,11 @@
-"""Secrets and service discovery: blocks that a task inherits from its group and its job."""
+"""Vault and Consul blocks, which a task inherits from its group and its job."""
 
-from daemon.jobspec.decode.shapes import (
-    Child,
-    Form,
-    Found,
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
+    DecodedBlock,
     FreeForm,
-    Shape,
     TextMap,
     optional_flag,
     optional_text,
@@ -15,7 +15,7 @@ from daemon.jobspec.decode.shapes import (
 )
 
 
-def _finish_vault(found: Found) -> None:
+def _finish_vault(found: DecodedBlock) -> None:
     document = found.document
     if document["Env"] is None:
         document["Env"] = True
@@ -23,7 +23,7 @@ def _finish_vault(found: Found) -> None:
         document["ChangeMode"] = "restart"
 
 
-_VAULT = Shape(
+_VAULT = BlockSchema(
     {
         **text_list("policies"),
         **plain_text("role", "cluster"),
@@ -33,12 +33,14 @@ _VAULT = Shape(
     },
     finish=_finish_vault,
 )
-_SECRET = Shape(
+_SECRET = BlockSchema(
     plain_text("provider", "path"),
     {"config": FreeForm("Config"), "env": TextMap("Env")},
     always={"Name": ""},
 )
 
-VAULT = {"vault": Child("SecretsConfig", _VAULT)}
-SECRETS = {"secret": Child("Secrets", _SECRET, ("Name",), Form.MANY)}
-CONSUL = {"consul": Child("Consul", Shape(plain_text("namespace", "cluster", "partition")))}
+VAULT = {"vault": ChildBlock("SecretsConfig", _VAULT)}
+SECRETS = {"secret": ChildBlock("Secrets", _SECRET, ("Name",), BlockForm.MANY)}
+CONSUL = {
+    "consul": ChildBlock("Consul", BlockSchema(plain_text("namespace", "cluster", "partition")))
+}

@@ -1,10 +1,9 @@
 """Services with their checks."""
 
-from daemon.jobspec.decode.kinds import texts
-from daemon.jobspec.decode.shapes import (
-    Child,
-    Form,
-    Shape,
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
     TextMap,
     optional_duration,
     plain_duration,
@@ -15,11 +14,12 @@ from daemon.jobspec.decode.shapes import (
 )
 from daemon.jobspec.decode.tables.connect import CONNECT
 from daemon.jobspec.decode.tables.identity import IDENTITY
+from daemon.jobspec.decode.types import texts
 
 _CHECK_RESTART = {
-    "check_restart": Child(
+    "check_restart": ChildBlock(
         "CheckRestart",
-        Shape(
+        BlockSchema(
             {
                 **plain_integer("limit"),
                 **optional_duration("grace"),
@@ -28,7 +28,7 @@ _CHECK_RESTART = {
         ),
     )
 }
-_CHECK = Shape(
+_CHECK = BlockSchema(
     {
         **plain_text("name", "type", "command", "path", "protocol", "address_mode", "advertise"),
         **plain_text("initial_status", "notes", "method", "body", "on_update"),
@@ -41,7 +41,7 @@ _CHECK = Shape(
     },
     {"header": TextMap("Header", kind=texts), **_CHECK_RESTART},
 )
-_SERVICE = Shape(
+_SERVICE = BlockSchema(
     {
         **plain_text("name", "address", "address_mode", "on_update", "provider", "cluster", "kind"),
         **plain_text(port="PortLabel", task="TaskName"),
@@ -52,12 +52,12 @@ _SERVICE = Shape(
         "meta": TextMap("Meta"),
         "canary_meta": TextMap("CanaryMeta"),
         "tagged_addresses": TextMap("TaggedAddresses"),
-        "check": Child("Checks", _CHECK, form=Form.MANY),
-        "connect": Child("Connect", CONNECT),
-        "identity": Child("Identity", IDENTITY),
-        "weights": Child("Weights", Shape(plain_integer("passing", "warning"))),
+        "check": ChildBlock("Checks", _CHECK, form=BlockForm.MANY),
+        "connect": ChildBlock("Connect", CONNECT),
+        "identity": ChildBlock("Identity", IDENTITY),
+        "weights": ChildBlock("Weights", BlockSchema(plain_integer("passing", "warning"))),
         **_CHECK_RESTART,
     },
 )
 
-SERVICE = {"service": Child("Services", _SERVICE, form=Form.MANY)}
+SERVICE = {"service": ChildBlock("Services", _SERVICE, form=BlockForm.MANY)}

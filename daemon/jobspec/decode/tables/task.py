@@ -1,13 +1,12 @@
-"""The task, and the blocks that only a task has."""
+"""Tasks, and blocks that only tasks have."""
 
-from daemon.jobspec.decode.kinds import text
-from daemon.jobspec.decode.shapes import (
-    Child,
-    Field,
-    Form,
-    Found,
+from daemon.jobspec.decode.schema import (
+    BlockForm,
+    BlockSchema,
+    ChildBlock,
+    DecodedBlock,
+    FieldSpec,
     FreeForm,
-    Shape,
     TextMap,
     optional_duration,
     optional_flag,
@@ -25,16 +24,17 @@ from daemon.jobspec.decode.tables.resources import LOGS, RESOURCES, VOLUME_MOUNT
 from daemon.jobspec.decode.tables.scaling import TASK_SCALING
 from daemon.jobspec.decode.tables.secrets import CONSUL, SECRETS, VAULT
 from daemon.jobspec.decode.tables.service import SERVICE
+from daemon.jobspec.decode.types import text
 from storage.records.base import SECOND
 
 _DEFAULT_IDENTITY = ("", "default")
 
 
-def _required_text(wire: str) -> Field:
-    return Field(wire, text, "", is_required=True)
+def _required_text(wire: str) -> FieldSpec:
+    return FieldSpec(wire, text, "", is_required=True)
 
 
-_ARTIFACT = Shape(
+_ARTIFACT = BlockSchema(
     {
         **optional_text(source="GetterSource", mode="GetterMode", destination="RelativeDest"),
         **optional_flag(insecure="GetterInsecure"),
@@ -44,14 +44,14 @@ _ARTIFACT = Shape(
 )
 
 
-def _finish_change_script(found: Found) -> None:
+def _finish_change_script(found: DecodedBlock) -> None:
     document = found.document
     document["Args"] = document["Args"] or []
     if document["Timeout"] is None:
         document["Timeout"] = 5 * SECOND
 
 
-_CHANGE_SCRIPT = Shape(
+_CHANGE_SCRIPT = BlockSchema(
     {
         **optional_text("command"),
         **text_list("args"),
@@ -62,7 +62,7 @@ _CHANGE_SCRIPT = Shape(
 )
 
 
-def _finish_template(found: Found) -> None:
+def _finish_template(found: DecodedBlock) -> None:
     document = found.document
     defaults = {"ChangeMode": "restart", "Perms": "0644", "Splay": 5 * SECOND}
     for name, value in defaults.items():
@@ -70,7 +70,7 @@ def _finish_template(found: Found) -> None:
             document[name] = value
 
 
-_TEMPLATE = Shape(
+_TEMPLATE = BlockSchema(
     {
         **optional_text(source="SourcePath", destination="DestPath", data="EmbeddedTmpl"),
         **optional_text("change_mode", "change_signal", "perms"),
@@ -81,15 +81,19 @@ _TEMPLATE = Shape(
         **optional_integer("uid", "gid"),
     },
     {
-        "wait": Child("Wait", Shape(optional_duration("min", "max"))),
-        "change_script": Child("ChangeScript", _CHANGE_SCRIPT),
+        "wait": ChildBlock("Wait", BlockSchema(optional_duration("min", "max"))),
+        "change_script": ChildBlock("ChangeScript", _CHANGE_SCRIPT),
     },
     finish=_finish_template,
 )
-_LIFECYCLE = Shape({"hook": _required_text("Hook"), **plain_flag("sidecar")})
-_ACTION = Shape({"command": _required_text("Command"), **text_list("args")}, always={"Name": ""})
-_SCHEDULE = Shape(blocks={"cron": Child("Cron", Shape(plain_text("start", "end", "timezone")))})
-_PLUGIN = Shape(
+_LIFECYCLE = BlockSchema({"hook": _required_text("Hook"), **plain_flag("sidecar")})
+_ACTION = BlockSchema(
+    {"command": _required_text("Command"), **text_list("args")}, always={"Name": ""}
+)
+_SCHEDULE = BlockSchema(
+    blocks={"cron": ChildBlock("Cron", BlockSchema(plain_text("start", "end", "timezone")))}
+)
+_PLUGIN = BlockSchema(
     {
         **plain_text("id", "type", "mount_dir", "stage_publish_base_dir"),
         **plain_duration("health_timeout"),
@@ -97,8 +101,8 @@ _PLUGIN = Shape(
 )
 
 
-def _finish(found: Found) -> None:
-    """Set the identity without a name apart from the others; leave out what is no plugin."""
+def _finish(found: DecodedBlock) -> None:
+    """Separate the default identity from the named ones, and remove a null plugin block."""
     document = found.document
     identities = document["Identities"] or []
     default = [one for one in identities if one["Name"] in _DEFAULT_IDENTITY]
@@ -110,7 +114,7 @@ def _finish(found: Found) -> None:
         del document["CSIPluginConfig"]
 
 
-_TASK = Shape(
+_TASK = BlockSchema(
     {
         **plain_text("driver", "user", "kill_signal", "kind"),
         **plain_flag("leader"),
@@ -121,15 +125,15 @@ _TASK = Shape(
         "config": FreeForm("Config"),
         "env": TextMap("Env", may_be_argument=True),
         "meta": TextMap("Meta", may_be_argument=True),
-        "artifact": Child("Artifacts", _ARTIFACT, form=Form.MANY),
-        "template": Child("Templates", _TEMPLATE, form=Form.MANY),
-        "lifecycle": Child("Lifecycle", _LIFECYCLE),
-        "action": Child("Actions", _ACTION, ("Name",), Form.MANY),
-        "schedule": Child("Schedule", _SCHEDULE),
-        "csi_plugin": Child("CSIPluginConfig", _PLUGIN),
-        "dispatch_payload": Child("DispatchPayload", Shape(plain_text("file"))),
-        "identity": Child("Identities", IDENTITY, form=Form.MANY),
-        "restart": Child("RestartPolicy", RESTART),
+        "artifact": ChildBlock("Artifacts", _ARTIFACT, form=BlockForm.MANY),
+        "template": ChildBlock("Templates", _TEMPLATE, form=BlockForm.MANY),
+        "lifecycle": ChildBlock("Lifecycle", _LIFECYCLE),
+        "action": ChildBlock("Actions", _ACTION, ("Name",), BlockForm.MANY),
+        "schedule": ChildBlock("Schedule", _SCHEDULE),
+        "csi_plugin": ChildBlock("CSIPluginConfig", _PLUGIN),
+        "dispatch_payload": ChildBlock("DispatchPayload", BlockSchema(plain_text("file"))),
+        "identity": ChildBlock("Identities", IDENTITY, form=BlockForm.MANY),
+        "restart": ChildBlock("RestartPolicy", RESTART),
         **CONSTRAINT,
         **AFFINITY,
         **RESOURCES,
@@ -145,4 +149,4 @@ _TASK = Shape(
     finish=_finish,
 )
 
-TASK = {"task": Child("Tasks", _TASK, ("Name",), Form.MANY)}
+TASK = {"task": ChildBlock("Tasks", _TASK, ("Name",), BlockForm.MANY)}

@@ -1,1 +1,1 @@
-"""The functions that job files may call, by what they work on."""
+"""Functions that job files can call, one module per subject."""

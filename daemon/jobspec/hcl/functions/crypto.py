@@ -1,19 +1,19 @@
-"""Functions that hash, decrypt, and make identifiers. Randomness comes from outside."""
+"""Hash, decryption and identifier functions. The caller supplies the randomness."""
 
 import base64
 import binascii
 import hashlib
 from itertools import pairwise
 
-from daemon.jobspec.hcl.functions.define import function, text, whole
-from daemon.jobspec.hcl.scope import Function, FunctionFault, Outside, Parameter
+from daemon.jobspec.hcl.functions.registry import function, text, whole_number
+from daemon.jobspec.hcl.scope import FunctionEnvironment, FunctionFault, HclFunction, Parameter
 from daemon.jobspec.hcl.values import NUMBER, Value
 
-# Salted hashes cost what `bcrypt` is made to cost: twice as much for each step of the factor.
+# The cost of a bcrypt hash: it doubles with each step of the cost factor.
 _LEAST_FACTOR, _MOST_FACTOR, _DEFAULT_FACTOR = 4, 12, 10
-_STEPS_PER_ROUND = 40  # of the budget, measured
+_STEPS_PER_ROUND = 40  # budget units, measured
 _SALT = 16  # bytes
-_MAX_PASSWORD = 72  # bytes: what lies behind does not enter the hash
+_MAX_PASSWORD = 72  # bytes: bcrypt ignores the rest
 
 _NAMESPACES = {
     "dns": "6ba7b8109dad11d180b400c04fd430c8",
@@ -25,7 +25,7 @@ _STANDARD = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _OF_BCRYPT = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
-def _hash(name: str) -> Function:
+def _hash(name: str) -> HclFunction:
     def run(value: str) -> Value:
         return hashlib.new(name, value.encode(), usedforsecurity=False).hexdigest()
 
@@ -33,13 +33,13 @@ def _hash(name: str) -> Function:
 
 
 def _factor(values: tuple[Value, ...]) -> int:
-    """Return the cost factor of a call; what is below the least means the default."""
-    factor = whole(values[1], "the cost") if len(values) > 1 else _DEFAULT_FACTOR
+    """Return the cost factor of a call; values below the minimum select the default."""
+    factor = whole_number(values[1], "the cost") if len(values) > 1 else _DEFAULT_FACTOR
     return factor if factor >= _LEAST_FACTOR else _DEFAULT_FACTOR
 
 
-def _bcrypt(values: tuple[Value, ...], outside: Outside) -> Value:
-    import bcrypt  # a native library, which few job files need
+def _bcrypt(values: tuple[Value, ...], outside: FunctionEnvironment) -> Value:
+    import bcrypt  # a native library that few job files need
 
     password, factor = str(values[0]).encode(), _factor(values)
     if len(values) > 2:
@@ -102,12 +102,12 @@ def _uuidv5(namespace: str, name: str) -> Value:
     return _uuid(hashlib.sha1(raw + name.encode(), usedforsecurity=False).digest(), 5)
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, HclFunction] = {
     **{name: _hash(name) for name in ("md5", "sha1", "sha256", "sha512")},
-    "bcrypt": Function(
+    "bcrypt": HclFunction(
         parameters=(text("str"),), rest=Parameter("cost", NUMBER), run=_bcrypt, cost=_bcrypt_cost
     ),
     "rsadecrypt": function(_rsadecrypt, text("ciphertext"), text("privatekey")),
-    "uuidv4": Function(run=lambda _, outside: _uuid(outside.random(16), 4)),
+    "uuidv4": HclFunction(run=lambda _, outside: _uuid(outside.random(16), 4)),
     "uuidv5": function(_uuidv5, text("namespace"), text("name")),
 }

@@ -1,4 +1,4 @@
-"""Functions from and to other notations: base64, JSON, CSV and URLs. YAML is in `yaml.py`."""
+"""Encoding and decoding functions: base64, JSON, CSV and URLs. YAML is in `yaml_codec.py`."""
 
 import base64
 import binascii
@@ -7,9 +7,9 @@ import json
 import re
 from urllib.parse import quote_plus
 
-from daemon.jobspec.hcl.functions.define import bounded, function, text
+from daemon.jobspec.hcl.functions.registry import bounded, function, text
 from daemon.jobspec.hcl.number import Number, number_text, read_number
-from daemon.jobspec.hcl.scope import MAX_DEPTH, Function, FunctionFault, Parameter
+from daemon.jobspec.hcl.scope import MAX_DEPTH, FunctionFault, HclFunction, Parameter
 from daemon.jobspec.hcl.strings import normal, sound
 from daemon.jobspec.hcl.values import ANY, Value, attributes, elements
 
@@ -33,11 +33,11 @@ def _base64decode(value: str) -> Value:
         ) from error
 
 
-# ---- JSON --------------------------------------------------------------------------------------------
+# --- JSON ---
 
 
 def json_text(value: Value) -> str:
-    """Return a value as JSON: names sorted, numbers in full, safe inside HTML."""
+    """Return a value as JSON: sorted names, exact numbers, escaped for HTML."""
     parts: list[str] = []
     _write(value, parts)
     return "".join(parts)
@@ -60,7 +60,7 @@ def _write(value: Value, parts: list[str]) -> None:
 
 
 def scalar_text(value: Value) -> str:
-    """Return a text, a number, a truth value or null as JSON."""
+    """Return a text, number, Boolean or null as JSON."""
     match value:
         case None:
             return "null"
@@ -73,7 +73,7 @@ def scalar_text(value: Value) -> str:
 
 
 def quoted(value: str) -> str:
-    """Return a text as JSON."""
+    """Return a text as a JSON string."""
     written = json.dumps(value, ensure_ascii=False)
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
 
@@ -101,14 +101,14 @@ def _complaint(error: json.JSONDecodeError) -> str:
         return "extraneous data after JSON object"
     at = error.pos
     while at < len(error.doc) and error.doc[at] in " \t\r\n{[,":
-        at += 1  # what stands before the character that does not fit
+        at += 1  # the text before the invalid character
     if at >= len(error.doc):
         return "unexpected end of JSON input"
     return f"invalid character '{error.doc[at]}'"
 
 
 def from_document(value: object, depth: int) -> Value:
-    """Return what a JSON or YAML document holds as a value. Raises `FunctionFault`."""
+    """Return the value of a JSON or YAML document. Raises `FunctionFault`."""
     if not depth:
         raise FunctionFault("the document is nested too deep")
     match value:
@@ -127,7 +127,7 @@ def from_document(value: object, depth: int) -> Value:
             return value if isinstance(value, Number) else str(value)
 
 
-# ---- CSV and URLs ------------------------------------------------------------------------------------
+# --- CSV and URLs ---
 
 
 def _csvdecode(value: str) -> Value:
@@ -155,7 +155,7 @@ def _urlencode(value: str) -> Value:
 
 _ANYTHING = Parameter("val", ANY, may_be_null=True)
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, HclFunction] = {
     "base64encode": function(_base64encode, text("str")),
     "base64decode": function(_base64decode, text("str")),
     "jsonencode": function(json_text, _ANYTHING),

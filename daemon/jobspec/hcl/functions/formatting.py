@@ -1,4 +1,4 @@
-"""`format` and `formatlist`: values into text by verbs."""
+"""`format` and `formatlist`, which format values by verbs."""
 
 import re
 from fractions import Fraction
@@ -6,8 +6,9 @@ from fractions import Fraction
 import msgspec
 
 from daemon.jobspec.hcl import graphemes
-from daemon.jobspec.hcl.functions.define import (
-    anything,
+from daemon.jobspec.hcl.functions.encoding import json_text
+from daemon.jobspec.hcl.functions.registry import (
+    any_value,
     bounded,
     function,
     per_character,
@@ -15,23 +16,22 @@ from daemon.jobspec.hcl.functions.define import (
     text,
     text_list,
 )
-from daemon.jobspec.hcl.functions.encoding import json_text
 from daemon.jobspec.hcl.number import Number, shortest_digits
-from daemon.jobspec.hcl.scope import ArgumentFault, Function, FunctionFault
+from daemon.jobspec.hcl.scope import ArgumentFault, FunctionFault, HclFunction
 from daemon.jobspec.hcl.values import (
     BOOL,
     NUMBER,
     STRING,
+    ConversionError,
     Type,
-    Unsuitable,
     Value,
     convert,
     elements,
     is_number,
 )
-from storage.records.numbers import whole
+from storage.records.numbers import parse_integer
 
-MAX_WIDTH = 1000  # characters of a field, and digits behind the point
+MAX_WIDTH = 1000  # characters of a field, and digits after the decimal point
 
 _VERB = re.compile(
     r"%(?P<flags>[-+# 0]*)(?P<width>\d*)(?:\.(?P<precision>\d*))?(?:\[(?P<index>\d+)\])?(?P<mode>.?)",
@@ -65,7 +65,7 @@ def _format(form: str, *values: Value) -> str:
         if match is None:
             raise FunctionFault(f"unrecognized format at offset {at}")
         verb = _read_verb(match, len(form[:at].encode()))
-        index = whole(match["index"]) if match["index"] else following + 1
+        index = parse_integer(match["index"]) if match["index"] else following + 1
         if not 1 <= index <= len(values):
             raise FunctionFault(
                 f'not enough arguments for "{verb.text}" at {verb.at}: need index {index} but '
@@ -108,7 +108,7 @@ def _converted(verb: _Verb, value: Value, wanted: Type) -> Value:
         raise verb.unsuitable("null value cannot be formatted")
     try:
         return convert(value, wanted)
-    except Unsuitable as error:
+    except ConversionError as error:
         raise verb.unsuitable(error) from error
 
 
@@ -117,7 +117,7 @@ def _number(verb: _Verb, value: Value) -> Number:
     return found if is_number(found) else 0
 
 
-# ---- text --------------------------------------------------------------------------------------------
+# --- text ---
 
 
 def _padded(verb: _Verb, body: str) -> str:
@@ -146,7 +146,7 @@ def _as_truth(verb: _Verb, value: Value) -> str:
     return _padded(verb, "true" if _converted(verb, value, BOOL) else "false")
 
 
-# ---- numbers -----------------------------------------------------------------------------------------
+# --- numbers ---
 
 
 def _size(value: Number) -> Number:
@@ -208,11 +208,11 @@ def _with_exponent(digits: str, exponent: int, letter: str) -> str:
 
 
 def _general(size: Number, precision: int | None, letter: str) -> str:
-    """Return a number with as many digits as it needs, with an exponent where that is shorter."""
+    """Return a number with the necessary digits, in exponent form if that is shorter."""
     if not size:
         return "0"
     digits, point = shortest_digits(Fraction(size))
-    limit = 6  # as the peer's: from a million on there is an exponent
+    limit = 6  # as in Nomad: exponent form starts at one million
     if precision is not None:
         wanted = max(precision, 1)
         rounded = _scientific(Fraction(size), wanted - 1)
@@ -239,7 +239,7 @@ _FIELDS = {
 
 
 def _formatlist(form: str, *values: Value) -> Value:
-    """Return one text for each element of the lists among the values; the others repeat."""
+    """Return one text per element of the list arguments; other arguments repeat."""
     lists = [elements(value) for value in values]
     length, first = None, 0
     for at, items in enumerate(lists):
@@ -267,11 +267,11 @@ def _formatlist(form: str, *values: Value) -> Value:
     return text_list(texts)
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, HclFunction] = {
     "format": function(
-        _format, text("format"), rest=anything("args", may_be_null=True), cost=per_character
+        _format, text("format"), rest=any_value("args", may_be_null=True), cost=per_character
     ),
     "formatlist": function(
-        _formatlist, text("format"), rest=anything("args", may_be_null=True), cost=per_part
+        _formatlist, text("format"), rest=any_value("args", may_be_null=True), cost=per_part
     ),
 }

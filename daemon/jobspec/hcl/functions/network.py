@@ -1,10 +1,10 @@
-"""Functions on address ranges."""
+"""Functions on IP address ranges."""
 
 import ipaddress
 from ipaddress import IPv4Network, IPv6Network
 
-from daemon.jobspec.hcl.functions.define import function, number, text, text_list, whole
-from daemon.jobspec.hcl.scope import Function, FunctionFault
+from daemon.jobspec.hcl.functions.registry import function, number, text, text_list, whole_number
+from daemon.jobspec.hcl.scope import FunctionFault, HclFunction
 from daemon.jobspec.hcl.values import Value
 
 _Network = IPv4Network | IPv6Network
@@ -22,7 +22,7 @@ def _network(prefix: str) -> _Network:
 
 
 def _host(prefix: str, position: Value) -> Value:
-    network, at = _network(prefix), whole(position, "hostnum")
+    network, at = _network(prefix), whole_number(position, "hostnum")
     count = network.num_addresses
     if not -count <= at < count:
         raise FunctionFault(
@@ -36,7 +36,7 @@ def _netmask(prefix: str) -> Value:
 
 
 def _new_bits(network: _Network, value: Value) -> int:
-    bits = whole(value, "newbits")
+    bits = whole_number(value, "newbits")
     if not 0 <= bits <= _MAX_NEW_BITS:
         raise FunctionFault(f"may not extend prefix by {bits} bits; 0 to 32 are possible")
     if network.prefixlen + bits > network.max_prefixlen:
@@ -48,7 +48,7 @@ def _new_bits(network: _Network, value: Value) -> int:
 
 def _subnet(prefix: str, extension: Value, position: Value) -> Value:
     network = _network(prefix)
-    bits, at = _new_bits(network, extension), whole(position, "netnum")
+    bits, at = _new_bits(network, extension), whole_number(position, "netnum")
     if not 0 <= at < 1 << bits:
         raise FunctionFault(
             f"prefix extension of {bits} does not accommodate a subnet numbered {at}"
@@ -80,7 +80,7 @@ def _subnets(prefix: str, *extensions: Value) -> Value:
     return text_list(found)
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, HclFunction] = {
     "cidrhost": function(_host, text("prefix"), number("hostnum")),
     "cidrnetmask": function(_netmask, text("prefix")),
     "cidrsubnet": function(_subnet, text("prefix"), number("newbits"), number("netnum")),

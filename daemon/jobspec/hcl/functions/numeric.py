@@ -1,15 +1,21 @@
-"""Functions on numbers."""
+"""Numeric functions."""
 
 import math
 from collections.abc import Callable
 
-from daemon.jobspec.hcl.functions.define import anything, function, number, per_character, whole
+from daemon.jobspec.hcl.functions.registry import (
+    any_value,
+    function,
+    number,
+    per_character,
+    whole_number,
+)
 from daemon.jobspec.hcl.number import MAX_EXPONENT, Number, from_float, rounded
-from daemon.jobspec.hcl.scope import ArgumentFault, Function, FunctionFault
+from daemon.jobspec.hcl.scope import ArgumentFault, FunctionFault, HclFunction
 from daemon.jobspec.hcl.values import Value, type_of
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_CASELESS = 36  # up to this base `A` and `a` are the same digit
+_CASELESS = 36  # up to this base digits are case-insensitive
 
 
 def _extreme(choose: Callable[..., Number]) -> Callable[..., Value]:
@@ -22,7 +28,7 @@ def _extreme(choose: Callable[..., Number]) -> Callable[..., Value]:
 
 
 def _signum(value: Value) -> Value:
-    found = whole(value, "the number")
+    found = whole_number(value, "the number")
     return (found > 0) - (found < 0)
 
 
@@ -54,7 +60,7 @@ def _parseint(value: Value, base: Number) -> Value:
     return rounded(-found if value.startswith("-") else found)
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, HclFunction] = {
     "abs": function(abs, number("num")),
     "ceil": function(math.ceil, number("num")),
     "floor": function(math.floor, number("num")),
@@ -67,5 +73,5 @@ FUNCTIONS: dict[str, Function] = {
     "log": function(
         lambda value, base: _floating(_log, value, base), number("num"), number("base")
     ),
-    "parseint": function(_parseint, anything("number"), number("base"), cost=per_character),
+    "parseint": function(_parseint, any_value("number"), number("base"), cost=per_character),
 }

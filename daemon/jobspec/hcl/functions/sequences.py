@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 
-from daemon.jobspec.hcl.functions.define import (
-    anything,
+from daemon.jobspec.hcl.functions.registry import (
+    any_value,
     function,
     items_of,
     number,
@@ -14,15 +14,15 @@ from daemon.jobspec.hcl.functions.define import (
     text,
     text_list,
     texts,
-    whole,
+    whole_number,
 )
 from daemon.jobspec.hcl.number import Number
-from daemon.jobspec.hcl.scope import ArgumentFault, Function, FunctionFault, Parameter
+from daemon.jobspec.hcl.scope import ArgumentFault, FunctionFault, HclFunction, Parameter
 from daemon.jobspec.hcl.values import (
     ANY,
-    Collection,
+    CollectionType,
+    ConversionError,
     Type,
-    Unsuitable,
     Value,
     attributes,
     convert,
@@ -37,8 +37,8 @@ from daemon.jobspec.hcl.values import (
     unify,
 )
 
-MAX_RANGE = 1024  # numbers that `range` makes
-MAX_PRODUCT = 100_000  # combinations that `setproduct` makes
+MAX_RANGE = 1024  # maximum length of a `range` result
+MAX_PRODUCT = 100_000  # maximum length of a `setproduct` result
 
 _LIST = Parameter("list", list_of(ANY))
 _NO_COLLECTION = "collection must be a list, a map or a tuple"
@@ -48,7 +48,7 @@ def _length(value: Value) -> Value:
     items = elements(value)
     if items is not None:
         return len(items)
-    if isinstance(value, Collection):
+    if isinstance(value, CollectionType):
         return len(value.items)
     raise FunctionFault(_NO_COLLECTION)
 
@@ -62,7 +62,7 @@ def _named(value: Value) -> Mapping[str, Value]:
 
 def _keys(value: Value) -> Value:
     found = sorted(_named(value))
-    return text_list(found) if isinstance(value, Collection) else tuple(found)
+    return text_list(found) if isinstance(value, CollectionType) else tuple(found)
 
 
 def _values(value: Value) -> Value:
@@ -71,8 +71,10 @@ def _values(value: Value) -> Value:
 
 
 def _like(value: Value, items: tuple[Value, ...]) -> Value:
-    """Return elements of a collection as list, those of an object or a tuple as tuple."""
-    return Collection("list", value.element, items) if isinstance(value, Collection) else items
+    """Return elements as a list if they come from a collection, otherwise as a tuple."""
+    return (
+        CollectionType("list", value.element, items) if isinstance(value, CollectionType) else items
+    )
 
 
 def _merge(*values: Value) -> Value:
@@ -87,7 +89,7 @@ def _merge(*values: Value) -> Value:
     kinds = [type_of(value) for value in values if value is not None]
     first = kinds[0] if kinds else ANY
     if first.kind == "map" and first.element and all(one == first for one in kinds):
-        return Collection("map", first.element, merged)
+        return CollectionType("map", first.element, merged)
     return merged
 
 
@@ -112,7 +114,7 @@ def _contains(value: Value, wanted: Value) -> Value:
     return any(equal(item, wanted) for item in items)
 
 
-def _distinct(value: Collection) -> Value:
+def _distinct(value: CollectionType) -> Value:
     unique = {sort_key(item): item for item in reversed(items_of(value))}
     kept = list({sort_key(item): None for item in items_of(value)})
     return _like(value, tuple([unique[key] for key in kept]))
@@ -129,7 +131,7 @@ def _element(value: Value, index: Value) -> Value:
     items = _sequence(value)
     if not items:
         raise FunctionFault("cannot use element function with an empty list")
-    return items[whole(index, "the index") % len(items)]
+    return items[whole_number(index, "the index") % len(items)]
 
 
 def _flatten(value: Value) -> Value:
@@ -155,7 +157,7 @@ def _index(value: Value, key: Value) -> Value:
         if not 0 <= key < len(items):
             raise FunctionFault(f"key must be between 0 and {len(items)} inclusive")
         return items[key]
-    if not isinstance(value, Collection) or not isinstance(value.items, dict):
+    if not isinstance(value, CollectionType) or not isinstance(value.items, dict):
         raise FunctionFault(_NO_COLLECTION)
     if not isinstance(key, str):
         raise FunctionFault("key for map must be string")
@@ -168,10 +170,10 @@ def _lookup(value: Value, key: str, default: Value) -> Value:
     found = attributes(value)
     if found is None:
         raise ArgumentFault(0, "lookup() requires a map as the first argument")
-    if isinstance(value, Collection):
+    if isinstance(value, CollectionType):
         try:
             default = convert(default, value.element)
-        except Unsuitable as error:
+        except ConversionError as error:
             raise ArgumentFault(
                 2, "the default value must have the same type as the map elements"
             ) from error
@@ -205,7 +207,7 @@ def _range(*limits: Number) -> Value:
 
 def _slice(value: Value, start: Value, end: Value) -> Value:
     items = _sequence(value)
-    first, last = whole(start, "the start index"), whole(end, "the end index")
+    first, last = whole_number(start, "the start index"), whole_number(end, "the end index")
     if first < 0:
         raise ArgumentFault(1, "start index must not be less than zero")
     if last > len(items):
@@ -222,8 +224,8 @@ def _zipmap(keys: Value, values: Value) -> Value:
             f"number of keys ({len(names)}) does not match number of values ({len(items)})"
         )
     found = dict(zip(names, items, strict=True))
-    if isinstance(values, Collection):
-        return Collection("map", values.element, found)
+    if isinstance(values, CollectionType):
+        return CollectionType("map", values.element, found)
     return found
 
 
@@ -255,7 +257,7 @@ def _coalescelist(*values: Value) -> Value:
 
 
 def _chunklist(value: Value, size: Value) -> Value:
-    length, items = whole(size, "the size"), items_of(value)
+    length, items = whole_number(size, "the size"), items_of(value)
     if length < 0:
         raise ArgumentFault(1, "the size argument must be positive")
     if not items:
@@ -265,7 +267,7 @@ def _chunklist(value: Value, size: Value) -> Value:
 
 
 def _of_sets(join: Callable[[list[dict[object, Value]]], list[Value]]) -> Callable[..., Value]:
-    def run(*values: Collection) -> Value:
+    def run(*values: CollectionType) -> Value:
         if not values:
             raise FunctionFault("at least one set is required")
         element = unify([value.element for value in values])
@@ -307,26 +309,26 @@ def _setproduct(*values: Value) -> Value:
     return make_set(kinds, combined)
 
 
-FUNCTIONS: dict[str, Function] = {
-    "length": function(_length, anything("collection")),
-    "keys": function(_keys, anything("inputMap")),
-    "values": function(_values, anything("values")),
-    "merge": function(_merge, rest=anything("maps", may_be_null=True)),
-    "concat": function(_concat, rest=anything("seqs")),
-    "contains": function(_contains, anything("list"), anything("value", may_be_null=True)),
+FUNCTIONS: dict[str, HclFunction] = {
+    "length": function(_length, any_value("collection")),
+    "keys": function(_keys, any_value("inputMap")),
+    "values": function(_values, any_value("values")),
+    "merge": function(_merge, rest=any_value("maps", may_be_null=True)),
+    "concat": function(_concat, rest=any_value("seqs")),
+    "contains": function(_contains, any_value("list"), any_value("value", may_be_null=True)),
     "distinct": function(_distinct, _LIST, cost=per_part),
-    "element": function(_element, anything("list"), number("index")),
-    "flatten": function(_flatten, anything("list")),
-    "index": function(_index, anything("collection"), anything("key")),
+    "element": function(_element, any_value("list"), number("index")),
+    "flatten": function(_flatten, any_value("list")),
+    "index": function(_index, any_value("collection"), any_value("key")),
     "lookup": function(
-        _lookup, anything("inputMap"), text("key"), anything("default", may_be_null=True)
+        _lookup, any_value("inputMap"), text("key"), any_value("default", may_be_null=True)
     ),
     "range": function(_range, rest=number("params")),
-    "slice": function(_slice, anything("list"), number("start_index"), number("end_index")),
+    "slice": function(_slice, any_value("list"), number("start_index"), number("end_index")),
     "sort": function(lambda value: text_list(sorted(strings_of(value))), texts("list")),
-    "zipmap": function(_zipmap, texts("keys"), anything("values")),
-    "coalesce": function(_coalesce, rest=anything("vals", may_be_null=True)),
-    "coalescelist": function(_coalescelist, rest=anything("vals", may_be_null=True)),
+    "zipmap": function(_zipmap, texts("keys"), any_value("values")),
+    "coalesce": function(_coalesce, rest=any_value("vals", may_be_null=True)),
+    "coalescelist": function(_coalescelist, rest=any_value("vals", may_be_null=True)),
     "compact": function(
         lambda value: text_list([one for one in strings_of(value) if one]), texts("list")
     ),
@@ -335,5 +337,5 @@ FUNCTIONS: dict[str, Function] = {
     "setintersection": function(
         _of_sets(_intersection), rest=Parameter("sets", set_of(ANY)), cost=per_part
     ),
-    "setproduct": function(_setproduct, rest=anything("sets")),
+    "setproduct": function(_setproduct, rest=any_value("sets")),
 }

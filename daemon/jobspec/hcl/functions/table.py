@@ -15,24 +15,24 @@ from daemon.jobspec.hcl.functions import (
     text,
     times,
 )
-from daemon.jobspec.hcl.functions.define import per_character, per_part
-from daemon.jobspec.hcl.functions.define import text as text_parameter
-from daemon.jobspec.hcl.scope import Function, Outside, Parameter
+from daemon.jobspec.hcl.functions.registry import per_character, per_part
+from daemon.jobspec.hcl.functions.registry import text as text_parameter
+from daemon.jobspec.hcl.scope import FunctionEnvironment, HclFunction, Parameter
 from daemon.jobspec.hcl.values import ANY, Value
 
 
-def _late(name: str, parameter: Parameter, cost: Callable[[tuple[Value, ...]], int]) -> Function:
-    """Return a function on YAML, whose library takes a while to import and few files need."""
+def _late(name: str, parameter: Parameter, cost: Callable[[tuple[Value, ...]], int]) -> HclFunction:
+    """Return a YAML function that imports its library on first use."""
 
-    def run(values: tuple[Value, ...], _: Outside) -> Value:
-        from daemon.jobspec.hcl.functions import yamlform
+    def run(values: tuple[Value, ...], _: FunctionEnvironment) -> Value:
+        from daemon.jobspec.hcl.functions import yaml_codec
 
-        return yamlform.FUNCTIONS[name](values[0])
+        return yaml_codec.FUNCTIONS[name](values[0])
 
-    return Function(parameters=(parameter,), run=run, cost=cost)
+    return HclFunction(parameters=(parameter,), run=run, cost=cost)
 
 
-FUNCTIONS: Mapping[str, Function] = MappingProxyType(
+FUNCTIONS: Mapping[str, HclFunction] = MappingProxyType(
     {
         **SPECIAL,
         **text.FUNCTIONS,

@@ -1,9 +1,9 @@
-"""Functions on text. Characters are counted as a reader sees them."""
+"""Text functions. They count characters as grapheme clusters."""
 
 import re
 
 from daemon.jobspec.hcl import graphemes
-from daemon.jobspec.hcl.functions.define import (
+from daemon.jobspec.hcl.functions.registry import (
     bounded,
     function,
     items_of,
@@ -13,9 +13,9 @@ from daemon.jobspec.hcl.functions.define import (
     text,
     text_list,
     texts,
-    whole,
+    whole_number,
 )
-from daemon.jobspec.hcl.scope import Function, FunctionFault
+from daemon.jobspec.hcl.scope import FunctionFault, HclFunction
 from daemon.jobspec.hcl.values import Value
 from daemon.matching import regexp
 from storage.errors import Invalid
@@ -32,7 +32,7 @@ def _lower(value: str) -> Value:
 
 
 def _single(char: str, changed: str) -> str:
-    """Return the other case of a character where that is one character too, as the peer does."""
+    """Return the other case of a character if that is one character, as in Nomad."""
     return changed if len(changed) == 1 else char
 
 
@@ -57,7 +57,7 @@ def _chomp(value: str) -> Value:
 
 
 def _indent(spaces: Value, value: str) -> Value:
-    count = whole(spaces, "the number of spaces")
+    count = whole_number(spaces, "the number of spaces")
     if count < 0:
         raise FunctionFault("the number of spaces must not be negative")
     bounded(len(value) + value.count("\n") * count)
@@ -80,9 +80,9 @@ def _regex_replace(value: str, pattern: str, replacement: str) -> Value:
 def _regex_cost(values: tuple[Value, ...]) -> int:
     subject, pattern = str(values[0]), str(values[1])
     try:
-        return regexp.effort(pattern, len(subject))
+        return regexp.search_cost(pattern, len(subject))
     except Invalid:
-        return 0  # which the function says
+        return 0  # the function's own message
 
 
 def _split(separator: str, value: str) -> Value:
@@ -110,14 +110,14 @@ def _reverse(value: str) -> Value:
 
 
 def _substr(value: str, offset: Value, length: Value) -> Value:
-    start, count = whole(offset, "the offset"), whole(length, "the length")
+    start, count = whole_number(offset, "the offset"), whole_number(length, "the length")
     characters = list(graphemes.split(value))
     if start < 0:
         start = max(0, start + len(characters))
     return "".join(characters[start:] if count < 0 else characters[start : start + count])
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, HclFunction] = {
     "upper": function(_upper, text("str"), cost=per_character),
     "lower": function(_lower, text("str"), cost=per_character),
     "title": function(_title, text("str"), cost=per_character),

@@ -1,15 +1,15 @@
-"""Functions on points in time, which are texts such as `2024-01-31T12:00:00Z`."""
+"""Functions on timestamps, which are texts such as `2024-01-31T12:00:00Z`."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
 from daemon.jobspec.durations import read_duration
-from daemon.jobspec.hcl.functions.define import function, text
-from daemon.jobspec.hcl.scope import ArgumentFault, Function, FunctionFault
+from daemon.jobspec.hcl.functions.registry import function, text
+from daemon.jobspec.hcl.scope import ArgumentFault, FunctionFault, HclFunction
 from daemon.jobspec.hcl.values import Value
 from storage.records.base import SECOND
 
-_PARTS = (  # of a point in time, each with what it is called when it is missing
+_PARTS = (  # parts of a timestamp, each with its name for error messages
     (re.compile(r"(\d{4})-"), "year"),
     (re.compile(r"(\d{2})-"), "month"),
     (re.compile(r"(\d{2})(?=[Tt]|$)"), "day of month"),
@@ -21,12 +21,12 @@ _MONTHS = (
     *("August", "September", "October", "November", "December"),
 )
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-# Texts in quotes, runs of one letter, and anything else as it is.
+# Quoted texts, runs of one letter, and all other characters unchanged.
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|(([a-zA-Z])\3*)|([^a-zA-Z']+)|(')")
 
 
 def read_time(value: str) -> datetime:
-    """Return a point in time, its fraction of a second left out. Raises `ValueError`."""
+    """Parse a timestamp without fractions of a second. Raises `ValueError`."""
     at = 0
     numbers: list[int] = []
     for pattern, what in _PARTS:
@@ -121,7 +121,7 @@ def _verb(verb: str, moment: datetime) -> str:
     return values[verb]
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, HclFunction] = {
     "formatdate": function(_formatdate, text("format"), text("time")),
     "timeadd": function(_timeadd, text("timestamp"), text("duration")),
 }

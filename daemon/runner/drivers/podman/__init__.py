@@ -1,1 +1,1 @@
-"""The driver `podman`, which answers to the name `docker` as well."""
+"""The driver `podman`, also registered as `docker`."""

@@ -1,66 +1,70 @@
-"""The driver: tasks as containers that podman runs, watches and keeps account of.
+"""The driver `podman`: tasks as containers.
 
-Podman's own watcher outlives the daemon, so a container is found again by its name, which says whose
-attempt it is. It is removed when its end was seen; one that nobody knows any more by its labels.
+Podman's monitor process outlives the daemon. The name of a container identifies its attempt, so a
+restarted daemon finds it. A container is removed after its end was recorded; containers of purged
+allocations are found by their labels.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 import trio
 
-from daemon.launcher.directories import ANYBODY
-from daemon.launcher.messages import Owner
-from daemon.runner.drivers import config
-from daemon.runner.drivers.driver import (
+from daemon.launcher.messages import Whose
+from daemon.runner.core.driver import (
     Attempt,
-    Exit,
+    ExecStream,
+    ExitResult,
     Fingerprint,
-    Running,
-    Session,
     StartFailed,
+    TaskHandle,
 )
+from daemon.runner.core.resource_usage import CpuAccount, UsageReading
+from daemon.runner.core.task_env import TaskDirectories
+from daemon.runner.drivers import driver_config
 from daemon.runner.drivers.limits import CONTROLLERS, limits_of
-from daemon.runner.drivers.podman import spec
-from daemon.runner.drivers.podman.api import Container, Info, Podman, PodmanFailed
-from daemon.runner.drivers.podman.logs import Output
-from daemon.runner.drivers.podman.spec import Settings
-from daemon.runner.drivers.process import signal_number
-from daemon.runner.env import Directories
-from daemon.runner.logs import TaskLog
-from daemon.runner.usage import Account, Use
+from daemon.runner.drivers.podman import container_spec
+from daemon.runner.drivers.podman.api import Container, PodmanClient, PodmanFailed, PodmanInfo
+from daemon.runner.drivers.podman.container_spec import PodmanConfig
+from daemon.runner.drivers.podman.logs import ContainerLogReader
+from daemon.runner.drivers.process_handle import signal_number
 from storage.records import durations
 from storage.records.base import SECOND
 from storage.records.driver import spellings
 from storage.records.usage import MemoryUsage
 
 _NAMES = spellings("podman")
-_PLACES = Directories(shared="/alloc", local=spec.HOME, secrets="/secrets")
-_OUTPUT = ".podman."  # begins the name of the file that podman's watcher writes
-_AGAIN = 1.0  # seconds until podman is asked again that did not answer
+_PLACES = TaskDirectories(shared="/alloc", local=container_spec.HOME, secrets="/secrets")
+_OUTPUT = "podman."  # prefix of the output file of podman's monitor
+_AGAIN = 1.0  # seconds between retries when podman does not answer
 _ANSWERS_WITHIN = 10.0
 _SIGNALLED = 128
-_OOM = "OOM Killed"  # the peer's word
-_GONE = Exit(code=137, signal=9, message="the container was removed: how the task ended is unknown")
+_OOM = "OOM Killed"  # Nomad's message
+_GONE = ExitResult(
+    code=137, signal=9, message="the container was removed: how the task ended is unknown"
+)
 
 _log = logging.getLogger("steward.runner")
 
 
 class PodmanDriver:
-    """The driver. `found` is what podman said of itself, or why it cannot be used.
+    """The driver. `found` is podman's description of itself, or why podman is not usable.
 
-    `inherited` is what tasks get of the agent's environment: an image has its own.
+    Of `inherited`, the agent's environment, a container gets only some, because images define their
+    own.
     """
 
-    is_prompt = False  # an image may have to be fetched first
+    whose: Whose = "anybody"
+    is_prompt = False  # an image may have to be pulled first
 
     def __init__(
         self,
         name: str,
-        podman: Podman,
-        found: Info | str,
+        podman: PodmanClient,
+        found: PodmanInfo | str,
         *,
         inherited: Mapping[str, str] = MappingProxyType({}),
         volumes: bool = False,
@@ -72,7 +76,7 @@ class PodmanDriver:
         self._volumes, self._processes = volumes, processes
 
     def fingerprint(self) -> Fingerprint:
-        """Return what a node says of the driver."""
+        """Return the node attributes of the driver."""
         if isinstance(self._found, str):
             return Fingerprint(trouble=self._found)
         host, prefix = self._found.host, f"driver.{self.name}"
@@ -90,63 +94,64 @@ class PodmanDriver:
             attributes={prefix: "true", **{f"{prefix}.{key}": text for key, text in said.items()}}
         )
 
-    def places(self, directory: str, task: str) -> Directories:
-        """Return where a task finds its directories, in its container."""
+    def places(self, directory: str, task: str) -> TaskDirectories:
+        """Return the task directories inside the container."""
         return _PLACES
 
-    def owner(self, user: str, alloc_id: str) -> Owner | None:
-        """Return `ANYBODY`: users are the image's."""
-        return ANYBODY
-
     def check(self, block: Mapping[str, object]) -> None:
-        """Raise `InvalidConfig` unless containers with this block can be run."""
+        """Raise `InvalidConfig` unless containers can be created from this configuration."""
         self._settings(block)
 
-    def _settings(self, block: Mapping[str, object]) -> Settings:
-        settings = config.read(Settings, block)
-        spec.check(settings, volumes=self._volumes)
+    def _settings(self, block: Mapping[str, object]) -> PodmanConfig:
+        settings = driver_config.read(PodmanConfig, block)
+        container_spec.check(settings, volumes=self._volumes)
         return settings
 
-    async def start(self, attempt: Attempt) -> Running:
-        """Fetch the image if need be, and start the container, unless it was started before."""
+    async def start(self, attempt: Attempt) -> TaskHandle:
+        """Pull the image if needed, and start the container unless it was started before."""
         settings = self._settings(attempt.config)
         limits = limits_of(attempt.resources, attempt.cores, attempt.mhz, self._processes)
-        if isinstance(self._found, Info) and "cpuset" not in (
+        if isinstance(self._found, PodmanInfo) and "cpuset" not in (
             self._found.host.cgroup_controllers or ()
         ):
             limits = msgspec.structs.replace(limits, cores=())
         env = {
             name: text for name, text in attempt.env.items() if self._inherited.get(name) != text
         }
-        wanted = spec.container(
+        wanted = container_spec.container(
             msgspec.structs.replace(attempt, env=env), settings, limits, _output(attempt)
         )
-        name = spec.container_name(attempt)
+        name = container_spec.container_name(attempt)
         try:
-            if attempt.number:  # podman may have started it, and not been able to say so
+            os.makedirs(attempt.beside, mode=0o700, exist_ok=True)
+            if attempt.number:  # podman may have started it and failed to respond
                 before = msgspec.structs.replace(attempt, number=attempt.number - 1)
-                await self._podman.remove(spec.container_name(before))
+                await self._podman.remove(container_spec.container_name(before))
             if await self._podman.find(name) is None:
                 await self._fetch(settings)
                 await self._podman.create(wanted)
             await self._podman.start(name)
+        except OSError as error:
+            raise StartFailed(f"{attempt.beside}: {error.strerror}", recoverable=True) from error
         except PodmanFailed as error:
-            if error.status:  # nothing of a container that could not be started stays
+            if error.status:  # remove a container that cannot start
                 await self._forget(name)
             raise StartFailed(f"podman: {error}", recoverable=not error.status) from error
         return self._running(attempt)
 
-    async def _fetch(self, settings: Settings) -> None:
+    async def _fetch(self, settings: PodmanConfig) -> None:
         image = settings.image.removeprefix("docker://")
         if not settings.force_pull and await self._podman.has_image(image):
             return
         with trio.move_on_after(
             durations.nanoseconds(settings.image_pull_timeout) / SECOND
         ) as time:
-            await self._podman.pull(spec.full_name(settings.image), spec.credentials(settings))
+            await self._podman.pull(
+                container_spec.full_name(settings.image), container_spec.credentials(settings)
+            )
         if time.cancelled_caught:
             raise StartFailed(
-                f"the image {image} did not come within {settings.image_pull_timeout}",
+                f"the image {image} was not pulled within {settings.image_pull_timeout}",
                 recoverable=True,
             )
 
@@ -156,24 +161,26 @@ class PodmanDriver:
         except PodmanFailed as error:
             _log.warning("container %s cannot be removed: %s", name, error)
 
-    def _running(self, attempt: Attempt) -> "Contained":
-        return Contained(self._podman, attempt)
+    def _running(self, attempt: Attempt) -> "ContainerTask":
+        return ContainerTask(self._podman, attempt)
 
-    async def adopt(self, attempt: Attempt, handle: bytes) -> Running | None:
-        """Find the container of an attempt; None when there is none."""
-        name = spec.container_name(attempt)
+    async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
+        """Re-attach to the container of an attempt; None if it does not exist."""
+        name = container_spec.container_name(attempt)
         while True:
             try:
                 found = await self._podman.find(name)
             except PodmanFailed as error:
-                # It may well run: who takes it for gone would start it twice.
+                # The container may be running. Treating it as lost would start the task twice.
                 _log.warning("container %s cannot be looked for: %s", name, error)
                 await trio.sleep(_AGAIN)
                 continue
             return self._running(attempt) if found is not None else None
 
-    async def open_session(self, attempt: Attempt, command: Sequence[str], *, tty: bool) -> Session:
-        """Run a command in the container, as the task runs."""
+    async def open_session(
+        self, attempt: Attempt, command: Sequence[str], *, tty: bool
+    ) -> ExecStream:
+        """Run a command in the container in the task's context."""
         settings = self._settings(attempt.config)
         wanted: dict[str, object] = {
             "AttachStdin": True,
@@ -186,35 +193,34 @@ class PodmanDriver:
             wanted["WorkingDir"] = directory
         if attempt.user:
             wanted["User"] = attempt.user
-        from daemon.runner.drivers.podman.session import open_session  # few need it, and late
+        # Imported late, because it is rarely needed.
+        from daemon.runner.drivers.podman.exec import open_session
 
-        return await open_session(self._podman, spec.container_name(attempt), wanted, tty=tty)
+        return await open_session(
+            self._podman, container_spec.container_name(attempt), wanted, tty=tty
+        )
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
-        """Remove every container of an allocation that nobody knows any more."""
+        """Remove all containers of a purged allocation."""
         try:
-            for one in await self._podman.labelled(spec.labels_of(alloc_id, directory)):
+            for one in await self._podman.labelled(container_spec.labels_of(alloc_id, directory)):
                 await self._podman.remove(one)
         except PodmanFailed as error:
             _log.warning("containers of allocation %s cannot be removed: %s", alloc_id, error)
 
 
 def _output(attempt: Attempt) -> str:
-    return f"{attempt.directory}/{_OUTPUT}{attempt.task}.{attempt.number}"
+    return f"{attempt.beside}/{_OUTPUT}{attempt.task}.{attempt.number}"
 
 
-class Contained:
-    """An attempt whose container was started."""
+class ContainerTask:
+    """An attempt with a started container."""
 
-    def __init__(self, podman: Podman, attempt: Attempt) -> None:
-        self._podman, self._name = podman, spec.container_name(attempt)
-        logs = {
-            kind: TaskLog(attempt.directory, attempt.task, kind, attempt.log)
-            for kind in (() if attempt.log.disabled else ("stdout", "stderr"))
-        }
-        self._output = Output(_output(attempt), logs)
+    def __init__(self, podman: PodmanClient, attempt: Attempt) -> None:
+        self._podman, self._name = podman, container_spec.container_name(attempt)
+        self._output = ContainerLogReader(_output(attempt), attempt.logs)
         self._ended = trio.Event()
-        # Whoever signals does not wait; nobody sends more than a person types.
+        # Senders of signals do not wait. The buffer is larger than users can fill by hand.
         self._signals, self._sent = trio.open_memory_channel[str](64)
 
     @property
@@ -222,8 +228,8 @@ class Contained:
         """Return the name of the container."""
         return msgspec.json.encode({"container": self._name})
 
-    async def wait(self) -> Exit:
-        """Return how the container ended, once all it printed was moved into the logs."""
+    async def wait(self) -> ExitResult:
+        """Return the exit result when all output has been moved to the logs."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._output.follow)
             nursery.start_soon(self._send)
@@ -236,10 +242,10 @@ class Contained:
             await self._podman.remove(self._name)
         except PodmanFailed as error:
             _log.warning("container %s cannot be removed: %s", self._name, error)
-        return _GONE if found is None else how_it_ended(found)
+        return _GONE if found is None else exit_result(found)
 
     async def _end(self) -> Container | None:
-        """Return the container that has ended; None when it is gone."""
+        """Return the ended container; None if it was removed."""
         while True:
             try:
                 await self._podman.wait(self._name)
@@ -255,7 +261,7 @@ class Contained:
             await self._kill(name)
 
     async def _kill(self, signal: str) -> str:
-        """Send a signal; return why that was not possible, or nothing."""
+        """Send a signal; return the error or an empty string."""
         try:
             await self._podman.kill(self._name, signal)
         except PodmanFailed as error:
@@ -263,14 +269,14 @@ class Contained:
         return ""
 
     async def signal(self, name: str) -> None:
-        """Send a signal to the container's first process; an unknown name means SIGINT."""
+        """Send a signal to the first process of the container; an unknown name means SIGINT."""
         try:
             self._signals.send_nowait(signal_number(name).name)
         except trio.WouldBlock:
             _log.warning("container %s: too many signals wait to be sent", self._name)
 
     async def stop(self, signal: str, grace: float) -> str:
-        """Signal the first process, and kill all after `grace` seconds."""
+        """Signal the first process, and kill all processes after `grace` seconds."""
         with trio.move_on_after(grace):
             await self._kill(signal_number(signal).name)
             await self._ended.wait()
@@ -284,33 +290,33 @@ class Contained:
                 return trouble
         return ""
 
-    async def usage(self) -> Use:
-        """Return what the container has used."""
+    async def usage(self) -> UsageReading:
+        """Return the usage of the container."""
         found = await self._podman.stats(self._name)
         if found is None:
-            return Use()
+            return UsageReading()
         memory = MemoryUsage(measured=("Usage",), usage=found.memory)
-        return Use(
-            account=Account(user=found.cpu - found.system, system=found.system, memory=memory)
+        return UsageReading(
+            account=CpuAccount(user=found.cpu - found.system, system=found.system, memory=memory)
         )
 
     async def pause(self) -> None:
-        """Let nothing be written to its logs for a moment."""
+        """Pause writing to the logs."""
         await self._output.pause()
 
     async def resume(self) -> None:
-        """Let it be written again."""
+        """Resume writing to the logs."""
         await self._output.resume()
 
     def release(self) -> None:
-        """Let go of it: podman watches it."""
+        """Stop watching; podman's monitor continues."""
 
 
-def how_it_ended(found: Container) -> Exit:
-    """Return the end of a container, in the words of a task's."""
+def exit_result(found: Container) -> ExitResult:
+    """Return the exit result of a container."""
     state = found.state
     number = state.exit_code - _SIGNALLED
-    return Exit(
+    return ExitResult(
         code=state.exit_code,
         signal=number if 0 < number <= _SIGNALLED // 2 else 0,
         oom_killed=state.oom_killed,
@@ -319,14 +325,24 @@ def how_it_ended(found: Container) -> Exit:
 
 
 async def find(
-    socket: str, inherited: Mapping[str, str], *, volumes: bool, processes: int
+    socket: str,
+    inherited: Mapping[str, str],
+    dial: Callable[[], Awaitable[trio.SocketStream]] | None = None,
+    *,
+    volumes: bool,
+    processes: int,
 ) -> list[PodmanDriver]:
-    """Return the driver under both of its names, with what podman says at a socket of itself."""
-    podman = Podman(socket)
-    if not socket or not await trio.Path(socket).exists():
+    """Return the driver under both of its names, with podman's description of itself.
+
+    `dial` connects to the socket if the daemon has no permission to.
+    """
+    podman = PodmanClient(socket, dial)
+    if not socket or (dial is None and not await trio.to_thread.run_sync(os.path.exists, socket)):
         why = f"there is no socket of podman at {socket}" if socket else "podman_socket is none"
         return [PodmanDriver(name, podman, why) for name in _NAMES]
-    found: Info | str = f"podman does not answer at {socket} within {_ANSWERS_WITHIN:.0f} seconds"
+    found: PodmanInfo | str = (
+        f"podman does not answer at {socket} within {_ANSWERS_WITHIN:.0f} seconds"
+    )
     with trio.move_on_after(_ANSWERS_WITHIN):
         try:
             found = await podman.info()

@@ -1,34 +1,36 @@
-"""The output of a container: from the file that podman's watcher writes into the logs of the task.
+"""Move container output from the file of podman's monitor into the logs of the task.
 
-That watcher (conmon) outlives the daemon, and its file keeps what was printed in the meantime. Each
-line of it is `<time> <stdout|stderr> <F|P> <text>`; P says that the line goes on. What has been moved
-is taken out of the file as a hole, and noted, so that another daemon goes on there.
+The monitor (conmon) outlives the daemon, and its file keeps the output in the meantime. A line is
+`<time> <stdout|stderr> <F|P> <text>`; P marks a partial line. Moved output is removed from the file
+as a hole, and the offset is stored, so that a new daemon continues there.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 import trio
 
-from daemon.runner import holes
-from daemon.runner.holes import NoHoles
-from daemon.runner.logs import TaskLog
+from daemon.runner.core.opened_files import OpenedFile
+from daemon.runner.core.task_log import TaskLog
+from daemon.runner.logs import sparse
+from daemon.runner.logs.sparse import HolePunchUnsupported
 
-_CHUNK = 256 * 1024  # bytes that are moved at once
+_CHUNK = 256 * 1024  # bytes per move
 _BLOCK = 4096
-_FIRST_LOOK, _LAST_LOOK = 0.005, 0.25  # seconds: the file says nothing by itself
+_FIRST_LOOK, _LAST_LOOK = 0.005, 0.25  # seconds between two polls
 _WHOLE = b"F"
 
 
-class Output:
-    """The file of one container, and where its lines go."""
+class ContainerLogReader:
+    """The output file of one container, and the logs for its lines."""
 
-    def __init__(self, path: str, logs: dict[str, TaskLog]) -> None:
+    def __init__(self, path: str, logs: Mapping[str, TaskLog]) -> None:
         self._path, self._noted = path, f"{path}.moved"
         self._logs = logs
+        self._written: dict[str, OpenedFile] = {}
         self._moved = self._recall()
-        self._still = trio.Lock()  # held by whoever wants nothing to be written
+        self._still = trio.Lock()  # acquired to pause writing
 
     def _recall(self) -> int:
         try:
@@ -38,7 +40,7 @@ class Output:
             return 0
 
     async def follow(self) -> None:
-        """Move what comes, until cancelled."""
+        """Move new output until cancelled."""
         look = _FIRST_LOOK
         while True:
             moved = await self.move()
@@ -46,27 +48,30 @@ class Output:
             await trio.sleep(look)
 
     async def move(self) -> bool:
-        """Move what is there; tell whether there was anything."""
+        """Move the available output; return whether there was any."""
         async with self._still:
             if _size(self._path) <= self._moved:
                 return False
+            for kind, log in self._logs.items():
+                if kind not in self._written or self._written[kind].is_gone:
+                    self._written[kind] = await log.writing()
             return await trio.to_thread.run_sync(self._move)
 
     async def finish(self) -> None:
-        """Move all that is left: nothing more comes."""
+        """Move the remaining output of an ended container."""
         while await self.move():
             pass
 
     async def pause(self) -> None:
-        """Let nothing be written; `resume` follows."""
+        """Pause writing until `resume`."""
         await self._still.acquire()
 
     async def resume(self) -> None:
-        """Go on."""
+        """Resume writing."""
         self._still.release()
 
     def remove(self) -> None:
-        """Remove the file: all was moved."""
+        """Delete the file after all output was moved."""
         for path in (self._path, self._noted):
             with suppress(OSError):
                 os.unlink(path)
@@ -79,7 +84,8 @@ class Output:
         try:
             said = os.pread(descriptor, _CHUNK, self._moved)
             end = said.rfind(b"\n") + 1
-            if not end and len(said) == _CHUNK:  # a line that is longer than any that comes
+            # A line longer than the chunk, which conmon never writes.
+            if not end and len(said) == _CHUNK:
                 end = len(said)
             if not end:
                 return False
@@ -87,8 +93,8 @@ class Output:
             self._moved += end
             with open(self._noted, "w", encoding="ascii") as file:
                 file.write(str(self._moved))
-            with suppress(NoHoles, OSError):
-                holes.punch(descriptor, 0, self._moved // _BLOCK * _BLOCK)
+            with suppress(HolePunchUnsupported, OSError):
+                sparse.punch_hole(descriptor, 0, self._moved // _BLOCK * _BLOCK)
             return True
         finally:
             os.close(descriptor)
@@ -98,20 +104,12 @@ class Output:
         for kind, text in lines(said):
             texts.setdefault(kind, bytearray()).extend(text)
         for kind, whole in texts.items():
-            log = self._logs.get(kind)
-            if log is None:
-                continue
-            descriptor = log.open()
-            try:
-                view = memoryview(whole)
-                while view:
-                    view = view[os.write(descriptor, view) :]
-            finally:
-                os.close(descriptor)
+            if kind in self._written:
+                self._written[kind].write(whole)
 
 
 def lines(said: bytes) -> Iterator[tuple[str, bytes]]:
-    r"""Yield what was printed, and where.
+    r"""Yield the text of each line with its stream.
 
     >>> list(lines(b"t stdout P a\nt stdout F b\nt stderr F c d\n"))
     [('stdout', b'a'), ('stdout', b'b\n'), ('stderr', b'c d\n')]

@@ -1,1 +1,1 @@
-"""Tasks as jobs of a Slurm cluster (docs/cluster.md); only this package knows its tools."""
+"""Tasks as jobs of a Slurm cluster (docs/cluster.md); only this package uses Slurm's programs."""

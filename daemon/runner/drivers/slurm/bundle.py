@@ -1,8 +1,8 @@
-"""What an attempt brings to its host: an archive with its directories, its command and its secrets.
+"""The archive with an attempt's directories, command and secrets for its host.
 
-alloc/             what the allocation shares, without its logs
-<task>/            local and secrets, with what was fetched, rendered and handed over
-.steward/          the wrapper's: settings, the script that becomes the task, and one for sessions
+alloc/             the shared directory of the allocation, without logs
+<task>/            local and secrets, with artifacts, templates and tokens
+.steward/          for the wrapper: settings, the task script, and one for exec sessions
 """
 
 import io
@@ -13,16 +13,18 @@ from typing import IO
 
 import msgspec
 
-from daemon.runner.drivers import config, shim
-from daemon.runner.drivers.driver import Attempt
-from daemon.runner.env import Directories
-from daemon.runner.taskdir import SECRETS, SHARED, directories
+from daemon.launcher.shim_script import CARRIER, carrying, is_plain
+from daemon.runner.core.driver import Attempt
+from daemon.runner.core.task_dir import SECRETS, SHARED, directories
+from daemon.runner.core.task_env import TaskDirectories
+from daemon.runner.drivers import driver_config
 from storage.records.base import SECOND
 
 _OWN = ".steward"
 _LOGS = f"{SHARED}/logs"
-_LATE = 5  # seconds that a wrapper lets us end first what has run for long enough
-# Its variables have names that tasks do not use: what a task's environment has would be changed.
+# Seconds after which the wrapper itself enforces the maximum run time, if Steward does not.
+_LATE = 5
+# Variables have names that tasks do not use, because the script runs in the task's environment.
 _FIND = """\
 _steward_c={command}
 case $_steward_c in
@@ -35,8 +37,8 @@ command -v -- "$_steward_c" >/dev/null 2>&1 || {{ echo missing >{own}/why; exit 
 """
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """What a task may give the driver; as `raw_exec`."""
+class SlurmConfig(msgspec.Struct, frozen=True):
+    """The driver configuration, as for `raw_exec`."""
 
     command: str
     args: list[str] = []
@@ -44,21 +46,21 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def home_of(folder: str, attempt: Attempt) -> str:
-    """Return where an attempt lives on its host; `folder` is the pool's."""
+    """Return the directory of an attempt on its host; `folder` is that of the pool."""
     return f"{folder}/steward-{attempt.alloc_id}-{attempt.task}"
 
 
-def places_of(folder: str, alloc_id: str, task: str) -> Directories:
-    """Return where a task finds its directories on its host."""
+def places_of(folder: str, alloc_id: str, task: str) -> TaskDirectories:
+    """Return the task directories on the host."""
     return directories(f"{folder}/steward-{alloc_id}-{task}", task)
 
 
 def pack(file: IO[bytes], attempt: Attempt, home: str, secret: str) -> None:
-    """Write the archive of an attempt that lives at `home` on its host. Raises `OSError`.
+    """Write the archive of an attempt that runs in `home` on its host. Raises `OSError`.
 
-    `secret` is what its wrapper shows from now on.
+    `secret` authenticates its wrapper from now on.
     """
-    settings = config.read(Settings, attempt.config)
+    settings = driver_config.read(SlurmConfig, attempt.config)
     own, place = f"{home}/{_OWN}", shlex.quote(settings.work_dir or f"{home}/{attempt.task}")
     enter = f"cd -- {place} || exit 125\nunset OLDPWD\n"
     command = shlex.quote(settings.command)
@@ -68,14 +70,14 @@ def pack(file: IO[bytes], attempt: Attempt, home: str, secret: str) -> None:
     said = f"secret={secret} logs={int(not attempt.log.disabled)} most={most}\n"
     texts = {
         "settings": said,
-        "task": shim.script(attempt.env, f"{enter}{find}", args),
-        "session": shim.script(attempt.env, enter, '"$@"'),
+        "task": _script(attempt.env, f"{enter}{find}", args),
+        "session": _script(attempt.env, enter, '"$@"'),
     }
     _write(file, attempt, texts)
 
 
 def pack_files(file: IO[bytes], attempt: Attempt) -> None:
-    """Write an archive with the files alone, as they are now. Raises `OSError`."""
+    """Write an archive with the current files only. Raises `OSError`."""
     _write(file, attempt, {})
 
 
@@ -93,7 +95,7 @@ def _write(file: IO[bytes], attempt: Attempt, texts: Mapping[str, str]) -> None:
 
 
 def _plain(found: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return what goes along, as nobody's: files, directories and links, but no logs."""
+    """Return an archive member without owner; None for logs and special files."""
     if found.name.startswith(f"{_LOGS}/") or not (
         found.isfile() or found.isdir() or found.issym() or found.islnk()
     ):
@@ -101,3 +103,17 @@ def _plain(found: tarfile.TarInfo) -> tarfile.TarInfo | None:
     found.uid = found.gid = 0
     found.uname = found.gname = ""
     return found
+
+
+def _script(env: Mapping[str, str], before: str, words: str) -> str:
+    """Return a shell script that sets variables and executes a command.
+
+    `before` are lines that run after the variables are set; `words` are the command, quoted for the
+    shell.
+    """
+    plain = {name: value for name, value in env.items() if is_plain(name)}
+    special = [f"{name}={value}" for name, value in env.items() if not is_plain(name)]
+    carried = {f"{CARRIER}{number}": pair for number, pair in enumerate(special)}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in (plain | carried).items()]
+    launch = ["env", *carrying(carried), words] if carried else [words]
+    return "\n".join([*lines, f"{before}exec {' '.join(launch)}", ""])

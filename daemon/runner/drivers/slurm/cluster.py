@@ -1,7 +1,8 @@
-"""One cluster: what is asked of it, and the one loop that looks what became of our jobs.
+"""One cluster: requests to it, and the loop that polls the state of Steward's jobs.
 
-The loop is a witness only (`run.py` says of what). It makes one call at a time. Where three in a
-row fail, the cluster counts as unreachable: nothing is concluded from what it does not say.
+The polled state only supplements the wrappers' reports (see `run.py`). There is one call at a time.
+After three failed calls in a row the cluster counts as unreachable, and no conclusions are drawn
+from missing jobs.
 """
 
 import logging
@@ -15,131 +16,148 @@ from typing import Protocol
 import trio
 
 from daemon.clock import Clock
-from daemon.runner.drivers.slurm import states
-from daemon.runner.drivers.slurm.states import Sighting
-from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
+from daemon.runner.drivers.slurm import job_states
+from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands
+from daemon.runner.drivers.slurm.job_states import SlurmJobState
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import Pool
-from storage.store import Store, unless_full
+from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
-_LOOK = 2.0  # seconds from one look to the next
-_JOBS_PER_SECOND = 100  # that may be looked at: a look at 500 takes some 20 ms
-_TRIES = 3  # looks that fail until the cluster counts as unreachable
-_MOST_NAMES = 2000  # that fit into one argument
-_MOST_SUBMISSIONS = 4  # at a time: more of them are no faster (facts, Slurm, section 3)
+_LOOK = 2.0  # seconds between two polls
+_JOBS_PER_SECOND = 100  # limits the poll rate: a poll of 500 jobs takes some 20 ms
+_TRIES = 3  # failed polls before the cluster counts as unreachable
+_MOST_NAMES = 2000  # names that fit into one argument
+_MOST_SUBMISSIONS = 4  # concurrent submissions; more are not faster (facts, Slurm, section 3)
 
 _log = logging.getLogger("steward.runner")
 
 
-class Watched(Protocol):
-    """An attempt that the loop looks for."""
+class WatchedJob(Protocol):
+    """An attempt that the loop watches."""
 
     row: ClusterRun
 
-    def sight(self, found: list[Sighting], asked_at: float) -> None:
-        """Take note of the jobs that have its name, as they were when it was asked."""
+    def sight(self, found: list[SlurmJobState], asked_at: float) -> None:
+        """Handle the jobs with its name as they were at `asked_at`."""
         ...
 
     def lose_sight(self) -> None:
-        """Take note that the cluster cannot be reached."""
+        """Handle that the cluster is unreachable."""
         ...
 
 
-class Cluster:
-    """The cluster that a pool is a partition of. `url` is where wrappers find us, `ca` whom to trust."""
+class SlurmCluster:
+    """The cluster of a pool.
+
+    `url` is the daemon's address for wrappers, `ca` its CA certificate.
+    """
 
     def __init__(
-        self, name: str, pool: Pool, tools: Tools, store: Store, clock: Clock, *, url: str, ca: str
+        self,
+        name: str,
+        pool: Pool,
+        tools: SlurmCommands,
+        store: Store,
+        clock: Clock,
+        *,
+        url: str,
+        ca: str,
     ) -> None:
         self.name, self.pool, self.tools = name, pool, tools
         self.store, self.clock = store, clock
         self.url, self.ca = url, ca
         self.is_reachable = True
-        self.trouble = ""  # what its programs said when they last failed
-        self._watched: dict[str, Watched] = {}
-        self._unwanted: set[tuple[str, str]] = set()  # numbers and names of jobs to be cancelled
+        self.trouble = ""  # the error of the last failed call
+        self._watched: dict[str, WatchedJob] = {}
+        self._unwanted: set[tuple[str, str]] = set()  # IDs and names of jobs to cancel
         self._failed = 0
         self._arrived = trio.Event()
         self._turn = trio.Lock()
         self._submitting = trio.CapacityLimiter(_MOST_SUBMISSIONS)
 
-    def watch(self, run: Watched) -> None:
-        """Look for an attempt from now on."""
+    def watch(self, run: WatchedJob) -> None:
+        """Start watching an attempt."""
         self._watched[run.row.comment] = run
         self._arrived.set()
 
-    def forget(self, run: Watched) -> None:
-        """Look for it no more."""
+    def forget(self, run: WatchedJob) -> None:
+        """Stop watching an attempt."""
         if self._watched.get(run.row.comment) is run:
             del self._watched[run.row.comment]
 
     def cancel(self, name: str, *job_ids: str) -> None:
-        """Have jobs of a name cancelled, as soon as the cluster answers."""
+        """Cancel the jobs with a name as soon as the cluster answers."""
         self._unwanted.update((one, name) for one in job_ids if one)
         self._arrived.set()
 
     async def submit(self, words: list[str], env: Mapping[str, str]) -> str:
-        """Submit a wrapper; return what `sbatch` printed. Raises `ToolFailed`."""
+        """Submit a wrapper; return the output of `sbatch`. Raises `SlurmCommandFailed`."""
         script = resources.files(__package__).joinpath("wrapper.sh").read_bytes()
         async with self._submitting:
             return await self.tools.run("sbatch", *words, stdin=script, env=env)
 
     async def cancel_now(self, name: str, job_id: str) -> None:
-        """Cancel a job at once if the cluster answers, else as soon as it does."""
+        """Cancel a job now, or as soon as the cluster answers."""
         self.cancel(name, job_id)
         if job_id:
-            with suppress(ToolFailed):
+            with suppress(SlurmCommandFailed):
                 await self._cancel(job_id, name)
                 self._unwanted.discard((job_id, name))
 
     async def _cancel(self, job_id: str, name: str) -> None:
-        """Cancel a job if it has the name: a cluster that forgot it gives its number to others."""
+        """Cancel a job if its name matches, because a cluster reuses the IDs of deleted jobs."""
         async with self._turn:
             await self.tools.run("scancel", f"--name={name}", job_id)
 
     async def shown(self, job_id: str) -> str:
-        """Return what `scontrol` shows of a job; nothing where it knows none. Raises `ToolFailed`."""
+        """Return the output of `scontrol show job`; empty for an unknown job.
+
+        Raises `SlurmCommandFailed`.
+        """
         async with self._turn:
             try:
                 return await self.tools.run("scontrol", "-o", "show", "job", job_id)
-            except ToolFailed as error:
-                if error.unsure or states.says_nothing(str(error)):
+            except SlurmCommandFailed as error:
+                if error.unsure or job_states.may_have_succeeded(str(error)):
                     raise
                 return ""
 
     async def find(self, row: ClusterRun) -> list[str]:
-        """Return the jobs of an attempt that may still run, by what they say of themselves.
+        """Return the jobs of an attempt that may still run, identified by their comment.
 
-        Raises `ToolFailed`.
+        Raises `SlurmCommandFailed`.
         """
         active = [one.job_id for one in await self.listed(row.name) if one.is_active]
         return [job_id for job_id in active if await self._is_of(job_id, row)]
 
     async def _is_of(self, job_id: str, row: ClusterRun) -> bool:
-        """Tell whether a job says that it is of an attempt; asked alone, because it is free text."""
+        """Return whether a job belongs to an attempt.
+
+        This needs a call for one job only, because the comment is free text.
+        """
         async with self._turn:
             try:
                 said = await self.tools.run("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%k")
-            except ToolFailed as error:
-                if error.unsure or states.says_nothing(str(error)):
+            except SlurmCommandFailed as error:
+                if error.unsure or job_states.may_have_succeeded(str(error)):
                     raise
                 return False
         return said.removesuffix("\n") == row.comment
 
     async def write(self, work: Callable[[Transaction], ClusterRun]) -> ClusterRun:
-        """Write what became of an attempt; while the disk is full, that waits."""
+        """Store a change of an attempt; retry while the disk is full."""
         while True:
-            async with unless_full(f"what becomes of an attempt in pool {self.name}"):
+            async with tolerate_disk_full(f"what becomes of an attempt in pool {self.name}"):
                 return await self.store.write(work)
 
     async def run(self) -> None:
-        """Look at what is under way, for ever."""
-        async with unless_full(f"that old attempts of pool {self.name} are forgotten"):
+        """Poll the watched attempts until cancelled."""
+        async with tolerate_disk_full(f"that old attempts of pool {self.name} are forgotten"):
             await self.store.write(lambda tx: cluster_runs.prune(tx, self.name))
         while True:
-            void = self.store.read(lambda db: cluster_runs.void(db, self.name))
+            void = self.store.read(lambda db: cluster_runs.pending_cancellation(db, self.name))
             if not (void or self._watched or self._unwanted):
                 await self._arrived.wait()
                 self._arrived = trio.Event()
@@ -155,11 +173,11 @@ class Cluster:
             return
         try:
             listed = await self.listed(*sorted(names))
-        except ToolFailed as error:
+        except SlurmCommandFailed as error:
             self._note_failure(str(error))
             return
         self._note_answer()
-        found: dict[str, list[Sighting]] = {}
+        found: dict[str, list[SlurmJobState]] = {}
         for one in listed:
             found.setdefault(one.name, []).append(one)
         for run in watched.values():
@@ -167,10 +185,10 @@ class Cluster:
         for row in void:
             await self._clear(row, found.get(row.name, []))
 
-    async def _clear(self, row: ClusterRun, found: list[Sighting]) -> None:
-        """Cancel what nobody may claim any more; forget it when there is nothing left of it.
+    async def _clear(self, row: ClusterRun, found: list[SlurmJobState]) -> None:
+        """Cancel the jobs of a withdrawn attempt, and delete its record when none is left.
 
-        Others of its name are of later attempts, or are turned away when they claim it.
+        Other jobs with its name belong to later attempts, or are rejected when they claim it.
         """
         try:
             active = [
@@ -182,12 +200,12 @@ class Cluster:
                     or (not row.job_id and await self._is_of(one.job_id, row))
                 )
             ]
-        except ToolFailed:
+        except SlurmCommandFailed:
             return
         if active:
             self.cancel(row.name, *active)
         elif row.comment not in self._watched:
-            async with unless_full(f"that attempt {row.comment} is forgotten"):
+            async with tolerate_disk_full(f"that attempt {row.comment} is forgotten"):
                 await self.store.write(lambda tx: cluster_runs.remove(tx, row))
 
     async def _cancel_unwanted(self) -> None:
@@ -195,23 +213,26 @@ class Cluster:
         for job_id, name in sorted(jobs):
             try:
                 await self._cancel(job_id, name)
-            except ToolFailed as error:
+            except SlurmCommandFailed as error:
                 self.trouble = str(error)
-                if error.unsure or states.says_nothing(str(error)):
+                if error.unsure or job_states.may_have_succeeded(str(error)):
                     self._unwanted.update(jobs)
                     return
 
-    async def listed(self, *names: str) -> list[Sighting]:
-        """Return the jobs of these names, of the users we may submit as. Raises `ToolFailed`."""
-        words = ["-h", "-t", "all", "-o", states.FORMAT]
+    async def listed(self, *names: str) -> list[SlurmJobState]:
+        """Return the listed jobs with these names, of users that Steward may submit as.
+
+        Raises `SlurmCommandFailed`.
+        """
+        words = ["-h", "-t", "all", "-o", job_states.FORMAT]
         if os.geteuid() != 0:
             words += ["-u", str(os.geteuid())]
-        found: list[Sighting] = []
+        found: list[SlurmJobState] = []
         for first in range(0, len(names), _MOST_NAMES):
             some = names[first : first + _MOST_NAMES]
             async with self._turn:
                 text = await self.tools.run("squeue", *words, "-n", ",".join(some))
-            found += [one for one in states.sightings(text) if one.name in some]
+            found += [one for one in job_states.parse_job_list(text) if one.name in some]
         return found
 
     def _note_failure(self, trouble: str) -> None:
@@ -229,5 +250,5 @@ class Cluster:
 
 
 def seconds(grace: float) -> str:
-    """Return a span as a shell's `sleep` takes it."""
+    """Format a duration for a shell's `sleep`."""
     return str(math.ceil(grace))

@@ -1,18 +1,18 @@
-"""What a cluster says of a partition: its hosts, how they are and why, and what it takes.
+"""The state of a Slurm partition: its hosts, their states with reasons, and its limits.
 
-Facts, Slurm, section 6: `sinfo -N` has a line for each host. How busy a host is changes with every
-job and matters to nobody here, so hosts that work are all `up`.
+`sinfo -N` prints a line for each host (facts, Slurm, section 6). The load of a host changes with
+every job and is not of interest, so allocated hosts count as `up`.
 """
 
 import msgspec
 
-from daemon.runner.drivers.slurm.tools import ToolFailed, Tools, rows
+from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands, rows
 from storage.records.node import EngineHost
 
 UP = "up"
 _HOSTS = "%N|%T|%c|%m|%f|%E"
 _WORK = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
-_SIGNS = "*~#!%$@^-"  # behind a state; most say that the cluster saves power
+_SIGNS = "*~#!%$@^-"  # suffixes of a state; most of them mean power saving
 _OTHERWISE = {"$": "maint", "@": "reboot", "^": "reboot"}
 _WORDS = {
     UP: "takes jobs",
@@ -32,19 +32,20 @@ _WORDS = {
     "future": "is not there yet",
 }
 _SILENT = "*"
-_LONGEST = 200  # letters of a reason, which anybody may write who may drain a host
+_LONGEST = 200  # characters of a reason, a free text of the cluster's operators
 _NOTHING = frozenset({"none", "(null)", "n/a", ""})
-_OPEN = frozenset({"UP", "DOWN"})  # of a partition: what is submitted waits at least
+# States of a partition that accepts jobs, at least into its queue.
+_OPEN = frozenset({"UP", "DOWN"})
 
 
-class NoPartition(ToolFailed):
-    """The cluster answers, and has no such partition, or no host in it."""
+class PartitionNotFound(SlurmCommandFailed):
+    """The cluster answers, but has no such partition, or no host in it."""
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition: its hosts by name, its state, and the longest that a job may run (its words).
+    """A partition: its hosts by name, its state, and its time limit as Slurm prints it.
 
-    `version` is the one of the cluster's programs.
+    `version` is that of the cluster's programs.
     """
 
     hosts: list[EngineHost]
@@ -54,25 +55,25 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether it takes new jobs, if only to let them wait."""
+        """Return whether the partition accepts new jobs, at least into its queue."""
         return self.state in _OPEN
 
     @property
     def working(self) -> list[EngineHost]:
-        """Return the hosts on which jobs can be started."""
+        """Return the hosts on which jobs can start."""
         return [host for host in self.hosts if host.state == UP]
 
     @property
     def largest(self) -> EngineHost | None:
-        """Return the host with the most cores, then the most memory, whether or not it works now."""
+        """Return the host with the most cores, then the most memory, in any state."""
         return max(self.hosts, key=lambda one: (one.cores, one.memory_mb), default=None)
 
 
-async def look(tools: Tools, name: str) -> Partition:
-    """Ask the cluster for a partition. Raises `ToolFailed`, `NoPartition`."""
-    hosts = hosts_of(await tools.run("sinfo", "-h", "-N", "-p", name, "-o", _HOSTS))
+async def query_partition(tools: SlurmCommands, name: str) -> Partition:
+    """Query a partition. Raises `SlurmCommandFailed`, `PartitionNotFound`."""
+    hosts = partition_hosts(await tools.run("sinfo", "-h", "-N", "-p", name, "-o", _HOSTS))
     if not hosts:
-        raise NoPartition(
+        raise PartitionNotFound(
             f"the cluster has no partition {name!r}, or no host in it: compare with what sinfo prints"
         )
     said = fields_of(await tools.run("scontrol", "-o", "show", "partition", name))
@@ -84,8 +85,8 @@ async def look(tools: Tools, name: str) -> Partition:
     )
 
 
-def hosts_of(text: str) -> list[EngineHost]:
-    """Return the hosts that `sinfo` has printed, by name; lines of another form are passed over."""
+def partition_hosts(text: str) -> list[EngineHost]:
+    """Parse the hosts in the output of `sinfo`, by name; other lines are ignored."""
     found = {}
     for fields in rows(text):
         name, state, cores, memory, features, *rest = [*fields, *[""] * 5]
@@ -105,13 +106,13 @@ def hosts_of(text: str) -> list[EngineHost]:
 
 
 def _reason(text: str) -> str:
-    """Return why a host is as it is, in letters that a screen shows and no more than a line."""
+    """Return the reason of a host's state as one printable, shortened line."""
     shown = "".join(one for one in text if one.isprintable()).strip()
     return "" if shown.lower() in _NOTHING else shown[:_LONGEST]
 
 
 def _state(text: str) -> str:
-    """Return the state of a host without how busy or awake it is: `up`, or the cluster's word."""
+    """Return the state of a host without load and power saving: `up`, or Slurm's word."""
     word = text.strip().lower().rstrip(_SIGNS)
     signs = text.strip()[len(word) :]
     found = next((state for sign, state in _OTHERWISE.items() if sign in signs), word)
@@ -119,7 +120,7 @@ def _state(text: str) -> str:
 
 
 def described(state: str, reason: str) -> str:
-    """Return in words how a host is, to follow its name.
+    """Return a description of a host's state, to follow its name.
 
     >>> described("drained", "disk is full")
     'takes no new jobs: disk is full'
@@ -132,6 +133,6 @@ def described(state: str, reason: str) -> str:
 
 
 def fields_of(line: str) -> dict[str, str]:
-    """Return what `scontrol -o` has printed, one line of `Key=Value`."""
+    """Parse one line of `scontrol -o` output into its `Key=Value` fields."""
     pairs = (word.partition("=") for word in line.split())
     return {key: value for key, sign, value in pairs if sign}

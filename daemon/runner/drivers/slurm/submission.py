@@ -1,61 +1,64 @@
-"""What an attempt becomes when it is submitted: the words of `sbatch`, and its environment. Pure.
+"""Build the arguments and the environment of `sbatch` for an attempt. No I/O.
 
-The table is that of the facts (Slurm, section 4). No secret stands in a word: words can be seen.
+The mapping is that of the facts (Slurm, section 4). Arguments hold no secret, because other users
+can see them.
 """
 
 import math
 import re
 
-from daemon.runner.drivers.driver import Attempt, StartFailed
-from daemon.runner.drivers.shim import User
+from daemon.launcher.user_policy import User
+from daemon.runner.core.driver import Attempt, StartFailed
 from storage.records.base import SECOND
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import Pool
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # of tasks on hosts
-GRACE = 900  # seconds for which a wrapper tries to reach us before its task has begun
-PATIENCE = 24 * 3600  # seconds for which it tries to tell how its task ended, and what that printed
-_PAUSE, _DOUBLED = 10.0, 6  # seconds; how often that is doubled: to ten minutes
+GRACE = 900  # seconds that a wrapper tries to connect to the daemon before its task starts
+PATIENCE = 24 * 3600  # seconds that a wrapper tries to deliver its output and result
+_PAUSE, _DOUBLED = 10.0, 6  # delay in seconds and its number of doublings, up to about ten minutes
 _MINUTE = 60 * SECOND
-_MIDDLE = 50  # the usual priority of a job
-_USUAL_DISK = 300  # MB that every group asks for; hosts that book no disk would refuse even that
+_MIDDLE = 50  # the default job priority
+# MB, the default of every group; hosts that do not track disk space would reject it.
+_USUAL_DISK = 300
 _FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 def cores(attempt: Attempt, pool: Pool) -> int:
-    """Return how many processors it needs: those it asks for, or as many as its MHz are."""
+    """Return the number of CPUs: the requested cores, or those needed for the MHz."""
     wanted = attempt.resources
     return wanted.cores or max(1, math.ceil(wanted.cpu / max(1, pool.mhz_per_core)))
 
 
 def minutes(longest: int) -> int:
-    """Return the time limit for something that may run for so long (nanoseconds).
+    """Return the time limit in minutes for a maximum run time in nanoseconds.
 
-    A minute more than that: its wrapper ends it, and the cluster only if that is gone.
+    It has one more minute: the wrapper enforces the maximum, and the cluster only if the wrapper is
+    gone.
     """
     return math.ceil(longest / _MINUTE) + 1
 
 
-def as_user(user: User | None) -> list[str]:
-    """Return the words with which a program of the cluster acts for another user, and that one's group."""
+def run_as_arguments(user: User | None) -> list[str]:
+    """Return the arguments with which Slurm's programs act for another user and group."""
     return [f"--uid={user.uid}", f"--gid={user.gid}"] if user else []
 
 
-def pause(vanished: int) -> float:
-    """Return after how many seconds to submit again what the cluster has forgotten so often.
+def submit_delay(vanished: int) -> float:
+    """Return the seconds before the next submission, after the job vanished `vanished` times.
 
-    >>> [pause(times) for times in (1, 2, 3, 4, 100)]
+    >>> [submit_delay(times) for times in (1, 2, 3, 4, 100)]
     [0.0, 10.0, 20.0, 40.0, 640.0]
     """
     return _PAUSE * 2.0 ** min(vanished - 2, _DOUBLED) if vanished > 1 else 0.0
 
 
-def words(
+def sbatch_arguments(
     attempt: Attempt, run: ClusterRun, pool: Pool, user: User | None, *, is_root: bool
 ) -> list[str]:
-    """Return the words of `sbatch`; `user` is whom the task runs as, None for the daemon's own.
+    """Return the arguments of `sbatch`; `user` is the task's user, None for the daemon's own.
 
-    Raises `StartFailed` for what no word can say.
+    Raises `StartFailed` for a request that no argument can express.
     """
     said = [
         "--parsable",
@@ -71,14 +74,15 @@ def words(
         "--input=/dev/null",
         "--output=/dev/null",
         "--error=/dev/null",
-        "--export=ALL",  # of a closed environment; names alone would cost a login shell on the host
+        # The environment is closed; `--export` with names would start a login shell on the host.
+        "--export=ALL",
     ]
     if attempt.disk_mb > _USUAL_DISK:
         said.append(f"--tmp={attempt.disk_mb}")
     if attempt.longest:
         said.append(f"--time={minutes(attempt.longest)}")
     nice = (_MIDDLE - attempt.priority) * pool.nice_per_priority
-    if nice > 0 or (nice and is_root):  # only operators of the cluster may go before others
+    if nice > 0 or (nice and is_root):  # only cluster operators may raise priorities
         said.append(f"--nice={nice}")
     for one in attempt.features:
         if not _FEATURE.fullmatch(one):
@@ -92,11 +96,11 @@ def words(
         said.append(f"--account={pool.account}")
     if pool.qos:
         said.append(f"--qos={pool.qos}")
-    return [*said, *as_user(user)]
+    return [*said, *run_as_arguments(user)]
 
 
 def environment_of(*, claim: str, url: str, directory: str, ca: str) -> dict[str, str]:
-    """Return what the wrapper gets: who it is, whom to ask, and where the task is to live."""
+    """Return the wrapper's environment: its claim, the daemon's URL and the task's directory."""
     given = {
         "PATH": PATH,
         "STEWARD_CLAIM": claim,
@@ -109,7 +113,7 @@ def environment_of(*, claim: str, url: str, directory: str, ca: str) -> dict[str
 
 
 def job_number(answer: str) -> str:
-    r"""Return the number of a job from what `sbatch --parsable` printed (`number[;cluster]`).
+    r"""Parse the job ID in the output of `sbatch --parsable` (`number[;cluster]`).
 
     >>> job_number("17;ci\n")
     '17'

@@ -100,7 +100,7 @@ BEGIN
 END;
 
 -- What may change about a version: stable, its tag, and the status it had when it was
--- current last. Written by daemon/jobs and daemon/evals/deployments.py.
+-- current last. Written by daemon/jobs and daemon/evals/deployment_watcher.py.
 CREATE TABLE job_version_states (
     namespace       TEXT    NOT NULL,
     job_id          TEXT    NOT NULL,
@@ -303,7 +303,7 @@ CREATE INDEX services_by_job        ON services (namespace, job_id);
 CREATE INDEX services_by_allocation ON services (allocation_id);
 
 -- Deployments: one version of a job replacing another. Made by daemon/evals/applier.py;
--- status, counts and promotion are written by daemon/evals/deployments.py.
+-- status, counts and promotion are written by daemon/evals/deployment_watcher.py.
 CREATE TABLE deployments (
     id            TEXT    NOT NULL UNIQUE,
     namespace     TEXT    NOT NULL,
@@ -443,7 +443,7 @@ CREATE TABLE token_roles (
 ) STRICT, WITHOUT ROWID;
 
 -- Answers that wait, sealed with a key that their token's secret gives, to be taken once. They
--- end with their token. Written by daemon/acl/wrapping.py.
+-- end with their token. Written by daemon/acl/response_wrapping.py.
 CREATE TABLE wrapped_answers (
     accessor      TEXT    NOT NULL PRIMARY KEY REFERENCES tokens (accessor) ON DELETE CASCADE,
     path          TEXT    NOT NULL,               -- of the request that was answered

@@ -1,15 +1,15 @@
-"""Job files for tests, and what becomes of them."""
+"""Job files for tests, and their results."""
 
 from collections.abc import Mapping
 
 import pytest
 
-from daemon.jobspec.hcl.scope import Outside
-from daemon.jobspec.hcl.source import Faulty
+from daemon.jobspec.hcl.scope import FunctionEnvironment
+from daemon.jobspec.hcl.source import HclError
 from daemon.jobspec.parse import FILE_NAME, JobFile, parse_job
 from storage.records.codec import Document
 
-OUTSIDE = Outside(random=bytes)  # as many zeros
+OUTSIDE = FunctionEnvironment(random=bytes)  # as many zeros
 
 
 def job(config: str, *, before: str = "") -> str:
@@ -41,6 +41,6 @@ def value(expression: str, *, before: str = "") -> object:
 
 def refused(text: str, **given: Mapping[str, str]) -> str:
     """Return what is said of a file that is wrong."""
-    with pytest.raises(Faulty) as caught:
+    with pytest.raises(HclError) as caught:
         parse(text, **given)  # type: ignore[arg-type]
     return str(caught.value)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from daemon.jobspec.hcl.format import formatted
-from daemon.jobspec.hcl.source import Faulty, Source
+from daemon.jobspec.hcl.source import HclError, SourceText
 from tests.unit.jobspec.hcl.build import parse
 
 GOLDEN = Path(__file__).parents[3] / "wire/golden/hcl"
@@ -20,7 +20,7 @@ ACCEPTED = [
 
 
 def canonical(text: str) -> str:
-    return formatted(Source("x", text))
+    return formatted(SourceText("x", text))
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_a_formatted_job_file_means_the_same(path: Path) -> None:
 
 
 def test_what_cannot_be_read_has_no_form() -> None:
-    with pytest.raises(Faulty, match="Invalid character"):
+    with pytest.raises(HclError, match="Invalid character"):
         canonical("a = @\n")

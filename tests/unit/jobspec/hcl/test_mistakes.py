@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.jobspec.hcl.source import MAX_SHOWN, Diagnostic, Faulty, Source
+from daemon.jobspec.hcl.source import MAX_SHOWN, Diagnostic, HclError, SourceText
 from tests.unit.jobspec.hcl.build import job, parse, refused
 
 SYNTAX = """job "x" {
@@ -95,7 +95,7 @@ def test_what_is_near_to_nothing_is_left_without_a_hint() -> None:
 
 
 def explained(text: str) -> list[str]:
-    with pytest.raises(Faulty) as caught:
+    with pytest.raises(HclError) as caught:
         parse(text)
     return caught.value.explained().splitlines()
 
@@ -121,7 +121,7 @@ def test_of_a_long_line_the_part_around_the_mistake_is_shown() -> None:
 
 
 def test_a_mistake_over_several_lines_is_marked_on_its_first() -> None:
-    source = Source("x", "abc\ndef")
+    source = SourceText("x", "abc\ndef")
     found = Diagnostic(summary="s", detail="d", source=source, start=1, end=6)
     assert str(found) == "x:1,2-2,3: s; d"
     assert found.excerpt() == "  1 | abc\n    |  ^^"

@@ -1,4 +1,4 @@
-"""Numbers of 512 bits: the same values and the same texts as the peer's."""
+"""Numbers of 512 bits: the same values and the same texts as in Nomad."""
 
 from fractions import Fraction
 

@@ -8,7 +8,7 @@ import pytest
 from daemon.jobspec.complete import complete
 from daemon.jobspec.hcl.format import formatted
 from daemon.jobspec.hcl.parser import read_body
-from daemon.jobspec.hcl.source import Faulty, Source
+from daemon.jobspec.hcl.source import HclError, SourceText
 from daemon.jobspec.parse import JobFile, parse_job
 from storage.records.codec import encode
 from tests.fuzz.soup import texts
@@ -23,11 +23,11 @@ CORPUS = [
 COUNT = 300  # texts of a seed; bench/fuzz.py takes more
 
 
-def outcome(file: JobFile) -> Faulty | None:
-    """Return what is wrong with a file. Anything but `Faulty` is a defect."""
+def outcome(file: JobFile) -> HclError | None:
+    """Return what is wrong with a file. Anything but `HclError` is a defect."""
     try:
         encode(complete(parse_job(file, OUTSIDE)))
-    except Faulty as error:
+    except HclError as error:
         return error
     return None
 
@@ -59,10 +59,10 @@ def test_any_text_may_give_values_to_variables(seed: int) -> None:
 def test_what_can_be_read_is_the_same_when_it_is_formatted(seed: int) -> None:
     for text in texts(seed, COUNT, CORPUS):
         try:
-            form = formatted(Source("x", text))
-        except Faulty:
+            form = formatted(SourceText("x", text))
+        except HclError:
             continue
-        assert formatted(Source("x", form)) == form
-        read_body(Source("x", form))
+        assert formatted(SourceText("x", form)) == form
+        read_body(SourceText("x", form))
         before, after = outcome(JobFile(text=text)), outcome(JobFile(text=form))
         assert (before is None) == (after is None)

@@ -1,0 +1,115 @@
+"""Copies of the audit log: a file with a JSON object per line, and the systemd journal.
+
+They are copied from the table, so every entry reaches them, even after a crash. The last line of
+the file says where to continue. A failed copy is logged and retried. The table is the authoritative
+record.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import trio
+
+from daemon.log import journal
+from storage.queries import audit
+from storage.records.audit import AuditEntry
+from storage.records.codec import encode
+from storage.store import Store
+
+log = logging.getLogger("steward.audit")
+
+_PAUSE = 10.0  # seconds until a failed copy is retried
+_TAIL = 16 * 1024  # bytes; no line is longer
+
+
+class AuditSink(Protocol):
+    """A target of copies."""
+
+    def position(self) -> int | None:
+        """Return the number of the last copied entry; None if it is unknown."""
+        ...
+
+    def write(self, entries: Iterable[AuditEntry]) -> None:
+        """Copy entries. Raises `OSError`."""
+        ...
+
+
+class FileAuditSink:
+    """A file that only the daemon's user can read; it may be rotated at any time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def position(self) -> int | None:
+        """Return the number in the last line."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(-min(_TAIL, self._path.stat().st_size), os.SEEK_END)
+                *_, line = file.read().splitlines()
+            return msgspec.json.decode(line, type=AuditEntry).number
+        except (OSError, ValueError, msgspec.MsgspecError):
+            return None
+
+    def write(self, entries: Iterable[AuditEntry]) -> None:
+        """Append the entries."""
+        lines = b"".join(encode(entry) + b"\n" for entry in entries)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        with os.fdopen(os.open(self._path, flags, 0o600), "ab") as file:
+            file.write(lines)
+
+
+class JournalAuditSink:
+    """The journal of systemd, with a field for each part of an entry."""
+
+    def __init__(self, path: Path = journal.SOCKET) -> None:
+        self._path = path
+
+    def position(self) -> int | None:
+        """Return None: the journal is not read."""
+        return None
+
+    def write(self, entries: Iterable[AuditEntry]) -> None:
+        """Send the entries."""
+        journal.send(self._path, map(journal_record, entries))
+
+
+def journal_record(entry: AuditEntry) -> bytes:
+    """Return an entry in the journal's form."""
+    outcome = f"{entry.status} {entry.reason}".rstrip()
+    said = f"{entry.accessor or 'somebody'}: {entry.method} {entry.path}: {outcome}"
+    fields = {"MESSAGE": said, "SYSLOG_IDENTIFIER": "steward-audit", "PRIORITY": "5"}
+    for name, value in msgspec.structs.asdict(entry).items():
+        fields[f"STEWARD_{name.upper()}"] = str(value)
+    return journal.record(fields)
+
+
+async def copy_to(store: Store, sink: AuditSink) -> None:
+    """Copy every entry to a sink, indefinitely."""
+    newest = store.read(audit.last)
+    number = await trio.to_thread.run_sync(sink.position)
+    if number is None or number > newest:
+        number = newest
+    while True:
+        with store.watch(audit.TOPIC) as change:
+            entries = store.read(partial(audit.after, number=number))
+            if not entries:
+                await change.wait()
+                continue
+        if not await _copied(sink, entries):
+            await trio.sleep(_PAUSE)
+            continue
+        number = entries[-1].number
+
+
+async def _copied(sink: AuditSink, entries: Sequence[AuditEntry]) -> bool:
+    try:
+        await trio.to_thread.run_sync(sink.write, entries)
+    except OSError as error:
+        log.error("the audit cannot be copied: %s", error)  # noqa: TRY400  # not a bug, so no traceback
+        return False
+    return True

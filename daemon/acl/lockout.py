@@ -1,0 +1,94 @@
+"""Failed-login protection: count the forged and unknown credentials of each party and role.
+
+Callers note a failure only after they have checked the credential. So a request with a valid
+credential always passes, because many clients can share one address. A party is an address, or a
+user of this host: users of this host share its addresses, and none can use up the failures of
+another. Two limits apply. The rate
+limit counts for every party. The lockout counts for addresses of other hosts: after too many
+failures within a span, all further failures are refused for as long. No I/O.
+"""
+
+from collections import OrderedDict
+from ipaddress import IPv6Address, ip_address, ip_network
+
+import msgspec
+
+from storage.records.base import SECOND
+
+AT_ONCE = 300  # failures before an address is rejected; a misconfigured client causes some
+REGAINED = SECOND // 5  # nanoseconds until one more failure is allowed
+MOST = 10_000  # pairs of address and role; the least recently seen one is dropped
+_OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
+
+
+class LockoutPolicy(msgspec.Struct, frozen=True):
+    """The lockout: the number of failures within `span`, and its duration; 0 turns it off."""
+
+    threshold: int = 0
+    span: int = 0  # nanoseconds
+
+
+class _Record(msgspec.Struct):
+    """The failures of one address for one role."""
+
+    forgiven: int = 0  # time at which the rate limit has recovered completely
+    count: int = 0  # of failures within the current span
+    since: int = 0  # start of the span
+    locked_until: int = 0
+
+
+class FailedLogins:
+    """The failures by address and role; the role is empty for a token."""
+
+    def __init__(self, lock_out: LockoutPolicy = LockoutPolicy()) -> None:  # noqa: B008  # frozen
+        self.lock_out = lock_out
+        self._records: OrderedDict[tuple[str, str], _Record] = OrderedDict()
+
+    def locked_for(self, address: str, now: int, role: str = "") -> int:
+        """Return the remaining lockout in nanoseconds."""
+        record = self._records.get((_party(address), role))
+        return max(record.locked_until - now, 0) if record else 0
+
+    def are_too_many(self, address: str, now: int, role: str = "") -> bool:
+        """Record a failure; return whether the limit was already exceeded."""
+        key = (_party(address), role)
+        record = self._records.pop(key, None) or _Record()
+        self._records[key] = record  # keeps the order of last use
+        if len(self._records) > MOST:
+            self._records.popitem(last=False)
+        if now < record.locked_until:
+            return True
+        if self.lock_out.threshold and not _is_here(address):
+            self._count(record, now)
+        forgiven = max(record.forgiven, now) + REGAINED
+        too_many = forgiven > now + AT_ONCE * REGAINED
+        if not too_many:
+            record.forgiven = forgiven
+        return too_many
+
+    def _count(self, record: _Record, now: int) -> None:
+        """Count a failure for the lockout."""
+        if now >= record.since + self.lock_out.span:
+            record.count, record.since = 0, now
+        record.count += 1
+        if record.count >= self.lock_out.threshold:
+            record.count, record.locked_until = 0, now + self.lock_out.span
+
+
+def _party(address: str) -> str:
+    """Return the client of an address: an IPv6 network counts as one client."""
+    try:
+        known = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(known, IPv6Address) and known.ipv4_mapped is None:
+        return str(ip_network((known, _OWN_NETWORK), strict=False))
+    return address
+
+
+def _is_here(address: str) -> bool:
+    """Return whether a client is on the host: a loopback address, a user or a Unix socket."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return True

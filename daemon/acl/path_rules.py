@@ -1,0 +1,188 @@
+"""Path rules of the Vault API: the deciding rule for a path, and its permission.
+
+Only the most specific rule counts. A rule for the exact path precedes every pattern. Among
+patterns, the one whose first wildcard comes latest counts. `*` is a wildcard only as the last
+character, and `+` only as a whole segment.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from daemon.acl.policy_parser import Value
+from daemon.acl.policy_rules import DENY, PathRule
+
+NamedRules = tuple[str, Iterable[PathRule]]
+Parameters = Mapping[str, object]
+_Lists = Mapping[str, Sequence[Value]]
+
+
+class PathPermission(msgspec.Struct, frozen=True, kw_only=True):
+    """The permission at the paths of one rule, merged over all policies with the rule."""
+
+    path: str
+    capabilities: frozenset[str]  # empty: denied
+    allowed: _Lists | None
+    denied: _Lists
+    required: frozenset[str]
+    min_wrap: int
+    max_wrap: int
+    policies: tuple[str, ...]
+
+    def accepts(self, parameters: Parameters) -> bool:
+        """Return whether a write may contain these parameters."""
+        given = {name.lower(): value for name, value in parameters.items()}
+        if not self.required <= given.keys():
+            return False
+        if any(_is_denied(self.denied, name, value) for name, value in given.items()):
+            return False
+        if self.allowed is None or not given:
+            return True
+        return all(_is_allowed(self.allowed, name, value) for name, value in given.items())
+
+    def wraps_in(self, span: int) -> bool:
+        """Return whether a response may be wrapped with this TTL in seconds; 0 means no wrapping."""
+        if self.min_wrap and span < self.min_wrap:
+            return False
+        return not self.max_wrap or 0 < span <= self.max_wrap
+
+
+def _is_denied(denied: _Lists, name: str, value: object) -> bool:
+    if "*" in denied:
+        return True
+    if name not in denied:
+        return False
+    values = value if isinstance(value, list) else [value]
+    # Each element of a list is checked, so that a denied value cannot hide in a list.
+    return not denied[name] or any(_is_among(denied[name], one) for one in [value, *values])
+
+
+def _is_allowed(allowed: _Lists, name: str, value: object) -> bool:
+    if name not in allowed:
+        return "*" in allowed
+    values = value if isinstance(value, list) else [value]
+    return not allowed[name] or all(_is_among(allowed[name], one) for one in values)
+
+
+def _is_among(values: Sequence[Value], value: object) -> bool:
+    return any(_matches(one, value) for one in values)
+
+
+def _matches(pattern: Value, value: object) -> bool:
+    """Return whether a value matches a rule's value; texts may have `*` at either end."""
+    if not isinstance(pattern, str) or not isinstance(value, str):
+        return type(pattern) is type(value) and pattern == value
+    begins, ends = pattern.startswith("*"), pattern.endswith("*")
+    if begins and ends:
+        return pattern[1:-1] in value
+    if begins:
+        return value.endswith(pattern[1:])
+    return value.startswith(pattern[:-1]) if ends else value == pattern
+
+
+# --- selection of the rule ----------------------------------------------------------------------
+
+
+class PathRules:
+    """The path rules of a set of policies."""
+
+    def __init__(self, policies: Iterable[NamedRules]) -> None:
+        self._exact: dict[str, PathPermission] = {}
+        patterns: list[tuple[tuple[int, ...], str, PathPermission]] = []
+        for path, rules in _by_path(policies).items():
+            permission = _merged(path, rules)
+            if is_pattern(path):
+                patterns.append((_rank(path), path, permission))
+            else:
+                self._exact[path] = permission
+        patterns.sort(key=lambda one: one[:2], reverse=True)
+        # The text before the first wildcard excludes most patterns quickly.
+        self._patterns = [(path[: rank[0]], found) for rank, path, found in patterns]
+
+    def find(self, path: str, *, listing: bool = False) -> PathPermission | None:
+        """Return the deciding rule for a path.
+
+        The path of a list ends with a slash. Rules may omit it. Patterns that match without it take
+        precedence (recorded from Vault: policy-evaluation, `listnoslash` and `denyglob`).
+        """
+        bare = path.removesuffix("/") if listing else path
+        if found := self._exact.get(path) or self._exact.get(bare):
+            return found
+        return self._pattern(bare) or (self._pattern(path) if bare != path else None)
+
+    def _pattern(self, path: str) -> PathPermission | None:
+        segments = path.split("/")
+        for head, permission in self._patterns:
+            if path.startswith(head) and _covers(permission.path, path, segments):
+                return permission
+        return None
+
+    def every(self) -> list[PathPermission]:
+        """Return all rules."""
+        return [*self._exact.values(), *(permission for _, permission in self._patterns)]
+
+
+def _by_path(policies: Iterable[NamedRules]) -> Mapping[str, list[tuple[str, PathRule]]]:
+    found: dict[str, list[tuple[str, PathRule]]] = {}
+    for policy, rules in policies:
+        for rule in rules:
+            found.setdefault(rule.path, []).append((policy, rule))
+    return found
+
+
+def is_pattern(path: str) -> bool:
+    """Return whether a rule is for more than one path."""
+    return path.endswith("*") or "+" in path.split("/")
+
+
+def _rank(path: str) -> tuple[int, ...]:
+    """Return a sort key that is higher for more specific patterns."""
+    segments = path.split("/")
+    plus = segments.index("+") if "+" in segments else None
+    wildcards = [len(path) - 1] if path.endswith("*") else []
+    if plus is not None:
+        wildcards.append(sum(len(one) + 1 for one in segments[:plus]))
+    return min(wildcards), not path.endswith("*"), -segments.count("+"), len(path)
+
+
+def _covers(pattern: str, path: str, segments: Sequence[str]) -> bool:
+    open_end = pattern.endswith("*")
+    if "+" not in pattern:
+        return path.startswith(pattern[:-1])
+    wanted = pattern.split("/")
+    if len(segments) < len(wanted) or (len(segments) > len(wanted) and not open_end):
+        return False
+    *before, last = wanted
+    if any(one not in ("+", given) for one, given in zip(before, segments, strict=False)):
+        return False
+    given = segments[len(before)]
+    return given.startswith(last[:-1]) if open_end else last in ("+", given)
+
+
+def _merged(path: str, rules: Sequence[tuple[str, PathRule]]) -> PathPermission:
+    words = {word for _, rule in rules for word in rule.capabilities}
+    limited = [rule.allowed for _, rule in rules if rule.allowed is not None]
+    least = [rule.min_wrap for _, rule in rules if rule.min_wrap]
+    most = [rule.max_wrap for _, rule in rules if rule.max_wrap]
+    return PathPermission(
+        path=path,
+        capabilities=frozenset() if DENY in words else frozenset(words),
+        allowed=_joined(limited) if limited else None,
+        denied=_joined([rule.denied for _, rule in rules]),
+        required=frozenset(name.lower() for _, rule in rules for name in rule.required),
+        min_wrap=min(least, default=0),
+        max_wrap=max(most, default=0),
+        policies=tuple(dict.fromkeys(policy for policy, _ in rules)),
+    )
+
+
+def _joined(lists: Iterable[_Lists]) -> _Lists:
+    """Return the values of each parameter over all lists; an empty list means any value."""
+    found: dict[str, tuple[Value, ...]] = {}
+    for one in lists:
+        for name, values in one.items():
+            if name in found and (not found[name] or not values):
+                found[name] = ()
+            else:
+                found[name] = (*found.get(name, ()), *values)
+    return found

@@ -1,0 +1,376 @@
+"""Policy language: parsing and validation of rules.
+
+Both APIs share it: path rules are for the Vault API, all other rules for the jobs API. A text with
+an unknown word is rejected. Ignoring a rule silently would allow or deny less than its author
+expects.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from daemon.acl.policy_parser import PolicyObject, PolicySyntaxError, Value, parse_policy_text
+from daemon.text.go_format import multi_error
+from storage.errors import Malformed
+from storage.records.durations import seconds
+from storage.records.identity import Entity
+
+DENY = "deny"
+
+# --- keywords -----------------------------------------------------------------------------------
+
+PATH_CAPABILITIES = (
+    *("create", "read", "update", "delete", "list", "patch", "scan", "sudo"),
+    DENY,
+)
+_WRITE = ("create", "read", "update", "delete", "list")
+_OLD_POLICIES = {
+    DENY: (DENY,),
+    "read": ("read", "list"),
+    "write": _WRITE,
+    "sudo": (*_WRITE, "sudo"),
+}
+_PATH_KEYS = frozenset(
+    {
+        *("policy", "capabilities", "allowed_parameters", "denied_parameters"),
+        *("required_parameters", "min_wrapping_ttl", "max_wrapping_ttl"),
+    }
+)
+
+_NAMESPACE_READ = (
+    *("list-jobs", "parse-job", "read-job", "csi-list-volume", "csi-read-volume"),
+    *("read-job-scaling", "list-scaling-policies", "read-scaling-policy", "host-volume-read"),
+)
+_NAMESPACE_WRITE = (
+    *_NAMESPACE_READ,
+    *("scale-job", "submit-job", "dispatch-job", "read-logs", "read-fs", "alloc-exec"),
+    *("alloc-lifecycle", "csi-mount-volume", "csi-write-volume", "submit-recommendation"),
+    *("host-volume-create", "host-volume-read"),  # listed twice, as in Nomad
+)
+_NAMESPACE_SCALE = (
+    *("list-scaling-policies", "read-scaling-policy", "read-job-scaling", "scale-job", "read-job"),
+)
+_NAMESPACE = frozenset(
+    {
+        *_NAMESPACE_WRITE,
+        *("alloc-node-exec", "csi-register-plugin", "policy-override", "sentinel-override"),
+        "read-secrets",  # Steward's own: names and sizes of files in secret directories
+        *("host-volume-register", "host-volume-write", "host-volume-delete"),
+        *("register-job", "plan-job", "evaluate-job", "revert-job", "stable-job"),
+        *("tag-job-version", "purge-job", "deregister-job", "exec-unfiltered"),
+    }
+)
+_VARIABLES = frozenset({"read", "list", "write", "destroy", DENY})
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """A kind of block with a label, and its possible contents."""
+
+    block: str
+    noun: str
+    struct: str  # its name in Nomad's error texts
+    policies: Mapping[str, tuple[str, ...]]
+    capabilities: frozenset[str]
+    name_is_valid: Callable[[str], bool]
+
+
+def _is_name(text: str) -> bool:
+    """Return whether a rule may have this name of a namespace or pool; `*` matches any text."""
+    plain = text.replace("*", "").replace("-", "").replace("_", "")
+    return 1 <= len(text) <= 128 and (plain.isalnum() or not plain) and text.isascii()
+
+
+_NAMESPACES = _Kind(
+    "namespace",
+    "namespace",
+    "NamespacePolicy",
+    {DENY: (DENY,), "read": _NAMESPACE_READ, "write": _NAMESPACE_WRITE, "scale": _NAMESPACE_SCALE},
+    _NAMESPACE,
+    _is_name,
+)
+_POOLS = _Kind(
+    "node_pool",
+    "node pool",
+    "NodePoolPolicy",
+    {DENY: (DENY,), "read": ("read",), "write": ("delete", "read", "write")},
+    frozenset({"delete", "read", "write"}),
+    _is_name,
+)
+_VOLUMES = _Kind(
+    "host_volume",
+    "host volume",
+    "HostVolumePolicy",
+    {DENY: (DENY,), "read": ("mount-readonly",), "write": ("mount-readonly", "mount-readwrite")},
+    frozenset({"mount-readonly", "mount-readwrite"}),
+    _is_name,
+)
+# block -> possible levels of its `policy`
+_SCOPES: Mapping[str, tuple[str, ...]] = {
+    "agent": (DENY, "read", "write"),
+    "node": (DENY, "read", "write"),
+    "operator": (DENY, "read", "write"),
+    "quota": (DENY, "read", "write"),
+    "plugin": (DENY, "list", "read"),
+}
+_SLICES = ("namespace", "node_pool", "host_volume")  # kinds that are lists in Nomad's error texts
+_TOP = frozenset({"path", "namespace", "node_pool", "host_volume", *_SCOPES})
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+class PathRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The capabilities at the matching paths; an empty list of values means any value."""
+
+    path: str
+    capabilities: tuple[str, ...]
+    allowed: Mapping[str, Sequence[Value]] | None = None  # None: all parameters
+    denied: Mapping[str, Sequence[Value]] = {}
+    required: tuple[str, ...] = ()
+    min_wrap: int = 0  # seconds
+    max_wrap: int = 0
+
+
+class VariableRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The capabilities on variables with matching paths."""
+
+    path: str
+    capabilities: tuple[str, ...]
+
+
+class NamedRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The capabilities in namespaces, pools or volumes with matching names."""
+
+    name: str
+    policy: str = ""
+    capabilities: tuple[str, ...] = ()
+    variables: tuple[VariableRule, ...] | None = None
+
+
+class PolicyRules(msgspec.Struct, frozen=True, kw_only=True):
+    """All rules of one policy."""
+
+    paths: tuple[PathRule, ...] = ()
+    namespaces: tuple[NamedRule, ...] = ()
+    node_pools: tuple[NamedRule, ...] = ()
+    host_volumes: tuple[NamedRule, ...] = ()
+    scopes: Mapping[str, str] = {}  # agent, node, operator, quota, plugin -> level
+
+
+def parse_policy(text: str) -> PolicyRules:
+    """Parse the rules in a text. Raises `Malformed`."""
+    tree = parse_policy_text(text)
+    _check_keys(tree, _TOP, "")
+    return PolicyRules(
+        paths=tuple(_path_rule(path, body) for path, body in tree.blocks("path")),
+        namespaces=tuple(_named_rules(tree, _NAMESPACES)),
+        node_pools=tuple(_named_rules(tree, _POOLS)),
+        host_volumes=tuple(_named_rules(tree, _VOLUMES)),
+        scopes=dict(_scopes(tree)),
+    )
+
+
+def check(text: str) -> None:
+    """Raise `Malformed` for a text that is not a policy, or with a rule without braces."""
+    for item in parse_policy_text(text).items:
+        if not _is_block(item.keys, item.value):
+            named = item.keys[0] in _SLICES and item.keys[1:] == ()
+            if named and item.column and not isinstance(item.value, list):
+                place = f"At {item.line}:{item.column}"
+                raise PolicySyntaxError(f"{place}: unknown slice type: *ast.LiteralType")
+            raise Malformed(f"{' '.join(item.keys)}: write a block in braces, not a value")
+    parse_policy(text)
+
+
+def _is_block(keys: tuple[str, ...], value: Value) -> bool:
+    if isinstance(value, list):
+        return all(_is_block(keys, one) for one in value)
+    if not isinstance(value, PolicyObject):
+        return value is None or keys[0] not in _TOP
+    if keys[0] in (*_SLICES, "path") and len(keys) == 1:
+        return all(_is_block((*keys, *item.keys), item.value) for item in value.items)
+    return True
+
+
+def _check_keys(tree: PolicyObject, known: frozenset[str], where: str) -> None:
+    wrong = [
+        f'{where}invalid key "{item.keys[0]}" on line {item.line}'
+        for item in tree.items
+        if item.keys[0] not in known
+    ]
+    if wrong:
+        raise Malformed(multi_error(wrong))
+
+
+# --- path rules ---------------------------------------------------------------------------------
+
+
+def _path_rule(path: str, body: PolicyObject) -> PathRule:
+    where = f'path "{path}": '
+    _check_keys(body, _PATH_KEYS, where)
+    if "+*" in path:
+        raise Malformed(f"{where}invalid use of wildcards ('+*' is forbidden)")
+    capabilities = list(_old_policy(body, where))
+    for one in _texts(body, "capabilities", where):
+        if one not in PATH_CAPABILITIES:
+            raise Malformed(f'{where}invalid capability "{one}"')
+        capabilities.append(one)
+    least, most = _wrapping_ttl(body, "min_", where), _wrapping_ttl(body, "max_", where)
+    if most and most < least:
+        raise Malformed(f"{where}max_wrapping_ttl cannot be less than min_wrapping_ttl")
+    return PathRule(
+        path=path.removeprefix("/"),
+        capabilities=(DENY,) if DENY in capabilities else tuple(dict.fromkeys(capabilities)),
+        allowed=_parameters(body, "allowed_parameters", where),
+        denied=_parameters(body, "denied_parameters", where) or {},
+        required=tuple(_texts(body, "required_parameters", where)),
+        min_wrap=least,
+        max_wrap=most,
+    )
+
+
+def _old_policy(body: PolicyObject, where: str) -> tuple[str, ...]:
+    name = _text(body, "policy", where)
+    if name and name not in _OLD_POLICIES:
+        raise Malformed(f'{where}invalid policy "{name}"')
+    return _OLD_POLICIES.get(name, ())
+
+
+def _parameters(body: PolicyObject, key: str, where: str) -> dict[str, Sequence[Value]] | None:
+    item = body.find(key)
+    if item is None:
+        return None
+    if not isinstance(item.value, PolicyObject):
+        raise Malformed(f"{where}{key} must be an object of lists")
+    found: dict[str, Sequence[Value]] = {}
+    for one in item.value.items:
+        if not isinstance(one.value, list):
+            raise Malformed(f'{where}{key}: the value of "{one.keys[0]}" must be a list')
+        found[one.keys[0].lower()] = tuple(one.value)
+    return found
+
+
+def _wrapping_ttl(body: PolicyObject, end: str, where: str) -> int:
+    item = body.find(f"{end}wrapping_ttl")
+    if item is None:
+        return 0
+    found = seconds(item.value) if isinstance(item.value, str | int) else None
+    if found is None or found < 0:
+        raise Malformed(f"{where}error parsing {end}wrapping_ttl: {item.value!r} is no duration")
+    return found
+
+
+_PLACE = re.compile(r"\{\{\s*identity\.entity\.([\w.-]+)\s*\}\}")
+
+
+def expand_entity_templates(rules: PolicyRules, entity: Entity | None) -> PolicyRules:
+    """Return rules with templates filled in for an entity; incomplete ones are left out."""
+    if not any("{{" in rule.path for rule in rules.paths):
+        return rules
+    values = _values(entity) if entity else {}
+    paths = (
+        msgspec.structs.replace(
+            rule, path=_PLACE.sub(lambda place: values.get(place[1], "{{"), rule.path)
+        )
+        for rule in rules.paths
+    )
+    return msgspec.structs.replace(
+        rules, paths=tuple(rule for rule in paths if "{{" not in rule.path)
+    )
+
+
+def _values(entity: Entity) -> dict[str, str]:
+    """Return the template values of an entity, without values that could be a pattern."""
+    values = {"id": entity.id, "name": entity.name}
+    values |= {f"metadata.{key}": value for key, value in (entity.metadata or {}).items()}
+    return {key: value for key, value in values.items() if value and not set("/*+{") & set(value)}
+
+
+# --- the jobs API -------------------------------------------------------------------------------
+
+
+def _named_rules(tree: PolicyObject, kind: _Kind) -> Iterator[NamedRule]:
+    for name, body in tree.blocks(kind.block):
+        yield _named_rule(name, body, kind)
+
+
+def _named_rule(name: str, body: PolicyObject, kind: _Kind) -> NamedRule:
+    where = f'{kind.block} "{name}": '
+    known = {"policy", "capabilities"} | ({"variables"} if kind is _NAMESPACES else set())
+    _check_keys(body, frozenset(known), where)
+    policy = _text(body, "policy", where)
+    given = tuple(_texts(body, "capabilities", where))
+    variables = tuple(_variables(body, where)) if body.find("variables") else None
+    shown = _go_struct(kind, name, policy, given)
+    if not kind.name_is_valid(name):
+        raise Malformed(f"Invalid {kind.noun} name: {shown}")
+    if policy and policy not in kind.policies:
+        raise Malformed(f"Invalid {kind.noun} policy: {shown}")
+    for one in given:
+        if one not in kind.capabilities and one != DENY:
+            raise Malformed(f"Invalid {kind.noun} capability '{one}': {shown}")
+    return NamedRule(
+        name=name,
+        policy=policy,
+        capabilities=(*given, *kind.policies.get(policy, ())),
+        variables=variables,
+    )
+
+
+def _variables(body: PolicyObject, where: str) -> Iterator[VariableRule]:
+    for block in body.plain_blocks("variables"):
+        _check_keys(block, frozenset({"path"}), f"{where}variables: ")
+        for path, inner in block.blocks("path"):
+            _check_keys(inner, frozenset({"capabilities"}), f'{where}path "{path}": ')
+            given = tuple(_texts(inner, "capabilities", where))
+            if not path:
+                raise Malformed(f"{where}variables: a path must not be empty")
+            for one in given:
+                if one not in _VARIABLES:
+                    raise Malformed(f"Invalid variable capability '{one}' for path {path!r}")
+            # The capability to read a variable includes the knowledge that it exists.
+            implied = ("list",) if "read" in given and "list" not in given else ()
+            yield VariableRule(path=path, capabilities=(*given, *implied))
+
+
+def _scopes(tree: PolicyObject) -> Iterator[tuple[str, str]]:
+    for block, levels in _SCOPES.items():
+        for body in tree.plain_blocks(block):
+            _check_keys(body, frozenset({"policy"}), f"{block}: ")
+            level = _text(body, "policy", f"{block}: ")
+            if level not in levels:
+                struct = f"{block.capitalize()}Policy"
+                raise Malformed(f'Invalid {block} policy: &acl.{struct}{{Policy:"{level}"}}')
+            yield block, level
+
+
+def _go_struct(kind: _Kind, name: str, policy: str, capabilities: Sequence[str]) -> str:
+    """Format a rule as in error texts (recorded from Nomad: acl-00-bootstrap-policies-tokens)."""
+    shown = ", ".join(f'"{one}"' for one in capabilities)
+    listed = f"[]string{{{shown}}}" if capabilities else "[]string(nil)"
+    more = ", Variables:(*acl.VariablesPolicy)(nil)" if kind is _NAMESPACES else ""
+    return f'&acl.{kind.struct}{{Name:"{name}", Policy:"{policy}", Capabilities:{listed}{more}}}'
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def _text(body: PolicyObject, key: str, where: str) -> str:
+    item = body.find(key)
+    if item is None:
+        return ""
+    if not isinstance(item.value, str):
+        raise Malformed(f"{where}{key} must be a text")
+    return item.value
+
+
+def _texts(body: PolicyObject, key: str, where: str) -> list[str]:
+    item = body.find(key)
+    if item is None:
+        return []
+    values = item.value if isinstance(item.value, list) else [item.value]
+    texts = [one for one in values if isinstance(one, str)]
+    if len(texts) != len(values):
+        raise Malformed(f"{where}{key} must be a list of texts")
+    return texts

@@ -1,0 +1,67 @@
+"""The grant of a workload identity token: access to its own job only.
+
+It may read its job, and the variables below `nomad/jobs` of its job, group and task. Policies
+attached to the job, the group or the task add to it.
+"""
+
+from collections.abc import Iterator
+
+from daemon.acl.grant import CapabilitySet, NamedPolicy
+from daemon.acl.policy_rules import NamedRule, PolicyRules, VariableRule, parse_policy
+from storage.errors import Malformed
+from storage.queries import policies
+from storage.read_pool import ReadSnapshot
+from storage.records.acl import JobACL, Token
+from storage.records.workload import Workload
+
+_SEES = ("read", "list")
+
+
+def token_label(workload: Workload) -> Token:
+    """Return a token record that represents a task."""
+    return Token(
+        accessor=f"{workload.nomad_allocation_id}/{workload.nomad_task}",
+        name=workload.sub,
+        created_at=0,
+    )
+
+
+def workload_capabilities(db: ReadSnapshot, workload: Workload) -> CapabilitySet:
+    """Return the grant of a task beyond reading its job."""
+    return CapabilitySet([("workload", _own(workload)), *_policies(db, workload)])
+
+
+def _own(workload: Workload) -> PolicyRules:
+    folder, paths = "nomad/jobs", ["nomad/jobs"]
+    for name in (workload.nomad_job_id, workload.nomad_group, workload.nomad_task):
+        folder = f"{folder}/{name}"
+        paths.append(folder)
+    # A name with a star would be a pattern, so it gets no variables.
+    variables = tuple(
+        VariableRule(path=path, capabilities=_SEES) for path in paths if "*" not in path
+    )
+    return PolicyRules(namespaces=(NamedRule(name=workload.nomad_namespace, variables=variables),))
+
+
+def _policies(db: ReadSnapshot, workload: Workload) -> Iterator[NamedPolicy]:
+    for policy in policies.every(db, ""):
+        if policy.job_acl is None or not policy_applies(policy.job_acl, workload):
+            continue
+        try:
+            yield policy.name, parse_policy(policy.rules)
+        except Malformed:  # the policy might deny
+            yield policy.name, parse_policy('namespace "*" { policy = "deny" }')
+
+
+def policy_applies(to: JobACL, workload: Workload) -> bool:
+    """Return whether a policy is attached to a task; fields that it does not set match any."""
+    pairs = (
+        (to.job_id, workload.nomad_job_id),
+        (to.group, workload.nomad_group),
+        (to.task, workload.nomad_task),
+    )
+    return (
+        bool(to.job_id)
+        and (to.namespace or "default") == workload.nomad_namespace
+        and all(not wanted or wanted == own for wanted, own in pairs)
+    )

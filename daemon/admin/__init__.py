@@ -1,0 +1,1 @@
+"""Commands of an operator that work on the store without the API."""

@@ -1,0 +1,216 @@
+"""Login methods: enable, list, tune and disable."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import msgspec
+
+from daemon.identity import mounts
+from daemon.text.go_format import quote
+from daemon.web import vault_envelope
+from daemon.web.reply import HandlerReply
+from daemon.web.request import RouteCall
+from daemon.web.vault_envelope import VaultBody
+from storage.errors import Invalid, Malformed, NotFound, UnknownToken
+from storage.queries import installation
+from storage.queries import mounts as stored
+from storage.records.identity import Mount
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A mount in the form of the API."""
+
+    accessor: str
+    config: Mapping[str, object]
+    description: str
+    external_entropy_access: bool = False
+    local: bool = False
+    options: Mapping[str, str] | None = None
+    plugin_version: str = ""
+    running_plugin_version: str = ""
+    running_sha256: str = ""
+    seal_wrap: bool = False
+    type: str
+    uuid: str
+
+
+def _config(mount: Mount) -> dict[str, object]:
+    """Return a mount's configuration, without values that were never set."""
+    shown = msgspec.to_builtins(mount.config)
+    always = {"default_lease_ttl": 0, "max_lease_ttl": 0, "token_type": mount.config.token_type}
+    return {**always, "force_no_cache": False, **shown}
+
+
+def _entry(mount: Mount) -> dict[str, object]:
+    entry = _Entry(
+        accessor=mount.accessor,
+        config=_config(mount),
+        description=mount.description,
+        external_entropy_access=mount.external_entropy_access,
+        local=mount.local,
+        options=mount.options,
+        seal_wrap=mount.seal_wrap,
+        type=mount.type,
+        uuid=mount.uuid,
+    )
+    return msgspec.structs.asdict(entry)
+
+
+def _every(call: RouteCall) -> list[Mount]:
+    """Return all mounts, including the built-in one."""
+    cluster_id, made = call.parts.store.read(
+        lambda db: (installation.cluster_id(db), stored.list_all(db))
+    )
+    return sorted([mounts.token_mount(cluster_id), *made], key=lambda mount: mount.path)
+
+
+def _find(call: RouteCall, path: str) -> Mount | None:
+    """Return the mount at a path, or None. Reads no other mount, whose row may be damaged."""
+    built_in = mounts.token_mount(call.parts.store.read(installation.cluster_id))
+    if path == built_in.path:
+        return built_in
+    return call.parts.store.read(partial(stored.find, path=path))
+
+
+async def index(call: RouteCall) -> VaultBody:
+    """List the login methods by path."""
+    return VaultBody(data={mount.path: _entry(mount) for mount in _every(call)})
+
+
+async def read(call: RouteCall) -> VaultBody:
+    """Show one login method."""
+    path = mounts.path_of(call["path"])
+    mount = _find(call, path)
+    if mount is None:
+        raise Invalid(f"No auth engine at {path}")
+    return VaultBody(data=_entry(mount))
+
+
+async def read_as_mount(call: RouteCall) -> VaultBody:
+    """Show a login method in the form of a generic mount."""
+    path = mounts.path_of(call["path"])
+    mount = _find(call, path)
+    if mount is None:
+        raise Invalid(f"No secret engine mount at auth/{path}")
+    return VaultBody(data=_entry(mount))
+
+
+async def engines(call: RouteCall) -> VaultBody:
+    """List the secret engines: there are none."""
+    del call
+    return VaultBody(data={})
+
+
+@contextmanager
+def _validation() -> Iterator[None]:
+    """Convert the error of a wrong type to the form of Vault's system paths."""
+    try:
+        yield
+    except Malformed as error:
+        raise Malformed(f"Field validation failed: {error}".partition(", value: ")[0]) from error
+
+
+async def enable(call: RouteCall) -> VaultBody:
+    """Enable a login method."""
+    with _validation():
+        mount = mounts.new_mount(mounts.path_of(call["path"]), call.fields, next(call.parts.ids))
+    await mounts.enable(call.parts.store, mount)
+    return VaultBody()
+
+
+async def disable(call: RouteCall) -> VaultBody:
+    """Disable a login method and revoke all its tokens."""
+    path = mounts.path_of(call["path"])
+    if gone := await mounts.disable(call.parts.store, call.parts.tokens, path):
+        call.parts.door.forget(gone)
+    return VaultBody()
+
+
+async def read_tune(call: RouteCall) -> VaultBody:
+    """Show the token settings of a mount, with the system's defaults."""
+    path = mounts.path_of(call["path"])
+    mount = _find(call, path)
+    if mount is None:
+        raise Invalid(f'cannot fetch sysview for path "auth/{path}"')
+    ttls = {"default_lease_ttl": mount.default_ttl, "max_lease_ttl": mount.max_ttl}
+    options = {"options": mount.options} if mount.options else {}
+    return VaultBody(
+        data={**_config(mount), "description": mount.description, **options, **ttls},
+    )
+
+
+async def tune(call: RouteCall) -> VaultBody:
+    """Change the token settings of a mount."""
+    with _validation():
+        await mounts.tune(call.parts.store, mounts.path_of(call["path"]), call.fields)
+    return VaultBody()
+
+
+async def move(call: RouteCall) -> VaultBody:
+    """Move a mount to another path."""
+    with _validation():
+        source, target = (mounts.path_of(call.fields.text(name)) for name in ("from", "to"))
+    parts = call.parts
+    moved = await mounts.move(parts.store, parts.tokens, source, target, next(parts.ids))
+    done = f"{quote(source)} is now at {quote(target)}; the tokens it issued are revoked"
+    return VaultBody(data={"migration_id": moved.move_id}, warnings=[done])
+
+
+async def read_move(call: RouteCall) -> VaultBody:
+    """Show the latest move of a mount, which has always finished."""
+    moved = call.parts.store.read(lambda db: mounts.moved_by(db, call["move"]))
+    if moved is None:
+        raise NotFound("")
+    status = {
+        "source_mount": f"auth/{moved.moved_from}",
+        "target_mount": f"auth/{moved.path}",
+        "status": "success",
+    }
+    return VaultBody(data={"migration_id": moved.move_id, "migration_info": status})
+
+
+async def mount_response(call: RouteCall) -> VaultBody:
+    """List the mounts for the UI: all with access to `sys/auth`, otherwise the public ones."""
+    every = _every(call)
+    if call.token and call.caller.grant.capabilities("sys/auth") != ["deny"]:
+        return VaultBody(
+            data={"auth": {mount.path: _entry(mount) for mount in every}, "secret": {}}
+        )
+    visible = {mount.path: mount for mount in every if mount.config.listing_visibility == "unauth"}
+    brief = {
+        path: {"description": mount.description, "options": mount.options, "type": mount.type}
+        for path, mount in visible.items()
+    }
+    return VaultBody(data={"auth": brief, "secret": {}})
+
+
+async def mount_detail(call: RouteCall) -> VaultBody:
+    """Show a mount, if the caller has a capability below it."""
+    path = mounts.path_of(call["path"])
+    above = [mount for mount in _every(call) if path.startswith(mount.path)]
+    mount = max(above, key=lambda one: len(one.path), default=None)
+    if mount is None or not _may_below(call, f"auth/{mount.path}"):
+        raise UnknownToken
+    return VaultBody(data={**_entry(mount), "path": mount.path})
+
+
+async def not_shown(call: RouteCall) -> HandlerReply:
+    """Reject: there are no other mounts."""
+    if not call.token:
+        raise UnknownToken
+    path = quote(mounts.path_of(call["path"]))
+    return vault_envelope.errors(
+        403,
+        "preflight capability check returned 403, please ensure client's policies grant access to "
+        f"path {path}",
+    )
+
+
+def _may_below(call: RouteCall, path: str) -> bool:
+    grant = call.caller.grant
+    rules = () if grant.everything else grant.paths.every()
+    return grant.everything or any(
+        rule.capabilities and (rule.path.startswith(path) or path.startswith(rule.path.rstrip("*")))
+        for rule in rules
+    )

@@ -1,0 +1,30 @@
+"""The `auth_block` part of a response with a new token."""
+
+from collections.abc import Sequence
+
+from storage.records.acl import Token
+from storage.records.base import SECOND
+
+
+def auth_block(
+    secret: str, token: Token, identity_policies: Sequence[str] = ()
+) -> dict[str, object]:
+    """Return the `auth_block` part for a token; parts that Vault leaves out when empty are left out."""
+    shown: dict[str, object] = {
+        "client_token": secret,
+        "accessor": token.accessor,
+        "policies": sorted({*token.policies, *identity_policies}),
+        "metadata": token.meta,
+        "lease_duration": token.ttl // SECOND,
+        "renewable": token.renewable,
+        "entity_id": token.entity_id,
+        "token_type": str(token.kind),
+        "orphan": not token.parent,
+        "mfa_requirement": None,
+        "num_uses": token.uses_left or 0,
+    }
+    if token.policies:
+        shown["token_policies"] = sorted(token.policies)
+    if identity_policies:
+        shown["identity_policies"] = sorted(identity_policies)
+    return shown

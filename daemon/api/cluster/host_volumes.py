@@ -1,0 +1,179 @@
+"""Host volumes of this host that the API creates, registers, shows and deletes."""
+
+import logging
+
+import msgspec
+import trio
+
+from daemon.acl.check import EVERYWHERE
+from daemon.api.paging import paginate
+from daemon.config.host_resources import why_no_volume
+from daemon.evals import host_volumes as rules
+from daemon.jobspec.filter import compile_filter
+from daemon.web import reply
+from daemon.web.reply import HandlerReply
+from daemon.web.request import Request
+from storage.errors import Denied, Malformed, NotFound
+from storage.queries import host_volumes
+from storage.read_pool import ReadSnapshot
+from storage.records.base import Record
+from storage.records.codec import encode
+from storage.records.host_volume import MKDIR, DynamicVolume, HostVolumeStub, stub_of
+
+_log = logging.getLogger("steward.api")
+
+_EMPTY_ARE_ABSENT = ("Constraints", "Parameters")
+
+
+class HostVolumeRequest(Record, frozen=True, kw_only=True):
+    """The body that creates or registers a volume, or changes the one with its `ID`."""
+
+    volume: DynamicVolume | None = None
+    policy_override: bool = False
+
+
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the volumes of type `host`, the only type."""
+    query = request.query
+    found = visible(request, db) if query.text("type") == "host" else []
+    for name in ("node_id", "node_pool"):
+        if wanted := query.text(name):
+            found = [one for one in found if getattr(one, name) == wanted]
+    prefix = query.text("prefix")
+    stubs = [
+        stub_of(one) for one in found if one.name.startswith(prefix) or one.id.startswith(prefix)
+    ]
+    if expression := query.text("filter"):
+        matches = compile_filter(expression, HostVolumeStub)
+        stubs = [one for one in stubs if matches(msgspec.to_builtins(one))]
+    page = paginate(stubs, lambda one: (one.namespace, one.id), encode, query)
+    return reply.read_reply(page.body, _index(db), next_token=page.next_token)
+
+
+def visible(request: Request, db: ReadSnapshot) -> list[DynamicVolume]:
+    """Return the volumes of the request's namespace that the caller may see."""
+    grant, namespace = request.caller.grant, request.namespace
+    found = [
+        one
+        for one in host_volumes.every(db)
+        if namespace in (EVERYWHERE, one.namespace) and grant.may(one.namespace, "host-volume-read")
+    ]
+    return sorted(found, key=lambda one: (one.namespace, one.id))
+
+
+def read(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show a volume."""
+    found = _find(request, db)
+    return reply.read_reply(_shown(found), found.modify_index)
+
+
+async def create(request: Request) -> HandlerReply:
+    """Create a volume: a new directory, by the plug-in `mkdir`."""
+    asked = await _asked(request, "host-volume-create")
+    parts = request.parts
+    volume = _complete(request, asked, registered=False)
+    path = parts.config.volumes_dir / volume.id
+    told = rules.parameters_of(volume)
+    try:
+        await parts.tasks.make_volume(volume.id, told.mode, (told.uid, told.gid))
+    except OSError as error:
+        raise Malformed(
+            f"the directory of volume {volume.name!r} cannot be made: {error}"
+        ) from None
+    return await _put(request, msgspec.structs.replace(volume, host_path=str(path)))
+
+
+async def register(request: Request) -> HandlerReply:
+    """Register an existing directory below one of `host_volume_paths` as a volume."""
+    asked = await _asked(request, "host-volume-register")
+    config = request.parts.config
+    volume = _complete(request, asked, registered=True)
+    path = volume.host_path.rstrip("/") or "/"
+    known = request.parts.store.read(host_volumes.every)
+    taken = [one.path for one in config.host_volumes]
+    taken += [one.host_path for one in known if one.id != volume.id]
+    refusal = await trio.to_thread.run_sync(why_no_volume, path, config.volume_paths, taken)
+    own = str(config.data_dir)
+    if not refusal and not config.dev and f"{own}/".startswith(f"{path.rstrip('/')}/"):
+        refusal = "the daemon's data directory lies in it"
+    if refusal:
+        raise Malformed(f"HostPath {path!r} cannot be a volume: {refusal}")
+    return await _put(request, msgspec.structs.replace(volume, host_path=path))
+
+
+async def delete(request: Request) -> HandlerReply:
+    """Delete an unused volume; its directory is deleted if the daemon created it."""
+    # a parameter of Nomad; here a directory that cannot be deleted blocks nothing
+    request.query.flag("force")
+    parts = request.parts
+    found = parts.store.read(lambda db: _find(request, db, "host-volume-delete"))
+    index_ = await rules.remove(parts.store, found, parts.ids, now=parts.clock.now())
+    if found.plugin_id == MKDIR:
+        try:
+            await parts.tasks.remove_volume(found.id)
+        except OSError as error:
+            _log.warning("the directory of volume %s stays: %s", found.id, error)
+    return HandlerReply(body={}, index=index_)
+
+
+async def _asked(request: Request, capability: str) -> DynamicVolume:
+    """Return the volume in the body, if the caller may create it."""
+    body = await request.decoded(HostVolumeRequest)
+    if body.volume is None:
+        raise Malformed("missing volume definition")
+    namespace = body.volume.namespace or request.namespace
+    _require(request, namespace, capability)
+    if body.policy_override:
+        _require(request, namespace, "policy-override", "sentinel-override")
+    return msgspec.structs.replace(body.volume, namespace=namespace)
+
+
+def _require(request: Request, namespace: str, *capabilities: str) -> None:
+    if not request.caller.grant.may(namespace, *capabilities):
+        raise Denied
+
+
+def _complete(request: Request, asked: DynamicVolume, *, registered: bool) -> DynamicVolume:
+    parts, now = request.parts, request.parts.clock.now()
+    found = parts.store.read(
+        lambda db: rules.complete(
+            db, asked, parts.tasks.node_id, parts.config.region, registered=registered
+        )
+    )
+    return msgspec.structs.replace(
+        found,
+        id=found.id or next(parts.ids),
+        create_time=found.create_time or now,
+        modify_time=now,
+    )
+
+
+async def _put(request: Request, volume: DynamicVolume) -> HandlerReply:
+    parts = request.parts
+    stored, done = await rules.put(parts.store, volume, parts.ids, now=parts.clock.now())
+    told = [*rules.warnings(stored), *request.remarks()]
+    shown = {"Volume": _shown(stored), "Warnings": "; ".join(told), "Index": done.index}
+    return HandlerReply(body=shown, index=done.index)
+
+
+def _find(
+    request: Request, db: ReadSnapshot, capability: str = "host-volume-read"
+) -> DynamicVolume:
+    """Return the volume in the path. Raises `Denied` or `NotFound`."""
+    _require(request, request.namespace, capability)
+    found = host_volumes.find(db, request["volume_id"])
+    if found is None or found.namespace != request.namespace:
+        raise NotFound("volume not found", index=_index(db))
+    return found
+
+
+def _shown(volume: DynamicVolume) -> dict[str, object]:
+    document: dict[str, object] = msgspec.to_builtins(volume)
+    for name in _EMPTY_ARE_ABSENT:
+        if not document[name]:
+            del document[name]
+    return document
+
+
+def _index(db: ReadSnapshot) -> int:
+    return max(db.table_index(host_volumes.TABLE), 1)

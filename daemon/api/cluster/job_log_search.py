@@ -1,0 +1,95 @@
+"""The newest matches of a search in several logs, within one limit of matches and of text.
+
+Each log is searched separately, from its end. Its cursor then points to the first match in the
+response, so that the next request finds the dropped ones.
+"""
+
+import heapq
+from typing import NamedTuple
+
+import msgspec
+
+from daemon.api.cluster.log_pages import LogLine, Search, with_gaps
+from daemon.api.cluster.log_views import OpenedStream, dated
+
+_MOST_TEXT = 512 * 1024  # bytes of all lines of an answer
+
+
+class _Match(NamedTuple):
+    """A line that was found, and the place of its log."""
+
+    place: int
+    line: LogLine
+
+
+class _Searched(msgspec.Struct):
+    """What the search of one log has found: how many matches, the end of the last, the next position."""
+
+    search: Search
+    number: int
+    end: int
+    reached: int
+
+
+class NewestMatches:
+    """The newest matches of several logs. Its methods run in a thread."""
+
+    def __init__(self, opened: list[OpenedStream], most: int) -> None:
+        self._opened, self._most = opened, most
+        self._matches: list[_Match] = []  # oldest first
+        self._searched: list[_Searched] = []
+
+    def add(self, search: Search, reached: int) -> None:
+        """Add the matches of the next log; drop what is older than the newest of all."""
+        place = len(self._searched)
+        found = dated(self._opened[place], search.found)
+        end = found[-1].end if found else 0
+        self._searched.append(_Searched(search, len(found), end, reached))
+        own = [_Match(place, line) for line in found]
+        merged = [*heapq.merge(self._matches, own, key=lambda match: match.line.time)]
+        self._matches = []
+        left = _MOST_TEXT
+        for match in reversed(merged[-self._most :]):
+            left -= _size(match.line)
+            if left < 0:
+                break
+            self._matches.insert(0, match)
+
+    @property
+    def searched(self) -> int:
+        """Return the number of bytes read."""
+        return sum(one.search.searched for one in self._searched)
+
+    def lines(self) -> tuple[list[list[LogLine]], list[int]]:
+        """Return the lines of each log with their context, and its next position; 0 at its start."""
+        kept: list[list[LogLine]] = [[] for _ in self._opened]
+        near: list[dict[int, LogLine]] = [{} for _ in self._opened]
+        left = _MOST_TEXT
+        for place, line in reversed(self._matches):
+            around = {
+                one.at: one
+                for one in self._searched[place].search.near(self._opened[place].stream, line)
+                if one.at not in near[place]
+            }
+            left -= _size(line, *around.values())
+            if left < 0 and any(kept):
+                break
+            kept[place].insert(0, line)
+            near[place] |= around
+        shown = [
+            dated(one, with_gaps(lines, context.values()))
+            for one, lines, context in zip(self._opened, kept, near, strict=True)
+        ]
+        return shown, [self._next(place, lines) for place, lines in enumerate(kept)]
+
+    def _next(self, place: int, kept: list[LogLine]) -> int:
+        searched = self._searched[place]
+        if len(kept) == searched.number:
+            position = searched.reached
+        else:
+            position = kept[0].at if kept else searched.end
+        return position if position > self._opened[place].stream.span()[0] else 0
+
+
+def _size(*lines: LogLine) -> int:
+    return sum(len(line.text.encode()) for line in lines)

@@ -1,0 +1,401 @@
+"""Logs of a whole job for people: pages of lines, a search, and lines as they are written.
+
+The streams of the newest allocations are merged by time (see `log_views.py`). A cursor names each
+stream with its position, so that it stays right when allocations come and go.
+"""
+
+import re
+from collections.abc import AsyncGenerator, Iterable
+from functools import partial
+from itertools import islice
+
+import msgspec
+import trio
+
+from daemon.api.cluster.job_log_search import NewestMatches
+from daemon.api.cluster.log_lines import attempt_ends
+from daemon.api.cluster.log_pages import MOST_FOUND, MOST_LINES, MOST_SEARCHED, LogLine, Search
+from daemon.api.cluster.log_sources import (
+    LogSource,
+    log_configs,
+    source_of_tasks,
+    task_has_ended,
+)
+from daemon.api.cluster.log_views import (
+    KINDS,
+    MOST_CONTEXT,
+    MOST_TEXT,
+    LogLines,
+    OpenedStream,
+    merged,
+    open_dated,
+    page_after,
+    page_before,
+)
+from daemon.api.cluster.logs import parse_flag, parse_number
+from daemon.runner.core.poll_interval import register_follower
+from daemon.web.reply import JSON, HandlerReply
+from daemon.web.request import Request
+from daemon.web.stream_auth import while_authorized
+from storage import garbage
+from storage.errors import Malformed, NotFound
+from storage.queries import allocations, job_status, jobs
+from storage.queries.pages import PageRequest
+from storage.read_pool import ReadSnapshot
+from storage.records.allocation import Allocation
+from storage.records.codec import encode
+from storage.records.job import JobStatus
+from storage.records.task import LogConfig
+
+_MOST_ALLOCATIONS = 16  # newest ones whose logs are merged
+_MOST_STREAMS = 48
+_SHOWN = 8  # digits of an allocation
+_FOLLOWED = 500  # lines that a follower receives first
+_POSITION = re.compile(r"([0-9a-f]{8}\.[0-9]+[oe]):([0-9]{1,18})")  # of one stream in a cursor
+
+
+class JobLogLines(LogLines, frozen=True, kw_only=True):
+    """Lines of a job's newest allocations.
+
+    `allocations` is the number of merged allocations, `omitted_allocations` that of older ones.
+    `omitted_tasks` is the number of tasks beyond the limit, if only one allocation is merged.
+    """
+
+    allocations: int = 0
+    omitted_allocations: int = 0
+    omitted_tasks: int = 0
+
+
+class _Stream(msgspec.Struct, frozen=True):
+    """One stream of one task. `name` is used in cursors: allocation, task number, and o or e.
+
+    `ends` are the times at which attempts ended, with the length of the log then.
+    """
+
+    name: str
+    source: LogSource
+    task: str
+    kind: str
+    ends: list[tuple[int, int]]
+
+    def labeled(self, line: LogLine) -> LogLine:
+        """Return a line with the allocation and the task that wrote it."""
+        return msgspec.structs.replace(
+            line,
+            stream=self.kind,
+            log=self.name,
+            allocation=self.source.alloc_id,
+            task=self.task,
+        )
+
+
+class _Newest(msgspec.Struct, frozen=True):
+    """The newest allocations of a job with their tasks, newest first, from one snapshot.
+
+    `total` counts all its allocations, `index` is that of their last change. `known` has the names
+    of its tasks.
+    """
+
+    index: int
+    total: int
+    found: list[tuple[Allocation, dict[str, LogConfig]]]
+    known: list[str]
+
+
+class _Selection(msgspec.Struct, frozen=True):
+    """The streams that are merged, oldest allocation first. `ended`: none can grow."""
+
+    index: int
+    streams: list[_Stream]
+    ended: bool
+    known: list[str]
+    allocations: int
+    omitted_allocations: int
+    omitted_tasks: int
+
+    def encoded(self, page: LogLines, *, ended: bool = False) -> bytes:
+        """Return a page as JSON whose lines and cursors name their streams."""
+        by_name = {one.name: one for one in self.streams}
+        return encode(
+            JobLogLines(
+                lines=[by_name[line.stream].labeled(line) for line in page.lines],
+                before=self._cursor(page.before),
+                after=self._cursor(page.after),
+                ended=ended,
+                searched=page.searched,
+                allocations=self.allocations,
+                omitted_allocations=self.omitted_allocations,
+                omitted_tasks=self.omitted_tasks,
+            )
+        )
+
+    def _cursor(self, positions: str) -> str:
+        if not positions:
+            return ""
+        pairs = zip(self.streams, positions.split(","), strict=True)
+        return ",".join(f"{one.name}:{position}" for one, position in pairs)
+
+
+class _Update(msgspec.Struct, frozen=True):
+    """What a follower gets: an answer, empty without news, and what the reader knows then."""
+
+    answer: bytes
+    known: dict[str, int]
+    rest: str
+
+
+async def lines(request: Request) -> HandlerReply:
+    """Show lines of all allocations: the last ones, or those before or after a cursor."""
+    query = request.query
+    _check(request)
+    follow = parse_flag(query, "follow")
+    _check_pairs(request, follow=follow)
+    most = min(parse_number(query, "lines", "200"), MOST_LINES)
+    is_after = bool(query.text("after"))
+    known = _positions(request, "after" if is_after else "before")
+    may_grow = _may_grow(request)
+    selection = await _asked(request)
+    if follow:
+        pieces = _follow(request, selection, known)
+        return HandlerReply(
+            stream=while_authorized(request, pieces), is_endless=True, content_type=JSON
+        )
+    opened = await _opened(request, selection)
+
+    def page() -> bytes:
+        if is_after:
+            found = page_after(opened, _begins(opened, known), most)
+        else:
+            found = page_before(opened, _begins(opened, known) if known else _ends(opened), most)
+        return selection.encoded(found, ended=selection.ended and not may_grow)
+
+    return HandlerReply(body=await garbage.in_thread(page))
+
+
+async def search(request: Request) -> HandlerReply:
+    """Find lines with a text in all allocations, from a cursor towards the start of each log."""
+    query = request.query
+    _check(request)
+    for name in ("after", "at"):
+        if query.text(name):
+            raise Malformed(f"a search goes towards the start: give before instead of {name}")
+    text = query.text("contains")
+    if not 0 < len(text) <= MOST_TEXT:
+        raise Malformed(f"contains has {len(text)} characters: give from 1 to {MOST_TEXT}")
+    context = min(parse_number(query, "context", "2"), MOST_CONTEXT)
+    most = min(max(parse_number(query, "lines", "50"), 1), MOST_FOUND)
+    known = _positions(request, "before")
+    selection = await _asked(request)
+    opened = await _opened(request, selection)
+    begins = await trio.to_thread.run_sync(
+        lambda: _begins(opened, known) if known else _ends(opened)
+    )
+    newest = NewestMatches(opened, most)
+    for one, begin in zip(opened, begins, strict=True):
+        looked = Search(text, context=context, most=most)
+        position: int | None = begin
+        # All streams of a request share one limit of bytes.
+        while position is not None and not looked.is_full:
+            if looked.searched >= MOST_SEARCHED // len(opened):
+                break
+            position = await garbage.in_thread(partial(looked.step, one.stream, position))
+        await garbage.in_thread(partial(newest.add, looked, position or 0))
+
+    def page() -> bytes:
+        shown, reached = newest.lines()
+        return selection.encoded(
+            LogLines(
+                lines=list(merged(shown)),
+                before=",".join(map(str, reached)) if any(reached) else "",
+                searched=newest.searched,
+            )
+        )
+
+    return HandlerReply(body=await garbage.in_thread(page))
+
+
+def _check(request: Request) -> None:
+    kind = request.query.text("type")
+    if kind not in ("", *KINDS):
+        raise Malformed(
+            f"type = {kind!r} is not a stream: use stdout or stderr, or omit type for both"
+        )
+    key = request.namespace, request["job_id"]
+    if request.parts.store.read(lambda db: job_status.load_summary(db, *key)) is None:
+        raise NotFound("job not found")
+
+
+def _check_pairs(request: Request, *, follow: bool) -> None:
+    """Raise `Malformed` for parameters that contradict each other."""
+    query = request.query
+    if query.text("at"):
+        raise Malformed("at is a position in the log of one task: give before or after")
+    if query.text("before") and (follow or query.text("after")):
+        raise Malformed(f"before contradicts {'follow' if follow else 'after'}: give one of them")
+    if follow and query.text("lines"):
+        raise Malformed("lines contradicts follow, which gives every line: leave out one of them")
+
+
+async def _asked(request: Request) -> _Selection:
+    """Return the streams that a request asks for. Raises `Malformed` for an unknown task."""
+    selection, task = await _select(request), request.query.text("task")
+    if task and task not in selection.known:
+        known = ", ".join(selection.known) or "none"
+        raise Malformed(f"the job has no task {task!r}; its tasks are {known}")
+    return selection
+
+
+async def _select(request: Request) -> _Selection:
+    """Select the streams of the newest allocations with stored logs, in whole allocations."""
+    store, kind = request.parts.store, request.query.text("type")
+    kinds, wanted = (kind,) if kind else KINDS, request.query.text("task")
+    newest = await store.look(partial(_newest, request=request))
+    chosen: list[list[_Stream]] = []  # of each allocation, newest first
+    ended, looked, omitted_tasks = True, 0, 0
+    room = _MOST_STREAMS // len(kinds)  # tasks
+    for one, tasks in newest.found:
+        asked = [(place, task) for place, task in enumerate(tasks) if wanted in ("", task)]
+        if len(asked) > room and chosen:
+            break
+        await trio.lowlevel.checkpoint()
+        looked += 1
+        if not asked:
+            continue
+        try:
+            source = await source_of_tasks(request, one, tasks)
+        except NotFound:  # they are not kept any more
+            continue
+        omitted_tasks, asked = max(0, len(asked) - room), asked[:room]
+        room -= len(asked)
+        ended = ended and all(task_has_ended(one, task) for _, task in asked)
+        streams = []
+        for place, task in asked:
+            for stream in kinds:
+                find = partial(attempt_ends, alloc_id=one.id, task=task, kind=stream)
+                name = f"{one.id[:_SHOWN]}.{place}{stream[3]}"
+                streams.append(_Stream(name, source, task, stream, await store.look(find)))
+                await trio.lowlevel.checkpoint()
+        chosen.append(streams)
+    return _Selection(
+        index=newest.index,
+        streams=[one for streams in reversed(chosen) for one in streams],
+        ended=ended,
+        known=newest.known,
+        allocations=len(chosen),
+        omitted_allocations=newest.total - looked,
+        omitted_tasks=omitted_tasks,
+    )
+
+
+def _newest(db: ReadSnapshot, request: Request) -> _Newest:
+    """Find the newest allocations; each version of the job is decoded once."""
+    key, wanted = (request.namespace, request["job_id"]), request.query.text("task")
+    page = allocations.job_page(db, *key, PageRequest(namespace="*", reverse=True))
+    versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
+    found: list[tuple[Allocation, dict[str, LogConfig]]] = []
+    known: dict[str, None] = {}  # in order
+    for one in islice(page, _MOST_ALLOCATIONS):
+        if one.job_version not in versions:
+            job = jobs.version(db, *key, one.job_version)
+            groups = (job.task_groups if job else None) or ()
+            versions[one.job_version] = {group.name: log_configs(group) for group in groups}
+        tasks = versions[one.job_version].get(one.task_group, {})
+        found.append((one, tasks))
+        known |= dict.fromkeys(tasks)
+    if wanted and wanted not in known:
+        job = jobs.current(db, *key)
+        for group in (job.task_groups if job else None) or ():
+            known |= dict.fromkeys(log_configs(group))
+    total = sum(allocations.numbers(db, *key).values())
+    return _Newest(allocations.highest_index(db, *key), total, found, list(known))
+
+
+async def _opened(request: Request, selection: _Selection) -> list[OpenedStream]:
+    found = []
+    for one in selection.streams:
+        log = one.source.log(one.task, one.kind)
+        found.append(await open_dated(request, log, one.name, one.ends))
+        await trio.lowlevel.checkpoint()
+    return found
+
+
+def _positions(request: Request, name: str) -> dict[str, int]:
+    """Return the positions in a cursor; empty without a cursor. Raises `Malformed`."""
+    text = request.query.text(name)
+    found: dict[str, int] = {}
+    for part in text.split(",") if text else ():
+        match = _POSITION.fullmatch(part)
+        if match is None:
+            raise Malformed(f"{name} = {text[:40]!r} is no cursor: give one that an answer holds")
+        if match[1] in found:
+            raise Malformed(f"{name} has {match[1]} twice: give a cursor that an answer holds")
+        found[match[1]] = int(match[2])
+    return found
+
+
+def _begins(opened: Iterable[OpenedStream], known: dict[str, int]) -> list[int]:
+    """Return the position of each stream; one that the cursor does not name begins at its start."""
+    return [known[one.kind] if one.kind in known else one.stream.span()[0] for one in opened]
+
+
+def _ends(opened: Iterable[OpenedStream]) -> list[int]:
+    return [one.stream.span()[1] for one in opened]
+
+
+def _may_grow(request: Request) -> bool:
+    key = request.namespace, request["job_id"]
+    row = request.parts.store.read(lambda db: job_status.load_summary(db, *key))
+    return row is not None and row["status"] != JobStatus.DEAD
+
+
+async def _follow(
+    request: Request, selection: _Selection, known: dict[str, int]
+) -> AsyncGenerator[bytes, None]:
+    """Yield what follows a cursor, one answer in a line each, until the job has ended."""
+    store, key = request.parts.store, (request.namespace, request["job_id"])
+    rest = ""  # the unfinished lines that the reader knows
+    with register_follower() as pace:
+        while True:
+            # Asked before the last reading, so that nothing is missed.
+            over = not _may_grow(request)
+            index = await store.look(lambda db: allocations.highest_index(db, *key))
+            if index != selection.index:
+                selection = await _select(request)
+            over = over and selection.ended
+            opened = await _opened(request, selection)
+            update = await garbage.in_thread(partial(_update, selection, opened, known, rest))
+            if update.answer:
+                pace.hurry()
+                # An allocation may leave the newest ones and return: it continues then.
+                known, rest = known | update.known, update.rest
+                yield update.answer
+                continue
+            if over:
+                yield await garbage.in_thread(partial(_last, selection, opened, known))
+                return
+            await pace.rest()
+            if pace.beats():
+                yield b"{}\n"
+
+
+def _update(
+    selection: _Selection, opened: list[OpenedStream], known: dict[str, int], rest: str
+) -> _Update:
+    """Return what is new after the known positions. Runs in a thread."""
+    positions = _begins(opened, known)
+    page = page_after(opened, positions, _FOLLOWED)
+    unfinished = "\n".join(line.text for line in page.lines if line.unfinished)
+    reached = [int(one) for one in page.after.split(",")] if page.after else []
+    if not page.lines or (reached == positions and unfinished == rest):
+        return _Update(b"", known, rest)
+    names = (one.kind for one in opened)
+    return _Update(
+        selection.encoded(page) + b"\n", dict(zip(names, reached, strict=True)), unfinished
+    )
+
+
+def _last(selection: _Selection, opened: list[OpenedStream], known: dict[str, int]) -> bytes:
+    """Return the answer after which nothing follows. Runs in a thread."""
+    positions = ",".join(map(str, _begins(opened, known)))
+    page = LogLines(lines=[], before=positions, after=positions)
+    return selection.encoded(page, ended=True) + b"\n"

@@ -1,0 +1,200 @@
+"""Lines of one log with their times, and the sections of its attempts.
+
+A log contains no times. A timestamp with a time zone in a line is its time. Any other line has the
+second in which Steward first saw it. Before Steward watched the log, lines have the end time of
+their attempt. A time is never too early.
+"""
+
+import re
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from daemon.runner.core.task_log import Stream, TaskLog
+from storage.queries import allocations
+from storage.read_pool import ReadSnapshot
+from storage.records.allocation import Allocation, TaskPhase
+from storage.records.times import nanoseconds
+
+_LONGEST = 64 * 1024  # bytes of an incomplete line that are buffered; a longer line is split
+_STAMP = re.compile(
+    rb"\W{0,2}(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\s?(Z|[+-]\d\d:?\d\d)"
+)
+_STAMP_WITHIN = 48  # bytes of a line that are searched for a time stamp
+_EVENTS = 300  # latest events of a task that are searched for the ends of its attempts
+_TERMINATED = "Terminated"
+
+
+class MergedLogLine(NamedTuple):
+    """A line without its line break, and its time (nanoseconds since the epoch)."""
+
+    time: int
+    text: bytes
+
+
+class LogSection(NamedTuple):
+    """A section of a log between two positions; None means its end, even while it grows."""
+
+    begin: int
+    end: int | None
+
+
+class LogAttempt(NamedTuple):
+    """One attempt of a task: its allocation, and its section of a log."""
+
+    alloc_id: str
+    stretch: LogSection
+
+
+class LineTimes:
+    """The latest possible time at which each position of a log was written."""
+
+    def __init__(self, marks: Iterable[tuple[int, int]], at_end: int) -> None:
+        """Take `marks` of times and lengths, and the time of the rest of the log."""
+        ordered = sorted((end, time) for time, end in marks)
+        self._ends = [end for end, _ in ordered]
+        self._times = [time for _, time in ordered]
+        self._at_end = at_end
+
+    def at(self, position: int) -> int:
+        """Return the latest possible time of the byte before a position."""
+        place = bisect_left(self._ends, position)
+        return self._times[place] if place < len(self._times) else self._at_end
+
+    def since(self, time: int) -> int:
+        """Return a position before which every whole line is older than a time."""
+        ended = (end for end, seen in zip(self._ends, self._times, strict=True) if seen < time)
+        return max(0, max(ended, default=0) - _LONGEST)
+
+
+def stamp(line: bytes) -> int | None:
+    """Return the time stamp at the beginning of a line, in nanoseconds, or None.
+
+    >>> stamp(b"[2026-11-24T12:00:00.5Z] ready")
+    1795521600500000000
+    """
+    match = _STAMP.match(line[:_STAMP_WITHIN])
+    if match is None:
+        return None
+    try:
+        return nanoseconds(b"".join(match.groups()).replace(b",", b".").decode())
+    except ValueError:
+        return None
+
+
+class Tail:
+    """A reader of one log in whole lines; `queue` holds lines that were not taken yet."""
+
+    def __init__(
+        self,
+        *,
+        label: bytes,
+        log: TaskLog,
+        stretch: LogSection,
+        contains: bytes,
+        since: int,
+        dates: LineTimes,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self.is_over = is_over
+        self.queue: deque[MergedLogLine] = deque()
+        self._label, self._contains, self._since = label, contains, since
+        self._log, self._dates = log, dates
+        self._position, self._end = stretch
+        self._line_ends = self._position  # the position after the last line
+        self._rest = b""
+        self._latest = 0
+
+    async def pull(self, most: int, *, is_last: bool) -> bool:
+        """Read up to `most` bytes into the queue; return whether there were any.
+
+        With `is_last`, an incomplete last line is included.
+        """
+        if self._end is not None:
+            most = min(most, self._end - self._position)
+        stream = await self._log.look()
+        chunk = stream.read(self._position, most) if most > 0 else None
+        if chunk is None:
+            if is_last and self._rest:
+                self._add(self._rest)
+                self._rest = b""
+            return False
+        if chunk.end - len(chunk.data) > self._position:  # the bytes in between were rotated away
+            self._rest, self._line_ends = b"", chunk.end - len(chunk.data)
+        self._position = chunk.end
+        *lines, self._rest = (self._rest + chunk.data).split(b"\n")
+        for line in lines:
+            self._add(line)
+        if len(self._rest) > _LONGEST:
+            self._add(self._rest)
+            self._rest = b""
+        return True
+
+    def _add(self, line: bytes) -> None:
+        self._line_ends += len(line) + 1
+        if self._contains not in line:
+            return
+        at_the_latest = self._dates.at(self._line_ends)
+        found = stamp(line)
+        time = at_the_latest if found is None else min(found, at_the_latest)
+        self._latest = max(self._latest, time)  # lines of a log stay in their order
+        if self._latest >= self._since:
+            self.queue.append(MergedLogLine(self._latest, line))
+
+    def take(self, until: int | None = None) -> bytes:
+        """Return the queued lines up to a time with their labels; None means all."""
+        taken = []
+        while self.queue and (until is None or self.queue[0].time <= until):
+            taken.append(b"%b%b\n" % (self._label, self.queue.popleft().text))
+        return b"".join(taken)
+
+
+# --- attempts
+# -----------------------------------------------------------------------------------------
+
+
+def attempt_ends(db: ReadSnapshot, alloc_id: str, task: str, kind: str) -> list[tuple[int, int]]:
+    """Return the known end times of a task's attempts, with the log's length at each."""
+    events = allocations.newest_stored_events(db, alloc_id, task, _EVENTS)
+    return [
+        (event.time, event.steward_log_ends[kind])
+        for event in events
+        if event.type == _TERMINATED and kind in event.steward_log_ends
+    ]
+
+
+def attempt_before(
+    db: ReadSnapshot, allocation: Allocation, task: str, kind: str
+) -> LogAttempt | None:
+    """Return the previous attempt, possibly of the previous allocation, or None.
+
+    For an ended task, the current attempt is its last one.
+    """
+    ends = [end for _, end in attempt_ends(db, allocation.id, task, kind)]
+    state = (allocation.client.task_states or {}).get(task)
+    if ends and state is not None and state.state == TaskPhase.DEAD:
+        ends.pop()
+    alloc_id = allocation.id
+    if not ends and allocation.desired.previous_allocation:
+        alloc_id = allocation.desired.previous_allocation
+        ends = [end for _, end in attempt_ends(db, alloc_id, task, kind)]
+    if not ends:
+        return None
+    return LogAttempt(alloc_id, LogSection(ends[-2] if len(ends) > 1 else 0, ends[-1]))
+
+
+def ended_before(allocation: Allocation, task: str, time: int) -> bool:
+    """Return whether a task ended permanently before a time (nanoseconds)."""
+    state = (allocation.client.task_states or {}).get(task)
+    if state is None or state.state != TaskPhase.DEAD or not state.finished_at:
+        return False
+    return nanoseconds(state.finished_at) < time
+
+
+def dates(ends: Iterable[tuple[int, int]], log: TaskLog, stream: Stream, now: int) -> LineTimes:
+    """Return the times of a log from the ends of its attempts and the recorded marks."""
+    marks = log.marks
+    facts = stream.facts
+    at_end = min(facts.st_mtime_ns, now) if facts else now
+    return LineTimes([*ends, *zip(marks.times, marks.ends, strict=True)], at_end)

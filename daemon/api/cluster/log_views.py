@@ -1,0 +1,256 @@
+"""Logs of one task for the UI: pages of lines, search from the end, and streaming.
+
+Both streams of a task are merged by time, which is never too early (`log_lines.py`). A cursor is a
+comma-separated list with the position in each requested stream.
+"""
+
+import heapq
+from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from daemon.api.cluster import log_pages
+from daemon.api.cluster.log_lines import LineTimes, attempt_ends, dates, stamp
+from daemon.api.cluster.log_pages import MOST_FOUND, MOST_LINES, LogLine, Search
+from daemon.api.cluster.log_sources import LogSource, find_source, has_ended
+from daemon.api.cluster.logs import parse_flag, parse_number
+from daemon.runner.core.poll_interval import register_follower
+from daemon.runner.core.task_log import Stream, TaskLog
+from daemon.web.reply import JSON, HandlerReply
+from daemon.web.request import Request
+from daemon.web.stream_auth import while_authorized
+from storage.errors import Malformed
+from storage.records.base import SparseRecord
+from storage.records.codec import encode
+
+KINDS = ("stdout", "stderr")
+MOST_CONTEXT = 20
+MOST_TEXT = 1000  # characters of a search
+_FOLLOWED = 500  # lines of each stream that a follower receives first
+
+T = TypeVar("T")
+
+
+class LogLines(SparseRecord, frozen=True, kw_only=True):
+    """Lines in order. `before` and `after` are cursors for further lines, empty at the ends.
+
+    `ended`: the task can have no further output. `searched`: bytes that a search has read.
+    """
+
+    lines: list[LogLine]
+    before: str = ""
+    after: str = ""
+    ended: bool = False
+    searched: int = 0
+
+
+class OpenedStream(msgspec.Struct, frozen=True):
+    """One stream of a task: as it was found, and when its lines were written. `kind` names it in lines."""
+
+    kind: str
+    log: TaskLog
+    stream: Stream
+    dates: LineTimes
+
+
+async def lines(request: Request) -> HandlerReply:
+    """Show lines of a task's log: the last ones, or those before, after or around a cursor."""
+    source, task, kinds = await _asked(request)
+    opened = await _open(request, source, task, kinds)
+    most = min(parse_number(request.query, "lines", "200"), MOST_LINES)
+    if parse_flag(request.query, "follow"):
+        pieces = _follow(request, source, task, _cursor(request, "after", opened))
+        return HandlerReply(
+            stream=while_authorized(request, pieces), is_endless=True, content_type=JSON
+        )
+    found = await trio.to_thread.run_sync(_page, request, opened, most)
+    ended = has_ended(request.parts.store, source.alloc_id, task)
+    return HandlerReply(body=msgspec.structs.replace(found, ended=ended))
+
+
+async def search(request: Request) -> HandlerReply:
+    """Find lines with a text, from a cursor towards the start of the log, with context."""
+    query = request.query
+    text = query.text("contains")
+    if not 0 < len(text) <= MOST_TEXT:
+        raise Malformed(f"contains has {len(text)} characters: give from 1 to {MOST_TEXT}")
+    context = min(parse_number(query, "context", "2"), MOST_CONTEXT)
+    most = min(max(parse_number(query, "lines", "50"), 1), MOST_FOUND)
+    source, task, kinds = await _asked(request)
+    opened = await _open(request, source, task, kinds)
+    begins = _cursor(request, "before", opened)
+    found: list[list[LogLine]] = []
+    reached: list[int | None] = []
+    searched = 0
+    for one, begin in zip(opened, begins, strict=True):
+        looked = Search(text, context=context, most=most)
+        position: int | None = begin
+        while position is not None and not looked.is_full:
+            position = await trio.to_thread.run_sync(looked.step, one.stream, position)
+        shown = await trio.to_thread.run_sync(looked.lines, one.stream)
+        found.append(dated(one, shown))
+        reached.append(position)
+        searched += looked.searched
+    return HandlerReply(
+        body=LogLines(
+            lines=list(merged(found)),
+            before="" if not any(reached) else _text(one or 0 for one in reached),
+            searched=searched,
+        )
+    )
+
+
+async def _asked(request: Request) -> tuple[LogSource, str, tuple[str, ...]]:
+    """Return the logs, task and streams of a request. Raises `Malformed`, `NotFound` and `Denied`."""
+    query = request.query
+    task, kind = query.text("task"), query.text("type")
+    if kind not in ("", *KINDS):
+        raise Malformed(
+            f"type = {kind!r} is not a stream: use stdout or stderr, or omit type for both"
+        )
+    source = await find_source(request, request["alloc_id"])
+    if task not in source.tasks:
+        known = ", ".join(source.tasks) or "none"
+        raise Malformed(f"the allocation has no task {task!r}; its tasks are {known}")
+    return source, task, (kind,) if kind else KINDS
+
+
+async def _open(
+    request: Request, source: LogSource, task: str, kinds: tuple[str, ...]
+) -> list[OpenedStream]:
+    return [await open_log(request, source, task, kind, kind) for kind in kinds]
+
+
+async def open_log(
+    request: Request, source: LogSource, task: str, kind: str, name: str
+) -> OpenedStream:
+    """Open one stream of a task; `name` labels its lines."""
+    find = partial(attempt_ends, alloc_id=source.alloc_id, task=task, kind=kind)
+    ends = await request.parts.store.look(find)
+    return await open_dated(request, source.log(task, kind), name, ends)
+
+
+async def open_dated(
+    request: Request, log: TaskLog, name: str, ends: Iterable[tuple[int, int]]
+) -> OpenedStream:
+    """Open a log; `name` labels its lines, and `ends` are the ends of its attempts."""
+    stream = await log.look()
+    return OpenedStream(name, log, stream, dates(ends, log, stream, request.parts.clock.now()))
+
+
+def _cursor(request: Request, name: str, opened: list[OpenedStream]) -> list[int]:
+    """Return the position of each stream; without a cursor, its end. Raises `Malformed`."""
+    text = request.query.text(name)
+    if not text:
+        return [one.stream.span()[1] for one in opened]
+    parts = text.split(",")
+    if len(parts) != len(opened) or not all(
+        part.isascii() and part.isdecimal() and len(part) < 19 for part in parts
+    ):
+        raise Malformed(f"{name} = {text[:40]!r} is no cursor: give one that an answer holds")
+    return [int(part) for part in parts]
+
+
+def _text(positions: Iterable[int]) -> str:
+    return ",".join(map(str, positions))
+
+
+def _page(request: Request, opened: list[OpenedStream], most: int) -> LogLines:
+    """Return the page that a request asks for. Called in a thread."""
+    if request.query.text("at"):
+        positions = _cursor(request, "at", opened)
+        earlier = page_before(opened, positions, most // 2)
+        later = page_after(opened, positions, most - most // 2)
+        return msgspec.structs.replace(
+            later, lines=[*earlier.lines, *later.lines], before=earlier.before
+        )
+    if request.query.text("after"):
+        return page_after(opened, _cursor(request, "after", opened), most)
+    return page_before(opened, _cursor(request, "before", opened), most)
+
+
+def page_before(opened: list[OpenedStream], positions: list[int], most: int) -> LogLines:
+    """Return the last lines before positions; `after` is behind the last whole line."""
+    share = log_pages.bytes_per_stream(len(opened))
+    read = [
+        dated(one, log_pages.before(one.stream, position, most, share))
+        for one, position in zip(opened, positions, strict=True)
+    ]
+    shown = list(merged(read))[-most:] if most else []
+    begins, ends = [], []
+    for one, position in zip(opened, positions, strict=True):
+        own = [line for line in shown if line.stream == one.kind]
+        begins.append(own[0].at if own else position)
+        ends.append(_behind(own, position))
+    has_more = any(begin > one.stream.span()[0] for one, begin in zip(opened, begins, strict=True))
+    return LogLines(lines=shown, before=_text(begins) if has_more else "", after=_text(ends))
+
+
+def page_after(opened: list[OpenedStream], positions: list[int], most: int) -> LogLines:
+    """Return the first lines from positions."""
+    share = log_pages.bytes_per_stream(len(opened))
+    read = [
+        dated(one, log_pages.after(one.stream, position, most, share))
+        for one, position in zip(opened, positions, strict=True)
+    ]
+    shown = list(merged(read))[:most]
+    ends = [
+        _behind([line for line in shown if line.stream == one.kind], position)
+        for one, position in zip(opened, positions, strict=True)
+    ]
+    return LogLines(lines=shown, before=_text(positions), after=_text(ends))
+
+
+def _behind(lines: list[LogLine], position: int) -> int:
+    """Return the position after the last whole line; an unfinished line is read again."""
+    if not lines:
+        return position
+    return lines[-1].at if lines[-1].unfinished else lines[-1].end
+
+
+def dated(opened: OpenedStream, lines: list[LogLine]) -> list[LogLine]:
+    """Return lines with their stream and their times, which never decrease."""
+    found, latest = [], 0
+    for line in lines:
+        latest_possible = opened.dates.at(line.end)
+        written = stamp(line.text[:64].encode())
+        time = latest_possible if written is None else min(written, latest_possible)
+        latest = max(latest, time)
+        found.append(msgspec.structs.replace(line, stream=opened.kind, time=latest))
+    return found
+
+
+def merged(streams: list[list[LogLine]]) -> Iterable[LogLine]:
+    """Return the lines of all streams in the order of their times."""
+    by_time: Callable[[LogLine], int] = lambda line: line.time  # noqa: E731
+    return heapq.merge(*streams, key=by_time)
+
+
+async def _follow(
+    request: Request, source: LogSource, task: str, positions: list[int]
+) -> AsyncGenerator[bytes, None]:
+    """Yield updates after a cursor, one JSON document per line, until the task has ended."""
+    store = request.parts.store
+    kinds = KINDS if not request.query.text("type") else (request.query.text("type"),)
+    shown = ""  # unfinished lines that the reader already has
+    with register_follower() as pace:
+        while True:
+            # This check comes before the last read, so that no output is missed.
+            over = has_ended(store, source.alloc_id, task)
+            opened = await _open(request, source, task, kinds)
+            page = await trio.to_thread.run_sync(page_after, opened, positions, _FOLLOWED)
+            rest = "\n".join(line.text for line in page.lines if line.unfinished)
+            if page.lines and (page.after != _text(positions) or rest != shown):
+                pace.hurry()
+                positions, shown = [int(one) for one in page.after.split(",")], rest
+                yield encode(page) + b"\n"
+                continue
+            if over:
+                yield encode(msgspec.structs.replace(page, lines=[], ended=True)) + b"\n"
+                return
+            await pace.rest()
+            if pace.beats():
+                yield b"{}\n"

@@ -1,0 +1,107 @@
+"""The identity of a node: its claims, its expiry, and its renewal on request.
+
+A node renews its identity when a third of its pool's identity TTL remains. So the current identity
+follows from the time of the first one, and a requested renewal restarts that sequence.
+"""
+
+import uuid
+
+import msgspec
+
+from daemon.api.cluster.node_metadata import named_node
+from daemon.web.reply import HandlerReply
+from daemon.web.request import Request
+from storage.errors import Refused
+from storage.queries import installation, node_pools, nodes, settings
+from storage.read_pool import ReadSnapshot
+from storage.records.base import SECOND, Record
+from storage.records.node import Node
+from storage.records.workload import AUDIENCE
+from storage.writer import Transaction
+
+_TTL = 24 * 3600  # seconds: of a pool without one
+
+
+class NodeIdentityRenewRequest(Record, frozen=True, kw_only=True):
+    """The body that asks for a new identity: of the daemon's own node, or the named one."""
+
+    node_id: str = ""
+
+
+class NodeIdentityGetResponse(Record, frozen=True, kw_only=True):
+    """The claims of a node's identity."""
+
+    claims: dict[str, object]
+
+
+class _First(msgspec.Struct, frozen=True):
+    """The first identity of a row: its id, and the second in which it was made."""
+
+    id: str
+    made: int
+
+
+def read(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the claims of a node's identity: of the daemon's own node, or `node_id`."""
+    node = _find(request, db, request.query.text("node_id"))
+    text = settings.find(db, _name(node.id))
+    if text:
+        first = msgspec.json.decode(text, type=_First)
+    else:
+        first = _First(node.id, installation.created_at(db) // SECOND)
+    ttl = _life(db, node)
+    region, now = request.parts.config.region, request.parts.clock.now() // SECOND
+    return HandlerReply(
+        body=NodeIdentityGetResponse(claims=claims_of(node, region, first, ttl, now))
+    )
+
+
+async def renew(request: Request) -> HandlerReply:
+    """Give a node a new identity. Raises `Malformed`."""
+    parts = request.parts
+    asked = await request.decoded(NodeIdentityRenewRequest) if request.body else None
+    given = named_node(request, asked.node_id if asked else "")
+    made = _First(next(parts.ids), parts.clock.now() // SECOND)
+
+    def write(tx: Transaction) -> None:
+        node = _find(request, tx, given)
+        settings.put(tx, _name(node.id), msgspec.json.encode(made).decode())
+
+    await parts.store.write(write)
+    return HandlerReply(body={})
+
+
+def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dict[str, object]:
+    """Return what a node claims now, given the first identity of its row; times are seconds."""
+    number = max(now - first.made, 0) // max(ttl * 2 // 3, 1)
+    made = first.made + number * max(ttl * 2 // 3, 1)
+    claims = {
+        "aud": [AUDIENCE],
+        "exp": made + ttl,
+        "iat": made,
+        "jti": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{first.id}/{number}")) if number else first.id,
+        "nbf": made,
+        "nomad_node_class": node.node_class,
+        "nomad_node_datacenter": node.datacenter,
+        "nomad_node_id": node.id,
+        "nomad_node_pool": node.node_pool,
+        "sub": f"node:{region}:{node.node_pool}:{node.id}:default",
+    }
+    return {name: value for name, value in claims.items() if value != ""}
+
+
+def _life(db: ReadSnapshot, node: Node) -> int:
+    """Return for how many seconds an identity of a node's pool is good."""
+    pool = next((one for one in node_pools.every(db) if one.name == node.node_pool), None)
+    return max(pool.node_identity_ttl // SECOND, 1) if pool else _TTL
+
+
+def _find(request: Request, db: ReadSnapshot, node_id: str) -> Node:
+    node = nodes.find(db, node_id or request.parts.tasks.node_id)
+    if node is None:
+        raise Refused(f"Unknown node {node_id}")
+    return node
+
+
+def _name(node_id: str) -> str:
+    return f"node-identity/{node_id}"

@@ -1,0 +1,92 @@
+"""Profiles of the daemon, for `go tool pprof`: CPU, heap and threads. One is made at a time."""
+
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from daemon.app import profiling
+from daemon.app.profiling import Profile
+from daemon.web.reply import HandlerReply, text
+from daemon.web.request import Request
+from storage.errors import Malformed, NotFound, TooOften
+from storage.queries import installation
+
+_OCTETS = "application/octet-stream"
+_LONGEST = 300  # seconds
+_MOST_DEBUG = 999_999_999  # Go has levels of detail; here every value except 0 is the same
+_NAMES = ("profile", "heap", "goroutine")
+_BUSY = trio.Lock()  # two at a time would show each other
+
+
+async def command(request: Request) -> HandlerReply:
+    """Show with which words the daemon was started."""
+    _check_here(request)
+    return text("\0".join(sys.argv))
+
+
+async def profile(request: Request) -> HandlerReply:
+    """Create a profile. Raises `NotFound` for a kind that Python does not have.
+
+    A cancelled request also stops its thread. The lock is held until the thread has stopped.
+    """
+    name = request["profile"]
+    _check_here(request)
+    make, debug = _maker(request, name), _flag(request, "debug")
+    try:
+        _BUSY.acquire_nowait()
+    except trio.WouldBlock:
+        raise TooOften("another profile is being made: ask again when it is done") from None
+    try:
+        made = await trio.to_thread.run_sync(make)
+        if debug and name != "profile":
+            return text(await trio.to_thread.run_sync(profiling.text, made))
+        body = await trio.to_thread.run_sync(profiling.packed, made)
+    finally:
+        _BUSY.release()
+    shown = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return HandlerReply(body=body, content_type=_OCTETS, headers=shown)
+
+
+def _maker(request: Request, name: str) -> Callable[[], Profile]:
+    clock = request.parts.clock
+    if name == "profile":
+        seconds = _number(request, "seconds", 1, _LONGEST)
+        return partial(profiling.cpu, seconds, clock, trio.from_thread.check_cancelled)
+    if name == "heap":
+        return partial(profiling.heap, clock, collects=_flag(request, "gc"))
+    if name == "goroutine":
+        return partial(profiling.threads, clock)
+    raise NotFound(
+        f'there is no profile "{name}" of this daemon: ask for one of {", ".join(_NAMES)}'
+    )
+
+
+def _number(request: Request, name: str, least: int, most: int) -> int:
+    """Return a number of the query; `least` if it is not given. Raises `Malformed`."""
+    given = request.query.text(name)
+    number = int(given) if re.fullmatch("[0-9]{1,9}", given) else -1
+    if given and not least <= number <= most:
+        raise Malformed(f'{name} = "{given}" is not a whole number from {least} to {most}')
+    return number if given else least
+
+
+def _flag(request: Request, name: str) -> bool:
+    """Return whether a number of the query is not 0. Raises `Malformed`."""
+    return _number(request, name, 0, _MOST_DEBUG) > 0
+
+
+def _check_here(request: Request) -> None:
+    """Raise `Malformed` or `NotFound` for another node or server than this one."""
+    parts, query = request.parts, request.query
+    node, server = query.text("node_id"), query.text("server_id")
+    if node and server:
+        raise Malformed("Cannot target node and server simultaneously")
+    config = parts.config
+    ours = {parts.store.read(installation.cluster_id), f"{config.node_name}.{config.region}"}
+    if server and server not in ours | {"leader", config.node_name}:
+        raise NotFound(f'server_id = "{server}" is not known')
+    if node and node != parts.tasks.node_id:
+        raise NotFound(f'node_id = "{node}" is not known')

@@ -1,0 +1,44 @@
+"""Access rules of routes with names from all namespaces: a token is required."""
+
+from collections.abc import Iterable
+
+from daemon.acl.grant import CapabilitySet
+from daemon.api.cluster.gauges import GaugeValue
+from daemon.web.request import Request
+from storage.errors import Denied
+from storage.records.acl import ANONYMOUS
+
+
+def seen_metrics(request: Request, found: Iterable[GaugeValue]) -> list[GaugeValue]:
+    """Return the metrics for the caller: all with `agent:read`, or if `metrics_public` is set.
+
+    Other tokens see the metrics of their namespaces and of the host. Raises `Denied` without a
+    token.
+    """
+    grant = request.caller.grant
+    if request.parts.config.metrics_public or grant.may_in("agent", "read"):
+        return list(found)
+    if _is_stranger(request):
+        raise Denied
+    return [one for one in found if _may_see(grant, one.labels.get("namespace"))]
+
+
+def _may_see(grant: CapabilitySet, namespace: str | None) -> bool:
+    return namespace is None or grant.may(namespace, "read-job", "list-jobs")
+
+
+def check_events(request: Request) -> None:
+    """Raise `Denied` for a caller without a token, unless `metrics_public` is set."""
+    if _is_stranger(request) and not _opens_anything(request.caller.grant):
+        raise Denied
+
+
+def _is_stranger(request: Request) -> bool:
+    config = request.parts.config
+    if config.metrics_public or not config.asks_for_tokens:
+        return False
+    return request.caller.token.accessor == ANONYMOUS
+
+
+def _opens_anything(grant: CapabilitySet) -> bool:
+    return grant.everything or bool(grant.namespaces.all or grant.pools.all or grant.scopes)

@@ -1,0 +1,196 @@
+"""The state of a job: counts, allocations, evaluations, deployments, services; and re-evaluation."""
+
+import msgspec
+
+from daemon.api.cluster.allocations import line
+from daemon.api.jobs import JobRegisterResponse
+from daemon.api.paging import Key, Listing, show
+from daemon.evals import explain as explanation
+from daemon.evals import job_states
+from daemon.evals.failures import newest_error
+from daemon.jobs.evaluate import JobEvaluateRequest, check_ids, evaluate_job
+from daemon.jobspec.filter import compile_filter
+from daemon.text.job_state import TROUBLE, State
+from daemon.web import reply
+from daemon.web.reply import HandlerReply
+from daemon.web.request import Request
+from storage.errors import NotFound, Refused
+from storage.queries import allocations, deployments, evaluations, job_listings, jobs
+from storage.queries import services as services_of
+from storage.queries.pages import PageRequest
+from storage.read_pool import ReadSnapshot
+from storage.records import allocation_views
+from storage.records.allocation import Allocation
+from storage.records.base import Record
+from storage.records.codec import encode, parse
+from storage.records.deployment import Deployment
+from storage.records.evaluation import Evaluation
+
+_RUNS, _MOST_RUNS = 50, 500  # child jobs in one response
+
+
+class JobAction(Record, frozen=True, kw_only=True):
+    """A command that may be run inside a task of a job."""
+
+    name: str
+    command: str
+    args: list[str] | None
+    task_group_name: str
+    task_name: str
+
+
+def summary(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Count a job's allocations and children by status."""
+    found = job_listings.summary_wire(db, request.namespace, request["job_id"])
+    if found is None:
+        raise NotFound("job not found", index=db.table_index("summaries"))
+    return reply.read_reply(*found)
+
+
+def explain(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Explain why allocations of a job are not running."""
+    found = explanation.explain_job(db, request.namespace, request["job_id"])
+    if found is None:
+        raise NotFound("job not found", index=db.table_index("jobs"))
+    index = max(map(db.table_index, ("jobs", "evaluations", "allocations", "deployments", "nodes")))
+    return reply.read_reply(found, index)
+
+
+def state(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the state of a job in one word, with the reason and a summary of its children."""
+    found = job_states.line(db, request.namespace, request["job_id"], request.parts.clock.now())
+    if found is None:
+        raise NotFound("job not found", index=db.table_index("jobs"))
+    error = None
+    if found.state in (*TROUBLE, State.DEPLOYING):
+        failed = found.runs.last_run_id if found.runs else request["job_id"]
+        error = newest_error(db, request.namespace, failed)
+    return reply.read_reply(msgspec.structs.replace(found, error=error), _index(db))
+
+
+def runs(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the latest children of a periodic or parameterized job, newest first."""
+    namespace, job_id = request.namespace, request["job_id"]
+    if jobs.current_wire(db, namespace, job_id) is None:
+        raise NotFound("job not found", index=db.table_index("jobs"))
+    most = min(request.query.natural("per_page") or _RUNS, _MOST_RUNS)
+    found = job_states.runs(db, namespace, job_id, request.parts.clock.now(), most)
+    return reply.read_reply(list(found), _index(db))
+
+
+def _index(db: ReadSnapshot) -> int:
+    return max(map(db.table_index, ("jobs", "evaluations", "allocations", "deployments")))
+
+
+def job_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List a job's allocations, newest first."""
+    query, key = request.query, (request.namespace, request["job_id"])
+    expression = query.text("filter")
+    matches = compile_filter(expression, allocation_views.AllocationStub) if expression else None
+    listing = Listing[Allocation](
+        rows=lambda db, start, reverse: allocations.job_page(db, *key, _from(start, reverse)),
+        key=lambda one: (one.create_index, one.id),
+        line=lambda db, one: line(db, one, query),
+        wanted=None
+        if matches is None
+        else lambda _, one: matches(
+            msgspec.to_builtins(allocation_views.allocation_list_item(one, None))
+        ),
+        newest_first=True,
+    )
+    index = allocations.highest_index(db, *key) or db.table_index("allocations")
+    return show(listing, query, db, index)
+
+
+def _from(start: Key | None, reverse: bool) -> PageRequest:
+    return PageRequest(namespace="*", start=start, reverse=reverse)
+
+
+def job_evaluations(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List a job's evaluations, newest first."""
+    key, expression = (request.namespace, request["job_id"]), request.query.text("filter")
+    matches = compile_filter(expression, Evaluation) if expression else None
+    listing = Listing[evaluations.EvaluationLine](
+        rows=lambda db, start, reverse: evaluations.job_page(db, *key, _from(start, reverse)),
+        key=lambda one: (one.create_index, one.id),
+        line=lambda _, one: one.document,
+        wanted=None if matches is None else lambda _, one: matches(parse(one.document)),
+        newest_first=True,
+    )
+    index = evaluations.highest_of_job(db, *key) or db.table_index("evaluations")
+    return show(listing, request.query, db, index)
+
+
+def job_deployments(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List a job's deployments, newest first."""
+    key, expression = (request.namespace, request["job_id"]), request.query.text("filter")
+    matches = compile_filter(expression, Deployment) if expression else None
+    listing = Listing[Deployment](
+        rows=lambda db, start, reverse: deployments.job_page(db, *key, _from(start, reverse)),
+        key=lambda one: (one.create_index, one.id),
+        line=lambda _, one: encode(one),
+        wanted=None if matches is None else lambda _, one: matches(msgspec.to_builtins(one)),
+        newest_first=True,
+    )
+    index = deployments.highest_of_job(db, *key) or db.table_index("deployments")
+    return show(listing, request.query, db, index)
+
+
+def newest_deployment(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show a job's latest deployment, or null."""
+    found = deployments.latest(db, request.namespace, request["job_id"])
+    if found is None:
+        return reply.read_reply(b"null", db.table_index("deployments"))
+    return reply.read_reply(found, found.modify_index)
+
+
+def services(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the registered services of a job."""
+    if jobs.current_wire(db, request.namespace, request["job_id"]) is None:
+        raise NotFound("job not found", index=db.table_index("jobs"))
+    found = services_of.of_job(db, request.namespace, request["job_id"])
+    return reply.read_reply(found, max(db.table_index("services"), 1))
+
+
+def actions(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the commands that may be run inside the tasks of a job."""
+    job = jobs.current(db, request.namespace, request["job_id"])
+    if job is None:
+        raise Refused(f'Unknown job "{request["job_id"]}"')
+    found = [
+        JobAction(
+            name=action.name,
+            command=action.command,
+            args=action.args,
+            task_group_name=group.name,
+            task_name=task.name,
+        )
+        for group in job.task_groups or ()
+        for task in group.tasks or ()
+        for action in task.actions or ()
+    ]
+    return HandlerReply(body=found, index=0, is_read=True, knows_leader=False)
+
+
+async def evaluate(request: Request) -> HandlerReply:
+    """Evaluate a job again."""
+    parts, job_id = request.parts, request["job_id"]
+    body = JobEvaluateRequest(job_id=job_id)
+    if request.body:  # old clients send no body
+        body = await request.decoded(JobEvaluateRequest)
+    check_ids(body.job_id, job_id)
+    done = await evaluate_job(
+        parts.store,
+        request.namespace,
+        job_id,
+        body.eval_options,
+        now=parts.clock.now(),
+        eval_id=next(parts.ids),
+    )
+    response = JobRegisterResponse(
+        eval_id=done.eval_id,
+        eval_create_index=done.index,
+        job_modify_index=done.job_modify_index,
+        index=done.index,
+    )
+    return HandlerReply(body=response, index=done.index)

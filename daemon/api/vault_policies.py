@@ -1,0 +1,192 @@
+"""Policies of the Vault API, and the capabilities that they grant.
+
+Recorded from Vault: policy-crud, policy-evaluation.
+"""
+
+import base64
+import binascii
+
+import msgspec
+
+from daemon.acl.builtin import DEFAULT_RULES
+from daemon.acl.grant import CapabilitySet
+from daemon.acl.nomad_tokens import content_hash
+from daemon.acl.path_rules import PathPermission
+from daemon.acl.policy_rules import check
+from daemon.acl.policy_store import put_policy
+from daemon.api import vault_reads
+from daemon.text.go_format import multi_error
+from daemon.web.request import RouteCall
+from daemon.web.vault_envelope import VaultBody
+from storage import garbage
+from storage.errors import Invalid, Malformed, NotFound
+from storage.queries import installation, policies, tokens
+from storage.queries.pages import KeyRange
+from storage.read_pool import ReadSnapshot
+from storage.records.acl import BUILT_IN, DEFAULT, ROOT, Policy
+from storage.records.codec import encode
+from storage.records.times import rfc3339
+
+
+def _names(db: ReadSnapshot, span: KeyRange) -> list[str]:
+    built_in = {name for name in BUILT_IN if name > span.after}
+    found = sorted(built_in | {*policies.names(db, span)})
+    return found if span.most < 0 else found[: span.most]
+
+
+async def index(call: RouteCall) -> VaultBody:
+    """List the names of all policies."""
+    return await vault_reads.keys(call, _names)
+
+
+async def list_policies_legacy(call: RouteCall) -> VaultBody:
+    """List the names of all policies, in the legacy form."""
+    span = vault_reads.span(call)
+    return await vault_reads.one(
+        call, lambda db: {"keys": (names := _names(db, span)), "policies": names}
+    )
+
+
+async def read(call: RouteCall) -> VaultBody:
+    """Show a policy."""
+    return VaultBody(data=_shown(call, "policy"))
+
+
+async def read_policy_legacy(call: RouteCall) -> VaultBody:
+    """Show a policy, in the legacy form."""
+    return VaultBody(data=_shown(call, "rules"))
+
+
+def _shown(call: RouteCall, key: str) -> dict[str, object]:
+    name = call["policy"].lower()
+    if name == ROOT:
+        return {"cas_required": False, "name": ROOT, key: "", "version": 0}
+    found, made_at = call.parts.store.read(
+        lambda db: (policies.find(db, name), installation.created_at(db))
+    )
+    if found is None and name == DEFAULT:
+        found = Policy(name=DEFAULT, rules=DEFAULT_RULES, modified_at=made_at)
+    if found is None:
+        raise NotFound("")
+    return {
+        "cas_required": False,
+        "modified": rfc3339(found.modified_at),
+        "name": name,
+        key: found.rules,
+        "version": found.version,
+    }
+
+
+async def write(call: RouteCall) -> VaultBody:
+    """Create or change a policy. Its name is stored in lower case."""
+    given, name = call["policy"], call["policy"].lower()
+    if name == ROOT:
+        raise Invalid('cannot update "root" policy')
+    text = _decoded(call.fields.text("policy") or call.fields.text("rules"))
+    if not text:
+        raise Malformed("'policy' parameter not supplied or empty")
+    try:
+        await call.worked_out(len(text), lambda: check(text))
+    except Malformed as error:
+        raise Malformed(f"failed to parse policy: {error}") from None
+    policy = Policy(
+        name=name, rules=text, hash=content_hash(name, text), modified_at=call.parts.clock.now()
+    )
+    await call.parts.store.write(lambda tx: put_policy(tx, policy))
+    return VaultBody(warnings=[f"policy name was converted to {name}"] if given != name else [])
+
+
+def _decoded(text: str) -> str:
+    """Return a text that may be base64-encoded."""
+    try:
+        return base64.b64decode(text, validate=True).decode() or text
+    except (binascii.Error, ValueError):
+        return text
+
+
+async def delete(call: RouteCall) -> VaultBody:
+    """Delete a policy, if it exists."""
+    name = call["policy"].lower()
+    if name == ROOT:
+        raise Invalid('cannot delete "root" policy')
+    if name == DEFAULT:
+        raise Invalid("cannot delete default policy")
+    await call.parts.store.write(lambda tx: policies.remove(tx, name))
+    return VaultBody()
+
+
+# --- capabilities -------------------------------------------------------------------------------
+
+
+async def capabilities(call: RouteCall) -> VaultBody:
+    """Return the capabilities of a token, by its secret, at some paths."""
+    secret = call.fields.text("token")
+    grant = call.parts.store.read(lambda db: _grant_of_secret(call, db, secret))
+    return await _at(call, grant)
+
+
+def _grant_of_secret(call: RouteCall, db: ReadSnapshot, secret: str) -> CapabilitySet:
+    token = call.parts.tokens.find(db, secret) if secret else None
+    if token is None:
+        raise Malformed(multi_error(["invalid token"]) if secret else "missing token")
+    return call.parts.tokens.caller(db, token).grant
+
+
+async def capabilities_self(call: RouteCall) -> VaultBody:
+    """Return the capabilities of the caller at some paths."""
+    return await _at(call, call.caller.grant)
+
+
+async def capabilities_accessor(call: RouteCall) -> VaultBody:
+    """Return the capabilities of a token, by its accessor, at some paths."""
+    accessor = call.fields.text("accessor")
+
+    def find(db: ReadSnapshot) -> CapabilitySet:
+        token = tokens.find(db, accessor) if accessor else None
+        if token is None:
+            raise Malformed(multi_error(["invalid accessor"]) if accessor else "missing accessor")
+        return call.parts.tokens.caller(db, token).grant
+
+    return await _at(call, call.parts.store.read(find))
+
+
+def _paths(call: RouteCall) -> list[str]:
+    paths = call.fields.texts("paths") or call.fields.texts("path")
+    if not paths:
+        raise Malformed("paths must be supplied")
+    return paths
+
+
+async def _at(call: RouteCall, grant: CapabilitySet) -> VaultBody:
+    paths = _paths(call)
+
+    def find() -> dict[str, object]:
+        return {
+            path: msgspec.Raw(encode(grant.capabilities(path.removeprefix("/")))) for path in paths
+        }
+
+    found = await garbage.in_thread(find) if call.is_long else find()
+    if len(paths) == 1:
+        found["capabilities"] = found[paths[0]]
+    return VaultBody(data=found)
+
+
+async def resultant_acl(call: RouteCall) -> VaultBody:
+    """Return all capabilities of the caller, for the web interface."""
+    grant = call.caller.grant
+    if grant.everything:
+        return VaultBody(data={"root": True})
+    every = grant.paths.every()
+    return VaultBody(
+        data={
+            "root": False,
+            "exact_paths": {one.path: _summary(one) for one in every if not one.path.endswith("*")},
+            "glob_paths": {
+                one.path.removesuffix("*"): _summary(one) for one in every if one.path.endswith("*")
+            },
+        }
+    )
+
+
+def _summary(permission: PathPermission) -> dict[str, object]:
+    return {"capabilities": sorted(permission.capabilities) or ["deny"]}

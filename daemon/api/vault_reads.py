@@ -1,0 +1,69 @@
+"""Lists and objects of the Vault API, read without blocking the event loop.
+
+Each function reads once and returns JSON. The thread that reads a long list also encodes it. A list
+begins after the key in `after` and has at most `limit` keys, if these are given.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from daemon.web.request import RouteCall
+from daemon.web.vault_envelope import VaultBody
+from storage.errors import Malformed, NotFound
+from storage.queries.pages import ALL, KeyRange
+from storage.read_pool import ReadSnapshot
+from storage.records.codec import encode
+
+_LARGEST = 2**31 - 1  # keys in one response
+
+Look = Callable[[ReadSnapshot], Mapping[str, object] | None]
+
+
+def span(call: RouteCall) -> KeyRange:
+    """Return the range of keys that a call requests. Raises `Malformed`."""
+    given = call.query.text("limit")
+    if not given:
+        return msgspec.structs.replace(ALL, after=call.query.text("after"))
+    if not given.isdecimal() or not 0 < int(given) <= _LARGEST:
+        raise Malformed(f"limit is {given!r}: give a whole number from 1 to {_LARGEST}")
+    return KeyRange(call.query.text("after"), int(given))
+
+
+async def keys(
+    call: RouteCall, look: Callable[[ReadSnapshot, KeyRange], Sequence[str]]
+) -> VaultBody:
+    """Return a list of names. Raises `NotFound` if it is empty."""
+    wanted = span(call)
+    return await one(call, lambda db: {"keys": names} if (names := look(db, wanted)) else None)
+
+
+async def key_info(
+    call: RouteCall, look: Callable[[ReadSnapshot, KeyRange], Mapping[str, object]]
+) -> VaultBody:
+    """Return names with a description of each. Raises `NotFound` if there are none."""
+    wanted = span(call)
+
+    def listed(db: ReadSnapshot) -> dict[str, object] | None:
+        found = look(db, wanted)
+        return {"keys": list(found), "key_info": found} if found else None
+
+    return await one(call, listed)
+
+
+async def one(call: RouteCall, look: Look) -> VaultBody:
+    """Return one object. Raises `NotFound` if `look` finds none."""
+    answer = await one_or_nothing(call, look)
+    if answer.data is None:
+        raise NotFound("")
+    return answer
+
+
+async def one_or_nothing(call: RouteCall, look: Look) -> VaultBody:
+    """Return one object, or an empty response: a lookup without a result is not an error."""
+
+    def encoded(db: ReadSnapshot) -> dict[str, object] | None:
+        found = look(db)
+        return {name: msgspec.Raw(encode(value)) for name, value in (found or {}).items()} or None
+
+    return VaultBody(data=await call.parts.store.look(encoded))

@@ -1,0 +1,419 @@
+"""Tokens of the Vault API: create, look up, renew, revoke (recorded from Vault: token-api)."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from daemon.acl.keyring import new_accessor, new_secret
+from daemon.acl.token_requests import (
+    NewToken,
+    RenewalLimits,
+    TokenRequestFields,
+    create_token,
+    normalize_policy_names,
+    renew_token,
+    renewal_limits,
+)
+from daemon.acl.tokens import IssuedToken
+from daemon.api import vault_reads
+from daemon.api.auth_response import auth_block
+from daemon.identity import groups, mounts
+from daemon.identity.roles import check_network
+from daemon.text.request_fields import RequestFields
+from daemon.web import vault_envelope
+from daemon.web.reply import HandlerReply
+from daemon.web.request import RouteCall
+from daemon.web.vault_envelope import VaultBody
+from storage import request_context
+from storage.errors import Malformed, NotFound
+from storage.queries import tokens
+from storage.read_pool import ReadSnapshot
+from storage.records.acl import SPENT, Token, TokenKind, TokenRole
+from storage.records.base import SECOND
+from storage.records.times import rfc3339
+from storage.writer import Transaction
+
+T = TypeVar("T")
+
+# Nanoseconds between the start of a token's TTL and its displayed creation time, as in Vault.
+# Clients round the difference to `expire_time` down to whole seconds.
+_NOTED_AFTER = 1000
+_FEW_POLICIES = 200  # the event loop compares these in a millisecond
+_UNNAMED = "missing token ID"
+_TIDYING = (
+    "Tidy operation successfully started. Any information from the operation will be printed to "
+    "the server logs."
+)
+
+
+# --- creation ---------------------------------------------------------------------------------
+
+
+async def create(call: RouteCall) -> VaultBody:
+    """Create a token that is revoked with the caller's token."""
+    return await _create(call, is_orphan=False)
+
+
+async def create_orphan(call: RouteCall) -> VaultBody:
+    """Create a token without a parent."""
+    return await _create(call, is_orphan=True)
+
+
+async def create_by_role(call: RouteCall) -> VaultBody:
+    """Create a token by a role."""
+    role = call.parts.store.read(lambda db: tokens.find_role(db, call["role"]))
+    if role is None:
+        raise Malformed(f"unknown role {call['role']}")
+    suffix = f"/{role.path_suffix}" if role.path_suffix else ""
+    return await _create(call, is_orphan=False, role=role, suffix=suffix)
+
+
+async def _create(
+    call: RouteCall, *, is_orphan: bool, role: TokenRole | None = None, suffix: str = ""
+) -> VaultBody:
+    wanted = TokenRequestFields(
+        maker=call.caller,
+        fields=call.fields,
+        path=f"{call.name}{suffix}",
+        is_orphan=is_orphan,
+        has_sudo=_has_sudo(call),
+        **({"role": role} if role else {}),
+    )
+    issued, warnings = await _issue(call, wanted)
+    return VaultBody(auth=auth_block(issued.secret, issued.token), warnings=warnings)
+
+
+def _has_sudo(call: RouteCall) -> bool:
+    permission = call.caller.grant.permission(call.name)
+    return call.caller.grant.everything or (
+        permission is not None and "sudo" in permission.capabilities
+    )
+
+
+async def _issue(call: RouteCall, wanted: TokenRequestFields) -> tuple[IssuedToken, list[str]]:
+    parts = call.parts
+    accessor, secret, now = new_accessor(), new_secret(), parts.clock.now()
+
+    def write(tx: Transaction) -> tuple[NewToken, str]:
+        made = create_token(tx, wanted, accessor=accessor, now=now)
+        chosen = made.secret or secret
+        if made.token.kind is TokenKind.SERVICE:
+            parts.tokens.add(tx, made.token, chosen)
+        return made, chosen
+
+    role = wanted.role
+    named = (*role.allowed_policies, *role.allowed_policies_glob, *role.disallowed_policies)
+    is_long = call.is_long or len(named) > _FEW_POLICIES
+    made, chosen = await parts.store.write(write, is_long=is_long)
+    if made.token.kind is TokenKind.SERVICE:
+        return IssuedToken(chosen, made.token), list(made.warnings)
+    return await parts.tokens.issue(made.token), list(made.warnings)
+
+
+# --- lookup -----------------------------------------------------------------------------------
+
+
+async def lookup(call: RouteCall) -> VaultBody | HandlerReply:
+    """Describe the token with the secret in the request, or the caller's own."""
+    secret = call.fields.text("token")
+    if not secret:
+        return await lookup_self(call)
+    found = call.parts.store.read(lambda db: call.parts.tokens.find(db, secret))
+    if found is None:
+        return vault_envelope.errors(403, "bad token")
+    return VaultBody(data=_described(call, found, secret))
+
+
+async def lookup_self(call: RouteCall) -> VaultBody:
+    """Describe the token of the request."""
+    return VaultBody(data=_described(call, call.caller.token, call.token))
+
+
+async def lookup_accessor(call: RouteCall) -> VaultBody | HandlerReply:
+    """Describe the token with this accessor."""
+    found = _of_accessor(call)
+    return found if isinstance(found, HandlerReply) else VaultBody(data=_described(call, found, ""))
+
+
+def _of_accessor(call: RouteCall) -> Token | HandlerReply:
+    accessor = call.fields.text("accessor")
+    if not accessor:
+        return vault_envelope.listed(400, "missing accessor")
+    found = call.parts.store.read(lambda db: tokens.find(db, accessor))
+    if found is None or found.has_ended(call.parts.clock.now()):
+        return vault_envelope.listed(400, "invalid accessor")
+    return found
+
+
+def _described(call: RouteCall, token: Token, secret: str) -> dict[str, object]:
+    """Return the description of a token; Vault leaves some empty parts out."""
+    # Tokens of the jobs API have paths of that API.
+    is_ours = token.path.startswith("auth/")
+    left = (token.expires_at - call.parts.clock.now()) // SECOND if token.expires_at else 0
+    shown: dict[str, object] = {
+        "accessor": token.accessor,
+        "creation_time": token.created_at // SECOND,
+        "creation_ttl": token.ttl // SECOND,
+        "display_name": token.name if is_ours else "token",
+        "entity_id": token.entity_id,
+        "expire_time": rfc3339(token.expires_at) if token.expires_at else None,
+        "explicit_max_ttl": token.explicit_max_ttl // SECOND,
+        "id": secret,
+        "issue_time": rfc3339(token.created_at + _NOTED_AFTER),
+        "meta": token.meta,
+        "num_uses": token.uses_left or 0,
+        "orphan": not token.parent,
+        "path": token.path if is_ours else "auth/token/create",
+        "policies": sorted(token.policies),
+        "renewable": token.renewable,
+        "ttl": left,
+        "type": token.kind,
+    }
+    if token.bound_cidrs:
+        shown["bound_cidrs"] = token.bound_cidrs
+    if token.period:
+        shown["period"] = token.period // SECOND
+    if token.role:
+        shown["role"] = token.role
+    if by_identity := _of_identity(call, token):
+        shown["identity_policies"] = by_identity
+        shown["external_namespace_policies"] = {}
+    if token.renewed_at is not None:
+        shown["last_renewal"] = rfc3339(token.renewed_at)
+        shown["last_renewal_time"] = token.renewed_at // SECOND
+    return shown
+
+
+def _of_identity(call: RouteCall, token: Token) -> list[str]:
+    """Return the policies that a token has through its entity and the entity's groups."""
+    return call.parts.store.read(lambda db: groups.identity_policies(db, token.entity_id))
+
+
+async def accessors(call: RouteCall) -> VaultBody:
+    """List the accessors of all tokens."""
+    return await vault_reads.keys(call, tokens.accessors)
+
+
+# --- renewal ----------------------------------------------------------------------------------
+
+
+async def renew(call: RouteCall) -> VaultBody:
+    """Renew the token with the secret in the request."""
+    secret = call.fields.text("token")
+    if not secret:
+        raise Malformed(_UNNAMED)
+    found = call.parts.store.read(lambda db: call.parts.tokens.find(db, secret))
+    if found is None:
+        raise Malformed("token not found")
+    return await _renew(call, found, secret)
+
+
+async def renew_self(call: RouteCall) -> VaultBody:
+    """Renew the token of the request."""
+    return await _renew(call, call.caller.token, call.token)
+
+
+async def renew_accessor(call: RouteCall) -> VaultBody | HandlerReply:
+    """Renew the token with this accessor."""
+    found = _of_accessor(call)
+    return found if isinstance(found, HandlerReply) else await _renew(call, found, "")
+
+
+async def _renew(call: RouteCall, token: Token, secret: str) -> VaultBody:
+    increment = _increment(call)
+    now = call.parts.clock.now()
+
+    def write(tx: Transaction) -> tuple[Token, int, tuple[str, ...]]:
+        present = tokens.find(tx, token.accessor)
+        if present is None and token.uses_left == SPENT:
+            raise Malformed("token not found")
+        present = present or token
+        after, span = renew_token(present, increment, _terms(tx, present), now)
+        call.parts.tokens.note_end(after.expires_at)
+        return tokens.update(tx, after), span.ttl, span.warnings
+
+    after, ttl, warnings = await call.parts.store.write(write)
+    # The response has no orphan flag (recorded from Vault: token-self).
+    uses = after.uses or after.uses_left or 0
+    by_identity = _of_identity(call, after)
+    shown = {
+        **auth_block(secret, after, by_identity),
+        "lease_duration": ttl,
+        "orphan": False,
+        "num_uses": uses,
+    }
+    return VaultBody(auth=shown, warnings=warnings)
+
+
+def _increment(call: RouteCall) -> int:
+    try:
+        return call.fields.signed_seconds("increment")
+    except Malformed as error:
+        raise Malformed(f"Field validation failed: {error}") from None
+
+
+def _terms(db: ReadSnapshot, token: Token) -> RenewalLimits:
+    if token.mount:
+        return mounts.renewal_limits(db, token)
+    return renewal_limits(token, tokens.find_role(db, token.role) if token.role else None)
+
+
+# --- revocation -------------------------------------------------------------------------------
+
+
+async def revoke(call: RouteCall) -> VaultBody:
+    """Revoke the token with the secret in the request, and its children."""
+    await _revoke(call, _named(call), tokens.remove)
+    return VaultBody()
+
+
+async def revoke_self(call: RouteCall) -> VaultBody:
+    """Revoke the token of the request, and its children."""
+    await _revoke(call, call.caller.token, tokens.remove)
+    return VaultBody()
+
+
+async def revoke_orphan(call: RouteCall) -> VaultBody:
+    """Revoke the token with the secret in the request; its children stay valid."""
+
+    def leave_children(tx: Transaction, accessor: str) -> int:
+        tokens.orphan_children(tx, accessor)
+        return tokens.remove(tx, accessor)
+
+    await _revoke(call, _named(call), leave_children)
+    return VaultBody()
+
+
+async def revoke_accessor(call: RouteCall) -> VaultBody | HandlerReply:
+    """Revoke the token with this accessor, and its children."""
+    accessor = call.fields.text("accessor")
+    if not accessor:
+        return vault_envelope.listed(400, "missing accessor")
+    found = call.parts.store.read(lambda db: tokens.find(db, accessor))
+    if found is None:
+        return VaultBody(warnings=["No token found with this accessor"])
+    await _revoke(call, found, tokens.remove)
+    return VaultBody()
+
+
+def _named(call: RouteCall) -> Token | None:
+    secret = call.fields.text("token")
+    if not secret:
+        raise Malformed(_UNNAMED)
+    return call.parts.store.read(lambda db: call.parts.tokens.find(db, secret))
+
+
+async def _revoke(
+    call: RouteCall, token: Token | None, remove: Callable[[Transaction, str], int]
+) -> None:
+    if token is None:
+        return
+    if token.kind is TokenKind.BATCH:
+        raise Malformed("batch tokens cannot be revoked")
+    accessor = token.accessor
+    await call.parts.store.write(lambda tx: remove(tx, accessor))
+
+
+async def tidy(call: RouteCall) -> HandlerReply:
+    """Remove expired tokens; the daemon also does this continuously."""
+    call.parts.tokens.note_end(0)
+    reply = vault_envelope.enveloped(
+        VaultBody(warnings=[_TIDYING]), path=call.name, request_id=request_context.current()
+    )
+    return msgspec.structs.replace(reply, status=202)
+
+
+# --- roles ------------------------------------------------------------------------------------
+
+
+async def roles(call: RouteCall) -> VaultBody:
+    """List the token roles."""
+    return await vault_reads.keys(call, tokens.roles)
+
+
+async def read_role(call: RouteCall) -> VaultBody:
+    """Show a role."""
+    found = call.parts.store.read(lambda db: tokens.find_role(db, call["role"]))
+    if found is None:
+        raise NotFound("")
+    shown = {
+        name: [] if value == () and name != "token_bound_cidrs" else value
+        for name, value in msgspec.structs.asdict(found).items()
+    }
+    old = {"period": found.token_period, "explicit_max_ttl": found.token_explicit_max_ttl}
+    return VaultBody(data={**shown, **old})
+
+
+async def write_role(call: RouteCall) -> VaultBody:
+    """Create a role, or change the given fields."""
+    name = call["role"]
+
+    def write(tx: Transaction) -> None:
+        tokens.put_role(tx, _changed(call, tokens.find_role(tx, name) or TokenRole(name=name)))
+
+    await call.parts.store.write(write, is_long=call.is_long)
+    return VaultBody()
+
+
+def _names(fields: RequestFields, name: str) -> tuple[str, ...]:
+    return normalize_policy_names(fields.texts(name))
+
+
+def _texts(fields: RequestFields, name: str) -> tuple[str, ...]:
+    return tuple(one for one in fields.texts(name) if one)
+
+
+def _networks(fields: RequestFields, name: str) -> tuple[str, ...]:
+    found = _texts(fields, name)
+    for one in found:
+        check_network(one)
+    return found
+
+
+_TYPES = frozenset({"service", "batch", "default-service", "default-batch"})
+# Old names, from before the prefix.
+_RENAMED = {"period": "token_period", "explicit_max_ttl": "token_explicit_max_ttl"}
+_ROLE_FIELDS: dict[str, Callable[[RequestFields, str], object]] = {
+    "allowed_policies": _names,
+    "allowed_policies_glob": _names,
+    "disallowed_policies": _names,
+    "disallowed_policies_glob": _names,
+    "allowed_entity_aliases": _texts,
+    "orphan": RequestFields.flag,
+    "renewable": RequestFields.flag,
+    "path_suffix": RequestFields.text,
+    "token_bound_cidrs": _networks,
+    "explicit_max_ttl": RequestFields.seconds,
+    "token_explicit_max_ttl": RequestFields.seconds,
+    "token_no_default_policy": RequestFields.flag,
+    "token_num_uses": RequestFields.strict_number,
+    "period": RequestFields.seconds,
+    "token_period": RequestFields.seconds,
+    "token_type": RequestFields.text,
+}
+
+
+def _changed(call: RouteCall, role: TokenRole) -> TokenRole:
+    fields = call.fields
+    changes: dict[str, object] = {}
+    for name, read in _ROLE_FIELDS.items():
+        if name in fields:
+            changes[_RENAMED.get(name, name)] = read(fields, name)
+    changed = msgspec.structs.replace(role, **changes)
+    if changed.token_type not in _TYPES:
+        raise Malformed(f"invalid 'token_type' value {changed.token_type!r}")
+    if changed.token_num_uses < 0:
+        raise Malformed("'token_num_uses' cannot be negative")
+    return changed
+
+
+async def delete_role(call: RouteCall) -> VaultBody:
+    """Delete a role, if it exists."""
+    await call.parts.store.write(lambda tx: tokens.remove_role(tx, call["role"]))
+    return VaultBody()
+
+
+def role_exists(call: RouteCall) -> bool:
+    """Return whether the role in the path exists."""
+    return call.parts.store.read(lambda db: tokens.find_role(db, call["role"])) is not None

@@ -1,0 +1,1 @@
+"""Objects that every part of the running daemon shares."""

@@ -1,0 +1,225 @@
+"""The open parts of the daemon, as the request handlers use them."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import IO, Protocol, TypeVar
+
+import msgspec
+import trio
+
+from daemon.acl.audit import Audit
+from daemon.acl.explain import RequestedCapability
+from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.tokens import TokenStore
+from daemon.app.event_feed import EventFeed
+from daemon.clock import Clock
+from daemon.config.settings import Settings
+from daemon.fences import Fences
+from daemon.identity.issuer import Issuer
+from daemon.identity.lazy_methods import LazyMethods
+from daemon.jobspec.policies import JobPolicySet
+from daemon.log.daemon_log import LogMonitor
+from daemon.runner.core.task_log import Logs as TaskLogs
+from storage import garbage
+from storage.errors import TooOften
+from storage.records.notification import ReceiverResult
+from storage.records.service import CheckResult
+from storage.records.usage import AllocationUsage, AllocationUsageLine, MachineUsage
+from storage.store import Store
+
+T = TypeVar("T")
+
+_AT_ONCE = 2  # long operations at the same time
+_EACH = 8  # requests of one client, running or queued
+
+
+class MessageChannel(Protocol):
+    """A bidirectional message channel between a client and a command inside a task."""
+
+    async def receive(self) -> bytes | None:
+        """Return the next message, or None after the client disconnected."""
+        ...
+
+    async def send(self, message: bytes) -> None:
+        """Send a message; wait while the client does not read."""
+        ...
+
+    async def until_lost(self) -> None:
+        """Return when the client disconnects, even if no call of `receive` is pending."""
+        ...
+
+
+class TaskActions(Protocol):
+    """The operations of the runner. For an allocation that it does not run, they raise `NotFound`."""
+
+    node_id: str
+
+    async def restart(self, alloc_id: str, task: str | None, *, all_tasks: bool = False) -> None:
+        """Restart one task, all running tasks, or all tasks. Raises `Refused`."""
+        ...
+
+    async def signal(self, alloc_id: str, task: str | None, name: str) -> None:
+        """Send a signal to the main process of one task or of all running tasks. Raises `Refused`."""
+        ...
+
+    async def make_volume(self, volume_id: str, mode: int, owner: tuple[int, int]) -> None:
+        """Create the directory of a volume. Raises `OSError`."""
+        ...
+
+    async def remove_volume(self, volume_id: str) -> None:
+        """Delete the directory of a volume. Raises `OSError`."""
+        ...
+
+    async def usage(self, alloc_id: str) -> AllocationUsage:
+        """Return the resource usage of an allocation."""
+        ...
+
+    async def brief_usages(
+        self, ids: Iterable[str], sees: Callable[[str], bool]
+    ) -> list[AllocationUsageLine]:
+        """Return the usage of those running allocations whose namespace `sees` accepts."""
+        ...
+
+    def checks(self, alloc_id: str) -> list[CheckResult]:
+        """Return the latest results of an allocation's service checks."""
+        ...
+
+    def machine_usage(self) -> MachineUsage:
+        """Return the resource usage of the host."""
+        ...
+
+    def egress(self) -> tuple[bool, str]:
+        """Return whether an egress policy is enforced, and by which mechanism, or why it is not."""
+        ...
+
+    async def collect(self, alloc_id: str) -> None:
+        """Delete the directory of a terminal allocation. Raises `Refused`."""
+        ...
+
+    def collect_all(self) -> None:
+        """Schedule the deletion of the directories of all terminal allocations."""
+        ...
+
+    async def converse(
+        self, alloc_id: str, task: str, command: Sequence[str], line: MessageChannel, *, tty: bool
+    ) -> None:
+        """Run a command inside a task, connected to `line`. Raises `Refused`."""
+        ...
+
+
+class Receivers(Protocol):
+    """The notification receivers of the configuration."""
+
+    async def test(self, name: str = "") -> list[ReceiverResult]:
+        """Send a sample to one receiver, or to all if no name is given. Raises `NotFound`."""
+        ...
+
+
+class WrapperProtocol(Protocol):
+    """The operations of wrappers, which run tasks on cluster hosts with the secret of an attempt.
+
+    Raises `Denied` for an unknown secret, and errors with the `status` of the response.
+    """
+
+    def admit(self, secret: str) -> None:
+        """Accept every secret of an attempt, even one that has expired, or raise `Denied`."""
+        ...
+
+    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:
+        """Claim an attempt for a host; return the open file with its artifacts."""
+        ...
+
+    async def files(self, secret: str) -> IO[bytes]:
+        """Return an open file with the files of an attempt."""
+        ...
+
+    def pieces(self, file: IO[bytes]) -> AsyncIterator[bytes]:
+        """Yield the content of such a file, which is closed afterwards."""
+        ...
+
+    async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
+        """Store a piece of output; return the offset at which the next piece begins."""
+        ...
+
+    async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:
+        """Return the orders after number `seen`, one a line; return nothing after `span` seconds."""
+        ...
+
+    async def result(self, secret: str, code: int, why: str) -> None:
+        """Store the result of a task."""
+        ...
+
+
+class RightsLookup(Protocol):
+    """The lookup of the permission that a request needs."""
+
+    endpoint_paths: list[str]
+
+    def of(self, method: str, target: str, is_mount: Callable[[str], bool]) -> RequestedCapability:
+        """Return the permission that a request needs. Raises `NotFound`."""
+        ...
+
+
+class AdmissionControl:
+    """Concurrency limit for long operations in threads, with a fair share for each client.
+
+    The threads share one interpreter. More of them would answer no request sooner, and would delay
+    the event loop more often.
+    """
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(_AT_ONCE)
+        self._clients: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Wait for a free slot and hold it while the block runs.
+
+        Raises `TooOften` if the client already has too many requests queued.
+        """
+        if self._clients[client] >= _EACH:
+            raise TooOften(
+                f"this client already has {_EACH} large requests running or queued: send the "
+                "next one after an answer"
+            )
+        self._clients[client] += 1
+        try:
+            async with self._limiter:
+                yield
+        finally:
+            self._clients[client] -= 1
+            self._clients += Counter()  # drops clients whose count is zero
+
+    async def run(self, client: str, work: Callable[[], T]) -> T:
+        """Run `work` in a thread and return its result; its exceptions pass. Raises `TooOften`."""
+        async with self.turn(client):
+            made = await garbage.in_thread(work)
+        garbage.keep(made)
+        return made
+
+
+class AppContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The open parts of one daemon."""
+
+    config: Settings
+    store: Store
+    clock: Clock
+    ids: Iterator[str]
+    seal: EnvelopeCipher
+    audit: Audit
+    issuer: Issuer
+    tasks: TaskActions
+    logs: TaskLogs
+    tokens: TokenStore
+    rights: RightsLookup
+    fences: Fences
+    door: LazyMethods  # the login methods
+    notify: Receivers
+    wrappers: WrapperProtocol | None = None  # None without clusters
+    policies: JobPolicySet = JobPolicySet()
+    feed: EventFeed = msgspec.field(default_factory=EventFeed)
+    monitor: LogMonitor = msgspec.field(default_factory=LogMonitor)
+    admission: AdmissionControl = msgspec.field(default_factory=AdmissionControl)
+    # Each snapshot needs disk space for the store and its compressed copy.
+    snapshots: trio.CapacityLimiter = msgspec.field(default_factory=lambda: trio.CapacityLimiter(1))

@@ -1,0 +1,158 @@
+"""Events in wire form, encoded once for all clients that read at the same time.
+
+The row of an event holds what changed. Nomad's clients expect the whole job or allocation in the
+payload, which is joined at read time. Events for purged objects contain only names.
+"""
+
+from collections import OrderedDict
+
+import msgspec
+import trio
+
+from storage.queries import allocations, events, jobs
+from storage.queries.events import StoredEvent
+from storage.read_pool import LongRead, ReadSnapshot
+from storage.records import allocation_views
+from storage.records.allocation import AllocationChange
+from storage.records.base import Record
+from storage.records.codec import encode
+from storage.store import Store
+
+PAGE = 64  # events encoded at a time; the events of one write stay together even beyond it
+SHORT = 2  # events encoded on the event loop: each takes up to a millisecond
+_KEPT_BYTES = 4 * 1024 * 1024  # of encoded events, cached for other readers
+_APART = 700  # bytes of an event apart from its texts
+
+
+class EncodedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event as it is sent, with the fields that filters use."""
+
+    event: StoredEvent
+    wire: bytes
+
+    @property
+    def size(self) -> int:
+        """Return the approximate memory use in bytes."""
+        return len(self.wire) + len(self.event.payload) + _APART
+
+
+class _Wire(Record, frozen=True, kw_only=True):
+    topic: str
+    type: str
+    key: str
+    namespace: str
+    filter_keys: list[str] | None
+    index: int
+    payload: msgspec.Raw
+
+
+class EventFeed:
+    """The events of a store, with the newest ones cached in wire form."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[int, EncodedEvent] = OrderedDict()
+        self._bytes = 0
+        # an event number, and the store's commit at which it had no successor
+        self._nothing_after = (-1, -1)
+        # held while a thread encodes: waiting readers then find the result in the cache
+        self._making = trio.Lock()
+
+    async def after(self, store: Store, number: int) -> list[EncodedEvent]:
+        """Return the next events after a number, only whole writes; empty if there are none."""
+        found = self._kept_after(number)
+        commits = store.commits
+        if found or self._nothing_after == (number, commits):
+            return found
+        try:
+            made = store.read_short(lambda db: _make_after(db, number))
+        except LongRead:
+            async with self._making:
+                if found := self._kept_after(number):
+                    return found
+                made = await store.read_long(lambda db: _make_after(db, number))
+        for one in made:
+            self._keep(one)
+        if not made:
+            self._nothing_after = (number, commits)
+        return made
+
+    def _kept_after(self, number: int) -> list[EncodedEvent]:
+        found: list[EncodedEvent] = []
+        while (one := self._made.get(number + len(found) + 1)) is not None:
+            found.append(one)
+        return found
+
+    def _keep(self, one: EncodedEvent) -> None:
+        """Cache an event, unless newer ones are cached: then its reader lags behind."""
+        if self._made and one.event.number <= next(reversed(self._made)):
+            return
+        self._made[one.event.number] = one
+        self._bytes += one.size
+        while self._bytes > _KEPT_BYTES:
+            _, oldest = self._made.popitem(last=False)
+            self._bytes -= oldest.size
+
+
+def _make_after(db: ReadSnapshot, number: int) -> list[EncodedEvent]:
+    """Encode the events after a number. On the event loop, raise `LongRead` if there are many."""
+    found = events.after(db, number, PAGE)
+    if db.is_short and len(found) > SHORT:
+        raise LongRead
+    return [_make(db, event) for event in found]
+
+
+def _make(db: ReadSnapshot, event: StoredEvent) -> EncodedEvent:
+    wire = _Wire(
+        topic=event.topic,
+        type=event.type,
+        key=event.key,
+        namespace=event.namespace,
+        filter_keys=event.filter_keys or None,
+        index=event.index,
+        payload=msgspec.Raw(_payload(db, event)),
+    )
+    # The copy is needed: the encoder's buffer has unused space at its end, which would be cached
+    # too.
+    return EncodedEvent(event=event, wire=bytes(memoryview(encode(wire))))
+
+
+def _payload(db: ReadSnapshot, event: StoredEvent) -> bytes:
+    if event.topic == "Allocation":
+        return b'{"Allocation":' + _allocation(db, event) + b"}"
+    if event.topic == "Job":
+        return _job(db, event)
+    return event.payload.encode()
+
+
+class _Version(Record, frozen=True, kw_only=True):
+    version: int | None = None
+
+
+def _job(db: ReadSnapshot, event: StoredEvent) -> bytes:
+    number = msgspec.json.decode(event.payload, type=_Version).version
+    if number is None:  # after a purge, the event holds the only remains of the job
+        return event.payload.encode()
+    found = jobs.registered_wire(db, event.namespace, event.key, number)
+    if found is None:
+        found = encode({"ID": event.key, "Namespace": event.namespace, "Version": number})
+    return b'{"Job":' + found + b"}"
+
+
+def _allocation(db: ReadSnapshot, event: StoredEvent) -> bytes:
+    change = msgspec.json.decode(event.payload, type=AllocationChange)
+    now = allocations.find(db, event.key)
+    if now is None:
+        names = {
+            "ID": event.key,
+            "Namespace": event.namespace,
+            "JobID": event.filter_keys[0],
+            "DesiredStatus": change.desired_status,
+            "ClientStatus": change.client_status,
+            "ModifyIndex": event.index,
+        }
+        return encode(names)
+    then = msgspec.structs.replace(now, **msgspec.structs.asdict(change), modify_index=event.index)
+    job = jobs.version(db, now.namespace, now.job_id, now.job_version)
+    return encode(
+        allocation_views.allocation_view(then, allocations.task_states(db, then), job, b"null")
+    )

@@ -1,0 +1,106 @@
+"""`alloc restart`, `alloc signal`, `alloc stop`: actions on running tasks."""
+
+import click
+
+from daemon.cli.commands.job_actions import DETACH, followed
+from daemon.cli.commands.logs import choose_task
+from daemon.cli.core import resolve
+from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from daemon.cli.core.responses import AllocationDetail
+from storage.errors import Invalid
+
+_ALLOCATION = click.argument("alloc_id", metavar="ALLOCATION")
+_WORD = click.argument("word", metavar="[TASK]", required=False)
+_TASK = click.option(
+    "--task", metavar="TASK", help="Name of the task [default: all running tasks]."
+)
+
+
+def _named(allocation: AllocationDetail, task: str | None, word: str | None) -> str:
+    """Return the named task, or an empty text. Raises `Invalid` if it does not exist."""
+    given = task or word
+    return choose_task(allocation, given) if given else ""
+
+
+@click.command()
+@_ALLOCATION
+@_WORD
+@_TASK
+@click.option("--all-tasks", is_flag=True, help="Also ended tasks.")
+@with_output
+@with_client
+def restart(
+    client: ApiClient,
+    screen: Screen,
+    alloc_id: str,
+    word: str | None,
+    *,
+    task: str | None,
+    all_tasks: bool,
+) -> None:
+    """Restart TASK of ALLOCATION, or all its running tasks, in place.
+
+    Example: steward alloc restart 5d3c9a12 web
+    """
+    allocation = resolve.allocation(client, alloc_id)
+    name = _named(allocation, task, word)
+    if name and all_tasks:
+        raise Invalid(f"-all-tasks and task {name!r} exclude each other: pass only one")
+    body = {"TaskName": name, "AllTasks": all_tasks}
+    client.send("PUT", f"/v1/client/allocation/{segment(allocation.id)}/restart", body)
+    screen.told(f"{_of(screen, allocation, name)}: restarted")
+
+
+@click.command()
+@_ALLOCATION
+@_WORD
+@_TASK
+@click.option(
+    "-s", "--signal", "name", default="SIGKILL", help="Name of the signal [default: SIGKILL]."
+)
+@with_output
+@with_client
+def signal(
+    client: ApiClient,
+    screen: Screen,
+    alloc_id: str,
+    word: str | None,
+    *,
+    task: str | None,
+    name: str,
+) -> None:
+    """Send a signal to TASK of ALLOCATION, or to all its running tasks.
+
+    Example: steward alloc signal -s SIGHUP 5d3c9a12
+    """
+    allocation = resolve.allocation(client, alloc_id)
+    chosen = _named(allocation, task, word)
+    body = {"Signal": name, "Task": chosen}
+    client.send("PUT", f"/v1/client/allocation/{segment(allocation.id)}/signal", body)
+    screen.told(f"{_of(screen, allocation, chosen)}: sent {name}")
+
+
+@click.command()
+@_ALLOCATION
+@click.option("--no-shutdown-delay", is_flag=True, help="Do not wait before stopping the tasks.")
+@DETACH
+@with_output
+@with_client
+def stop(
+    client: ApiClient, screen: Screen, alloc_id: str, *, no_shutdown_delay: bool, detach: bool
+) -> int:
+    """Stop ALLOCATION; the scheduler replaces it if the job still needs it.
+
+    Example: steward alloc stop 5d3c9a12
+    """
+    allocation = resolve.allocation(client, alloc_id)
+    path = f"/v1/allocation/{segment(allocation.id)}/stop"
+    answer = client.send("POST", path, no_shutdown_delay=no_shutdown_delay)
+    return followed(client, screen, answer, allocation.job_id, detach=detach)
+
+
+def _of(screen: Screen, allocation: AllocationDetail, task: str) -> str:
+    tasks = f'task "{task}"' if task else "all tasks"
+    return f"{tasks} of {screen.short(allocation.id)} ({allocation.name})"

@@ -1,0 +1,73 @@
+"""`operator api` and `operator metrics`: any API request, and the metrics."""
+
+import sys
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import click
+
+from daemon.cli.core.http_client import ApiClient
+from daemon.cli.core.options import with_client
+from storage.errors import Invalid
+
+
+@click.command("api")
+@click.argument("path")
+@click.option("-X", "method", metavar="METHOD", help="[default: GET, with a body PUT]")
+@click.option(
+    "-d", "--data", "body", metavar="TEXT", help="Body; @FILE: from a file; -: standard input."
+)
+@click.option(
+    "-f", "--filter", "wanted", metavar="EXPRESSION", help="Filter expression for a list."
+)
+@with_client
+def call_api(
+    client: ApiClient, *, path: str, method: str | None, body: str | None, wanted: str | None
+) -> None:
+    """Request PATH (/v1/jobs) with the address, token and namespace of other commands.
+
+    Example: steward operator api -X POST /v1/system/gc
+    """
+    target = urlsplit(path if path.startswith(("/", "http")) else f"/{path}")
+    if target.netloc and target.netloc != urlsplit(client.connection.address).netloc:
+        raise Invalid(
+            f"{target.netloc} is not the daemon: pass a path, and set the daemon with -address"
+        )
+    query = dict(parse_qsl(target.query, keep_blank_values=True))
+    if wanted is not None:
+        query["filter"] = wanted
+    how = (method or ("GET" if body is None else "PUT")).upper()
+    answer = client.call(how, target.path, _content(body), **query)
+    sys.stdout.buffer.write(answer.body)
+    if answer.body and not answer.body.endswith(b"\n"):
+        sys.stdout.buffer.write(b"\n")
+
+
+def _content(body: str | None) -> bytes | None:
+    if body is None:
+        return None
+    if body == "-":
+        return sys.stdin.buffer.read()
+    if not body.startswith("@"):
+        return body.encode()
+    try:
+        return Path(body[1:]).read_bytes()
+    except OSError as error:
+        raise Invalid(f"cannot read {body[1:]}: {error}") from error
+
+
+@click.command("metrics")
+@click.option("--pretty", is_flag=True, help="Print indented JSON.")
+@click.option(
+    "--format", "form", type=click.Choice(["json", "prometheus"]), default="json", help="As what."
+)
+@with_client
+def show_metrics(client: ApiClient, *, pretty: bool, form: str) -> None:
+    """Print the metrics of the daemon, its queues, the host and the tasks.
+
+    Example: steward operator metrics -format prometheus
+    """
+    query = {"format": "prometheus"} if form == "prometheus" else {}
+    if pretty:
+        query["pretty"] = "true"
+    sys.stdout.buffer.write(client.read("/v1/metrics", **query).body.rstrip() + b"\n")

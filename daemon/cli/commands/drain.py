@@ -1,0 +1,165 @@
+"""`node drain` and `node eligibility`: drain a node, or change its eligibility."""
+
+import sys
+
+import click
+
+from daemon.cli.commands.node import own_id
+from daemon.cli.commands.run import EXIT_INTERRUPTED
+from daemon.cli.core import resolve
+from daemon.cli.core.formatting import short
+from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import ProgressDisplay, ProgressRow, Screen
+from storage.errors import Invalid
+from storage.records.base import HOUR
+from storage.records.durations import nanoseconds
+from storage.records.node import Node
+
+_AT_ONCE, _NEVER = -1, 0  # drain deadlines in nanoseconds: immediately, and no deadline
+
+_NODE = click.argument("given", metavar="[NODE]", required=False)
+_OWN = click.option("--self", "own", is_flag=True, help="The daemon's own node.")
+_CHOICE = click.option("--enable/--disable", "enable", default=None, help="Start, or cancel.")
+
+
+def _meant(client: ApiClient, given: str | None, *, own: bool) -> Node:
+    """Return the node of the arguments. Raises `Invalid` unless exactly one way names it."""
+    if (given is None) != own:
+        raise Invalid("name a NODE, or pass -self for the daemon's own node")
+    return resolve.node(client, given or own_id(client))
+
+
+def _chosen(*, enable: bool | None) -> bool:
+    if enable is None:
+        raise Invalid("no action given: pass -enable or -disable")
+    return enable
+
+
+@click.command()
+@_NODE
+@_OWN
+@_CHOICE
+@with_output
+@with_client
+def eligibility(
+    client: ApiClient,
+    screen: Screen,
+    given: str | None,
+    *,
+    own: bool,
+    enable: bool | None,
+) -> None:
+    """Make NODE eligible or ineligible for placements; running allocations stay.
+
+    Example: steward node eligibility -self -disable
+    """
+    wanted = "eligible" if _chosen(enable=enable) else "ineligible"
+    node = _meant(client, given, own=own)
+    answer = client.send(
+        "POST", f"/v1/node/{segment(node.id)}/eligibility", {"Eligibility": wanted}
+    )
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    screen.line(f"node {screen.short(node.id)} ({node.name}) is {wanted} for placements")
+
+
+@click.command()
+@_NODE
+@_OWN
+@_CHOICE
+@click.option(
+    "--deadline", default="", metavar="TIME", help="Deadline for the drain [default: 1h]."
+)
+@click.option("--force", is_flag=True, help="Stop all allocations immediately.")
+@click.option("--no-deadline", is_flag=True, help="Wait without a deadline.")
+@click.option("--ignore-system", is_flag=True, help="Leave system jobs running.")
+@click.option("--keep-ineligible", is_flag=True, help="With -disable: keep the node ineligible.")
+@click.option("-m", "--message", default="", metavar="TEXT", help="Reason, stored with the node.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--detach", is_flag=True, help="Do not wait for the end of the drain.")
+@with_output
+@with_client
+def drain(
+    client: ApiClient,
+    screen: Screen,
+    given: str | None,
+    *,
+    own: bool,
+    enable: bool | None,
+    deadline: str,
+    force: bool,
+    no_deadline: bool,
+    ignore_system: bool,
+    keep_ineligible: bool,
+    message: str,
+    yes: bool,
+    detach: bool,
+) -> int:
+    """Move all allocations off NODE and make it ineligible, or cancel the drain.
+
+    Example: steward node drain -self -enable -deadline 1h
+    """
+    begins = _chosen(enable=enable)
+    body: dict[str, object] = {"MarkEligible": not begins and not keep_ineligible}
+    if begins:
+        ends = _deadline(deadline, force=force, no_deadline=no_deadline)
+        body["DrainSpec"] = {"Deadline": ends, "IgnoreSystemJobs": ignore_system}
+    if message:
+        body["Meta"] = {"message": message}
+    node = _meant(client, given, own=own)
+    if begins and not yes and sys.stdin.isatty():
+        click.confirm(f"Stop all allocations on node {node.name}?", abort=True)
+    answer = client.send("POST", f"/v1/node/{segment(node.id)}/drain", body)
+    if screen.wants_document:
+        screen.document(answer.body)
+    about = f"node {screen.short(node.id)} ({node.name})"
+    if detach or not begins:
+        if not screen.wants_document:
+            screen.line(f"{about}: drain {'started' if begins else 'cancelled'}")
+        return 0
+    try:
+        with screen.progress() as progress:
+            _follow(client, progress, node.id)
+    except KeyboardInterrupt:
+        screen.warn(f"\nno longer waiting; {about} is still draining")
+        return EXIT_INTERRUPTED
+    if not screen.wants_document:
+        screen.line(f"{about} is drained; node eligibility -enable makes it eligible again")
+    return 0
+
+
+def _deadline(text: str, *, force: bool, no_deadline: bool) -> int:
+    """Return a deadline in nanoseconds. Raises `Invalid` if several are given."""
+    if sum([bool(text), force, no_deadline]) > 1:
+        raise Invalid("-deadline, -force and -no-deadline exclude each other: pass only one")
+    if force:
+        return _AT_ONCE
+    if no_deadline:
+        return _NEVER
+    try:
+        found = nanoseconds(text) if text else HOUR
+    except ValueError:
+        found = 0
+    if found <= 0:
+        raise Invalid(f"-deadline {text!r} is not a duration such as 90s, 30m or 1h")
+    return found
+
+
+def _follow(client: ApiClient, progress: ProgressDisplay, node_id: str) -> None:
+    """Return when the drain of a node has ended."""
+    path = f"/v1/node/{segment(node_id)}"
+    answer = client.read(path)
+    while True:
+        node = answer.decode(Node)
+        progress.show([ProgressRow("node", short(node.id), node.name, _state(node))])
+        if not node.drain:
+            return
+        answer = client.newer(path, answer.index)
+
+
+def _state(node: Node) -> str:
+    return (
+        "draining" if node.drain else f"drain {node.last_drain.status}" if node.last_drain else ""
+    )

@@ -1,0 +1,127 @@
+"""`eval list` and `eval status`: evaluations and their results."""
+
+from collections.abc import Iterable
+
+import click
+
+from daemon.cli.commands.status import show_allocations, show_failure
+from daemon.cli.core import resolve
+from daemon.cli.core.follow import finished
+from daemon.cli.core.formatting import format_time
+from daemon.cli.core.http_client import ApiClient, RequestRejected, segment
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from daemon.cli.core.responses import AllocationItem
+from daemon.text import placement_message
+from storage.records.allocation import ClientStatus
+from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.explanation import Cause, Explanation
+
+_TROUBLED = frozenset({ClientStatus.PENDING, ClientStatus.FAILED, ClientStatus.LOST})
+
+
+@click.command("list")
+@click.option("--job", "job_id", default="", metavar="JOB", help="Only evaluations of this job.")
+@click.option("--status", default="", help="Only this status, such as blocked.")
+@click.option("--filter", "expression", default="", help="Filter expression over evaluations.")
+@with_output
+@with_client
+def index(client: ApiClient, screen: Screen, *, job_id: str, status: str, expression: str) -> None:
+    """List the evaluations, newest last.
+
+    Example: steward eval list -job web -status blocked
+    """
+    answer = client.read("/v1/evaluations", job=job_id, status=status, filter=expression)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    show_evaluations(screen, answer.decode(list[Evaluation]))
+
+
+def show_evaluations(screen: Screen, found: Iterable[Evaluation]) -> None:
+    """Print evaluations as a table."""
+    rows = [
+        [
+            screen.short(one.id),
+            str(one.priority),
+            one.triggered_by,
+            one.job_id,
+            one.namespace,
+            one.status,
+            str(bool(one.failed_tg_allocs)).lower(),
+        ]
+        for one in found
+    ]
+    if not rows:
+        screen.line("No evaluations")
+        return
+    header = [
+        "ID",
+        "Priority",
+        "Triggered By",
+        "Job ID",
+        "Namespace",
+        "Status",
+        "Placement Failures",
+    ]
+    screen.table(header, rows)
+
+
+@click.command("status")
+@click.argument("eval_id", metavar="EVALUATION")
+@click.option("--monitor", is_flag=True, help="Watch it until it is complete.")
+@with_output
+@with_client
+def status(client: ApiClient, screen: Screen, eval_id: str, *, monitor: bool) -> None:
+    """Show EVALUATION; a unique prefix of its ID is enough.
+
+    Example: steward eval status -monitor 91c7d2ee
+    """
+    found = resolve.evaluation(client, eval_id)
+    path = f"/v1/evaluation/{segment(found.id)}"
+    if monitor:
+        with screen.progress() as progress:
+            found = finished(client, progress, found.id)
+    if screen.wants_document:
+        screen.document(client.read(path).body)
+        return
+    screen.facts(
+        [
+            ("ID", found.id),
+            ("Job ID", found.job_id),
+            ("Namespace", found.namespace),
+            ("Created", format_time(found.create_time)),
+            ("Modified", format_time(found.modify_time)),
+            ("Type", found.type),
+            ("Priority", str(found.priority)),
+            ("Triggered By", found.triggered_by),
+            ("Status", found.status),
+            ("Status Description", found.status_description),
+            ("Deployment ID", screen.short(found.deployment_id)),
+            ("Blocked Evaluation", screen.short(found.blocked_eval)),
+            ("Next Evaluation", screen.short(found.next_eval)),
+        ]
+    )
+    for sentence in _unplaced(client, found):
+        screen.line(sentence)
+    lines = client.fetch(f"{path}/allocations", list[AllocationItem])
+    show_allocations(screen, lines)
+    show_failure(client, screen, [line for line in lines if line.client_status in _TROUBLED])
+
+
+def _unplaced(client: ApiClient, found: Evaluation) -> list[str]:
+    """Return why groups are not placed: as nodes are now for a blocked evaluation, else as they were."""
+    if found.status != EvalStatus.BLOCKED:
+        return placement_message.describe_failures(found)
+    path = f"/v1/job/{segment(found.job_id)}/explain"
+    try:
+        now = client.fetch(path, Explanation, namespace=found.namespace)
+    except RequestRejected:  # the job no longer exists
+        return placement_message.describe_failures(found)
+    groups = found.failed_tg_allocs or {}
+    told = [
+        f'group "{one.task_group}": {one.message}'
+        for one in now.reasons
+        if one.task_group in groups and one.cause in (Cause.PLACE, Cause.NODE)
+    ]
+    return told or placement_message.describe_failures(found)

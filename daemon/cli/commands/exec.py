@@ -1,0 +1,282 @@
+"""`alloc exec` and `job action`: an interactive command inside a task.
+
+Input goes to the command, its output is printed, and its exit status becomes this command's. With a
+terminal on both sides, every key is forwarded. The session ends with the command, or after `~.` at
+the beginning of a line.
+"""
+
+import json
+import os
+import shutil
+import signal
+import ssl
+import sys
+import termios
+import tty as terminal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from urllib.parse import urlencode
+
+import click
+import msgspec
+import trio
+from trio_websocket import (
+    ConnectionClosed,
+    ConnectionRejected,
+    HandshakeError,
+    WebSocketConnection,
+    open_websocket_url,
+)
+
+from daemon.cli.commands.logs import choose_task, newest
+from daemon.cli.core import resolve
+from daemon.cli.core.http_client import ApiClient, DaemonUnreachable, RequestRejected, segment
+from daemon.cli.core.options import with_client
+from storage.errors import Invalid
+
+_CHUNK = 32 * 1024
+_WINDOW = 16  # queued messages; at the limit, the daemon waits
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+_FORBIDDEN = 403
+_ESCAPE = b"~."
+
+
+class ExecInput(msgspec.Struct, frozen=True):
+    """A piece of a stream, or its end."""
+
+    data: bytes = b""
+    close: bool = False
+
+
+class ExecExit(msgspec.Struct, frozen=True):
+    """The result of the command."""
+
+    exit_code: int = 0
+
+
+class ExecFrame(msgspec.Struct, frozen=True):
+    """A message of the daemon."""
+
+    stdout: ExecInput | None = None
+    stderr: ExecInput | None = None
+    exited: bool = False
+    result: ExecExit = ExecExit()
+
+
+_frame = msgspec.json.Decoder(ExecFrame)
+
+_INPUT = click.option(
+    "-i/--no-stdin", "stdin", default=True, help="Forward standard input (the default)."
+)
+_TTY = click.option(
+    "-t/--no-tty", "tty", default=None, help="Use a terminal (default: if this is one)."
+)
+_TASK = click.option("--task", metavar="TASK", help="Name of the task, if there are several.")
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_INPUT
+@_TTY
+@_TASK
+@click.option(
+    "--job", "of_job", is_flag=True, help="ALLOCATION is a job: use its latest allocation."
+)
+@click.argument("alloc_id", metavar="ALLOCATION")
+@click.argument("command", metavar="COMMAND...", nargs=-1, required=True)
+@with_client
+def execute(
+    client: ApiClient,
+    alloc_id: str,
+    command: tuple[str, ...],
+    *,
+    stdin: bool,
+    tty: bool | None,
+    task: str | None,
+    of_job: bool,
+) -> int:
+    """Run COMMAND inside a task of ALLOCATION; exit with its status.
+
+    Example: steward exec 5d3c9a12 /bin/sh
+    """
+    allocation = resolve.allocation(client, newest(client, alloc_id) if of_job else alloc_id)
+    query = {"task": choose_task(allocation, task), "command": json.dumps(command)}
+    path = f"/v1/client/allocation/{segment(allocation.id)}/exec"
+    return converse(client, path, query, stdin=stdin, tty=tty)
+
+
+@click.command()
+@_INPUT
+@_TTY
+@_TASK
+@click.option("--job", "job_id", metavar="JOB", help="Job that declares the action.")
+@click.option(
+    "--alloc", "--allocation", "alloc_id", metavar="ALLOCATION", help="Allocation to run it in."
+)
+@click.argument("action", metavar="ACTION")
+@with_client
+def action(
+    client: ApiClient,
+    action: str,
+    *,
+    stdin: bool,
+    tty: bool | None,
+    task: str | None,
+    job_id: str | None,
+    alloc_id: str | None,
+) -> int:
+    """Run ACTION of a job inside a task; exit with its status.
+
+    Example: steward job action -job web clear-cache
+    """
+    if not (job_id or alloc_id):
+        raise Invalid("no target given: pass a job with -job, or an allocation with -alloc")
+    allocation = resolve.allocation(client, alloc_id or newest(client, job_id or ""))
+    query = {
+        "action": action,
+        "allocID": allocation.id,
+        "task": choose_task(allocation, task),
+        "namespace": allocation.namespace,
+    }
+    path = f"/v1/job/{segment(allocation.job_id)}/action"
+    return converse(client, path, query, stdin=stdin, tty=tty)
+
+
+def converse(
+    client: ApiClient, path: str, query: Mapping[str, str], *, stdin: bool, tty: bool | None
+) -> int:
+    """Run an exec session; return the command's exit status. Raises `RequestRejected`, `DaemonUnreachable`."""
+    if tty is None:
+        tty = stdin and sys.stdin.isatty() and sys.stdout.isatty()
+    url, context = client.socket_address(f"{path}?{urlencode({**query, 'tty': str(tty).lower()})}")
+    with _raw(wanted=tty and sys.stdin.isatty()):
+        status, fault = trio.run(partial(_converse, client, url, context, stdin=stdin, tty=tty))
+    if fault is not None:
+        raise fault
+    return status
+
+
+async def _converse(
+    client: ApiClient, url: str, context: ssl.SSLContext | None, *, stdin: bool, tty: bool
+) -> tuple[int, BaseException | None]:
+    headers = [(name.encode(), value.encode()) for name, value in client.headers.items()]
+    try:
+        async with open_websocket_url(
+            url, context, extra_headers=headers, message_queue_size=_WINDOW
+        ) as socket:
+            talk = _Talk(socket)
+            await talk.run(stdin=stdin, tty=tty)
+    except ConnectionRejected as error:
+        raise RequestRejected(
+            error.status_code, (error.body or b"").decode(errors="replace")
+        ) from error
+    except (HandshakeError, OSError) as error:
+        raise DaemonUnreachable(
+            f"cannot reach the daemon at {client.connection.address}: {error}"
+        ) from error
+    return talk.status or 0, talk.fault
+
+
+class _Talk:
+    def __init__(self, socket: WebSocketConnection) -> None:
+        self._socket = socket
+        self.fault: BaseException | None = None
+        self.status: int | None = None  # the command's exit status
+
+    async def run(self, *, stdin: bool, tty: bool) -> None:
+        """Run the session until the command or the connection has ended."""
+        async with trio.open_nursery() as nursery:
+            if tty:
+                await nursery.start(self._tell_size)
+            nursery.start_soon(self._tell_input if stdin else self._end_input, tty)
+            nursery.start_soon(self._heed_interrupts, nursery.cancel_scope)
+            await self._show()
+            nursery.cancel_scope.cancel()
+
+    async def _heed_interrupts(self, talking: trio.CancelScope) -> None:
+        # Restore the terminal before the program exits because of one of these signals.
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            async for number in signals:
+                interrupted = number == signal.SIGINT
+                self.fault = KeyboardInterrupt() if interrupted else SystemExit(128 + number)
+                talking.cancel()
+
+    async def _show(self) -> None:
+        """Print the output of the command until it has ended."""
+        try:
+            while self.status is None:
+                frame = _frame.decode(await self._socket.get_message())
+                for piece, place in ((frame.stdout, _STDOUT), (frame.stderr, _STDERR)):
+                    if piece is not None and piece.data:
+                        write_all(place, piece.data)
+                if frame.exited:
+                    self.status = frame.result.exit_code
+        except ConnectionClosed as error:
+            if self.status is not None:  # this side ended the session
+                return
+            reason = error.reason.reason if error.reason else None
+            if reason and "ermission denied" in reason:
+                self.fault = RequestRejected(_FORBIDDEN, reason)
+            else:
+                self.fault = DaemonUnreachable(reason or "the daemon closed the connection")
+
+    async def _say(self, frame: object) -> None:
+        with suppress(ConnectionClosed):  # the task that prints the output handles it
+            await self._socket.send_message(msgspec.json.encode(frame).decode())
+
+    async def _tell_size(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Send the size of the terminal now and after each change."""
+        with trio.open_signal_receiver(signal.SIGWINCH) as changes:
+            await self._say(_size())
+            task_status.started()
+            async for _ in changes:
+                await self._say(_size())
+
+    async def _end_input(self, tty: bool) -> None:
+        if not tty:
+            await self._say({"stdin": {"close": True}})
+
+    async def _tell_input(self, tty: bool) -> None:
+        """Forward input from the terminal, a file or a pipe."""
+        before = b"\n"
+        while True:
+            data = await trio.to_thread.run_sync(os.read, _STDIN, _CHUNK, abandon_on_cancel=True)
+            if tty and is_escape(before, data):
+                self.status = 0
+                await self._socket.aclose()
+                return None
+            if not data:
+                return await self._end_input(tty)
+            before = (before + data)[-2:]
+            await self._say({"stdin": ExecInput(data=data)})
+
+
+def is_escape(before: bytes, data: bytes) -> bool:
+    """Return whether the new input contains the escape `~.`, given the input before it."""
+    typed = before + data
+    return any(end + _ESCAPE in typed for end in (b"\r", b"\n"))
+
+
+def _size() -> dict[str, dict[str, int]]:
+    size = shutil.get_terminal_size()
+    return {"tty_size": {"height": size.lines, "width": size.columns}}
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes, blocking."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+@contextmanager
+def _raw(*, wanted: bool) -> Iterator[None]:
+    """Use raw mode while the block runs."""
+    if not wanted:
+        yield
+        return
+    before = termios.tcgetattr(_STDIN)
+    terminal.setraw(_STDIN, termios.TCSADRAIN)  # keeps the input that was typed ahead
+    try:
+        yield
+    finally:
+        termios.tcsetattr(_STDIN, termios.TCSADRAIN, before)

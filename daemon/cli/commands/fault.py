@@ -1,0 +1,54 @@
+"""`operator fault`: failed units of the daemon's own work, and their retry."""
+
+import click
+
+from daemon.cli.core.command_groups import CommandGroup
+from daemon.cli.core.http_client import ApiClient
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from storage.records.operator_api import FaultShown
+
+
+@click.group(cls=CommandGroup)
+def fault() -> None:
+    """Show and release failed units of the daemon's own work."""
+
+
+@fault.command(name="list")
+@with_output
+@with_client
+def list_faults(client: ApiClient, screen: Screen) -> None:
+    """List the units of the daemon's work whose last attempt failed, oldest first.
+
+    Example: steward operator fault list
+    """
+    answer = client.read("/v1/operator/faults")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    rows = [
+        [
+            one.kind,
+            one.key,
+            str(one.failures),
+            "given up" if one.gives_up else "tried again",
+            one.since,
+            one.reason,
+        ]
+        for one in answer.decode(list[FaultShown])
+    ]
+    screen.table(["Kind", "Key", "Failures", "State", "Since", "Reason"], rows)
+
+
+@fault.command()
+@click.argument("kind")
+@click.argument("key")
+@with_output
+@with_client
+def release(client: ApiClient, screen: Screen, kind: str, key: str) -> None:
+    """Retry the unit with this KIND and KEY, even if Steward gave it up.
+
+    Example: steward operator fault release "periodic job" "default/nightly at index 12"
+    """
+    client.send("POST", "/v1/operator/faults/release", {"Kind": kind, "Key": key})
+    screen.told(f"{kind} {key} will be retried")

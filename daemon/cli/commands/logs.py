@@ -1,0 +1,407 @@
+"""`alloc logs`: output of a task, from its beginning or end, once or continuously."""
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import click
+
+from daemon.cli.core import formatting, resolve
+from daemon.cli.core.formatting import short
+from daemon.cli.core.http_client import ApiClient, Value, decode, segment
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from daemon.cli.core.responses import AllocationDetail, AllocationItem, JobListItem, LogFrame
+from daemon.text.placement_message import count_noun
+from storage.errors import Invalid, NotFound
+from storage.records.allocation import ClientStatus
+from storage.records.state import Run
+
+_LINES = 10  # default of -tail
+_PER_LINE = 200  # assumed bytes per line
+_LEAST = 64 * 1024  # bytes of the first estimate
+
+
+_RUN = click.option(
+    "--run",
+    default="0",
+    metavar="N|ID",
+    help="Child of a periodic or parameterized job: 0 is the latest, 1 the one before.",
+)
+
+
+_SINCE = click.option(
+    "--since", default="", metavar="TIME", help="Lines since 10m, or 2026-11-21T01:40:00Z."
+)
+_CONTAINS = click.option("--contains", default="", metavar="TEXT", help="Lines with TEXT only.")
+_PREVIOUS = click.option("--previous", is_flag=True, help="The attempt before the current one.")
+
+
+class LineSelection(NamedTuple):
+    """The selection of log lines that the daemon makes."""
+
+    task: str = ""
+    kind: str = ""
+    contains: str = ""
+    since: int = 0  # nanoseconds since the epoch
+    previous: bool = False
+    size: int | None = None  # bytes at the end of each log
+
+    @property
+    def are_searched(self) -> bool:
+        """Return whether the daemon has to check each line."""
+        return bool(self.contains or self.since or self.previous)
+
+    def query(self) -> dict[str, Value]:
+        """Return the query parameters of the selection."""
+        query: dict[str, Value] = {
+            "task": self.task,
+            "type": self.kind,
+            "contains": self.contains,
+            "previous": "true" if self.previous else "",
+            "since": self.since or "",
+        }
+        if self.size is not None:
+            query |= {"origin": "end", "offset": self.size}
+        return query
+
+
+class LogPosition(NamedTuple):
+    """One log of one allocation."""
+
+    path: str
+    task: str
+    kind: str
+
+    def query(self, **more: Value) -> dict[str, Value]:
+        """Return the query parameters that name it, and further ones."""
+        return {"task": self.task, "type": self.kind, **more}
+
+
+@click.command()
+@click.argument("alloc_id", metavar="ALLOCATION")
+@click.argument("task", metavar="[TASK]", required=False)
+@click.option("-f", "follow", is_flag=True, help="Follow the output.")
+@click.option("--stderr", "kind", flag_value="stderr", help="Show standard error.")
+@click.option("--stdout", "kind", flag_value="stdout", default="stdout", help="(default)")
+@click.option("--tail", is_flag=True, help=f"Show the end: {_LINES} lines unless -n is given.")
+@click.option("-n", "lines", type=click.IntRange(min=0), help="Number of lines at the end.")
+@click.option("-c", "size", type=click.IntRange(min=0), help="Number of bytes at the end.")
+@click.option(
+    "--job", "of_job", is_flag=True, help="ALLOCATION is a job: use its latest allocation."
+)
+@click.option(
+    "--task", "named_task", metavar="TASK", help="Name of the task, if there are several."
+)
+@_SINCE
+@_CONTAINS
+@_PREVIOUS
+@_RUN
+@with_output
+@with_client
+def logs(
+    client: ApiClient,
+    screen: Screen,
+    alloc_id: str,
+    task: str | None,
+    *,
+    follow: bool,
+    kind: str,
+    tail: bool,
+    lines: int | None,
+    size: int | None,
+    of_job: bool,
+    named_task: str | None,
+    since: str,
+    contains: str,
+    previous: bool,
+    run: str,
+) -> None:
+    """Print the output of TASK of ALLOCATION; with one task, its name may be left out.
+
+    Instead of an allocation, a job may be named. Then the output of all its allocations is merged
+    by time, and each line begins with its allocation and task. For a periodic or parameterized job,
+    the output of its latest child is printed.
+
+    --previous prints the attempt before the current one; for an ended task, the one before its
+    last. A line has the time stamp at its beginning, or else the second in which Steward read it.
+
+    Example: steward logs -f -job web
+    """
+    lines_wanted = LineSelection(
+        task=named_task or task or "",
+        kind=kind,
+        contains=contains,
+        since=formatting.time_of("-since", since, time.time_ns()),
+        previous=previous,
+        size=size,
+    )
+    if lines_wanted.are_searched and (tail or lines is not None):
+        raise Invalid(
+            "-tail and -n count all lines: do not combine them with -since, -contains or -previous"
+        )
+    if not of_job and not resolve.may_be_identifier(alloc_id):
+        if tail or lines is not None:
+            raise Invalid("-tail and -n need an allocation: use -c BYTES for a job")
+        _merged(client, screen, alloc_id, lines_wanted, follow=follow, run=run)
+        return
+    if of_job:
+        alloc_id = newest(client, alloc_id)
+    allocation = resolve.allocation(client, alloc_id)
+    chosen = choose_task(allocation, named_task or task)
+    if lines_wanted.are_searched:
+        found = lines_wanted._replace(task=chosen)
+        where = {"allocation": allocation.id, "labels": "false"}
+        _print(client, screen, allocation.namespace, allocation.job_id, found, where, follow=follow)
+        return
+    log = LogPosition(f"/v1/client/fs/logs/{segment(allocation.id)}", chosen, kind)
+    out = sys.stdout.buffer
+    try:
+        for piece in _pieces(client, log, follow=follow, tail=tail, lines=lines, size=size):
+            out.write(piece)
+            out.flush()
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+
+
+@click.command("logs")
+@click.argument("job_id", metavar="JOB")
+@click.option("-f", "follow", is_flag=True, help="Follow the output while the job has allocations.")
+@click.option("--stderr", "kind", flag_value="stderr", help="Only standard error.")
+@click.option("--stdout", "kind", flag_value="stdout", help="Only standard output.")
+@click.option("-c", "size", type=click.IntRange(min=0), help="Bytes at the end of each log.")
+@click.option("--task", metavar="TASK", help="Only this task.")
+@_SINCE
+@_CONTAINS
+@_PREVIOUS
+@_RUN
+@with_output
+@with_client
+def job_logs(
+    client: ApiClient,
+    screen: Screen,
+    job_id: str,
+    *,
+    follow: bool,
+    kind: str | None,
+    size: int | None,
+    task: str | None,
+    since: str,
+    contains: str,
+    previous: bool,
+    run: str,
+) -> None:
+    """Print the output of all allocations of JOB, each line with its allocation and task.
+
+    The lines are merged by time. For a periodic or parameterized job, the output of its latest
+    child is printed.
+
+    Example: steward job logs -f --contains error web
+    """
+    lines = LineSelection(
+        task=task or "",
+        kind=kind or "",
+        contains=contains,
+        since=formatting.time_of("-since", since, time.time_ns()),
+        previous=previous,
+        size=size,
+    )
+    _merged(client, screen, job_id, lines, follow=follow, run=run)
+
+
+def run_of(client: ApiClient, line: JobListItem, wanted: str) -> str:
+    """Return a child of a periodic or parameterized job: the latest, the Nth latest, or by ID.
+
+    Raises `NotFound`.
+    """
+    path = f"/v1/job/{segment(line.id)}/runs"
+    runs = [one.id for one in client.fetch(path, list[Run], namespace=line.namespace)]
+    if not runs:
+        raise NotFound(f'job "{line.id}" has no run yet')
+    if wanted.isdecimal() and int(wanted) < 10**6:
+        number = int(wanted)
+        if number >= len(runs):
+            raise NotFound(f'job "{line.id}" has only {count_noun(len(runs), "run")} to show')
+        return runs[number]
+    found = [one for one in runs if wanted in (one, one.removeprefix(f"{line.id}/"))]
+    if not found:
+        raise NotFound(f'job "{line.id}" has no run {wanted!r} among its newest')
+    return found[0]
+
+
+def _merged(
+    client: ApiClient, screen: Screen, job_id: str, lines: LineSelection, *, follow: bool, run: str
+) -> None:
+    line = resolve.job(client, job_id)
+    job_id = line.id
+    if line.periodic or line.parameterized_job:
+        job_id = run_of(client, line, run)
+        screen.warn(f"run {job_id}")
+    _print(client, screen, line.namespace, job_id, lines, {}, follow=follow)
+
+
+def _print(
+    client: ApiClient,
+    screen: Screen,
+    namespace: str,
+    job_id: str,
+    lines: LineSelection,
+    where: Mapping[str, str],
+    *,
+    follow: bool,
+) -> None:
+    """Print lines of the logs of a job, or of one of its allocations."""
+    path = f"/v1/job/{segment(job_id)}/logs"
+    query = {**lines.query(), **where, "follow": follow}
+    out = sys.stdout.buffer
+    is_empty = True
+    try:
+        with client.stream(path, namespace=namespace, **query) as pieces:
+            for piece in pieces:
+                is_empty = False
+                out.write(piece)
+                out.flush()
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+    if is_empty and lines.previous:
+        screen.warn("there is no earlier attempt, or it has no matching line")
+
+
+def newest(client: ApiClient, job_id: str) -> str:
+    """Return the job's latest running allocation, or else its latest one."""
+    line = resolve.job(client, job_id)
+    job_id = line.id
+    if line.periodic or line.parameterized_job:
+        job_id = run_of(client, line, "0")
+    path = f"/v1/job/{segment(job_id)}/allocations"
+    found = client.fetch(path, list[AllocationItem], namespace=line.namespace)
+    if not found:
+        raise NotFound(
+            f'job "{job_id}" has no allocations; see why with "steward job status {job_id}"'
+        )
+    rank = {ClientStatus.RUNNING: 1}
+    best = max(found, key=lambda one: (rank.get(_status(one), 0), one.create_index))
+    return best.id
+
+
+def _status(line: AllocationItem) -> ClientStatus:
+    return ClientStatus(line.client_status)
+
+
+def choose_task(allocation: AllocationDetail, given: str | None) -> str:
+    """Return the task with this name, or the only one. Raises `Invalid`, which lists the tasks."""
+    tasks = sorted(allocation.allocated_resources.tasks)
+    if given is None and len(tasks) == 1:
+        return tasks[0]
+    about = f"allocation {short(allocation.id)} has the tasks {', '.join(tasks)}"
+    if given is None:
+        raise Invalid(f"{about}: name one after the allocation")
+    if given not in tasks:
+        raise Invalid(f"{about}, but no task {given!r}")
+    return given
+
+
+def _pieces(
+    client: ApiClient,
+    log: LogPosition,
+    *,
+    follow: bool,
+    tail: bool,
+    lines: int | None,
+    size: int | None,
+) -> Iterator[bytes]:
+    if size == 0:  # size 0 means the whole last file, as in Nomad
+        return _tail_and_follow(client, log, 0) if follow else iter(())
+    if size is not None:
+        return _plain(client, log, follow=follow, origin="end", offset=size)
+    if not tail and lines is None:
+        return _plain(client, log, follow=follow, origin="start", offset=0)
+    wanted = _LINES if lines is None else lines
+    if follow:
+        return _tail_and_follow(client, log, wanted)
+    return iter([last_lines(_end(client, log, wanted), wanted)])
+
+
+def _plain(
+    client: ApiClient, log: LogPosition, *, follow: bool, origin: str, offset: int
+) -> Iterator[bytes]:
+    query = log.query(plain=True, follow=follow, origin=origin, offset=offset)
+    with client.stream(log.path, **query) as pieces:
+        yield from pieces
+
+
+def _end(client: ApiClient, log: LogPosition, lines: int) -> bytes:
+    """Return at least the last `lines` lines of a log, or all of it."""
+    guess = max(_LEAST, lines * _PER_LINE)
+    while True:
+        body = client.read(log.path, **log.query(plain=True, origin="end", offset=guess)).body
+        if len(body) < guess or body.count(b"\n") > lines:
+            return body
+        guess *= 4
+
+
+def last_lines(text: bytes, count: int) -> bytes:
+    """Return the last lines of a text; the very last may lack a line break."""
+    ended = text.endswith(b"\n")
+    lines = deque(text.removesuffix(b"\n").split(b"\n"), maxlen=count)
+    return b"\n".join(lines) + (b"\n" if ended and lines else b"")
+
+
+# --- end of a log and new output --------------------------------------------------------------
+#
+# Only positions separate the existing output from new output, and only frames carry positions. So
+# this reads frames twice: first to find the end, then to follow from before it.
+
+
+def _tail_and_follow(client: ApiClient, log: LogPosition, lines: int) -> Iterator[bytes]:
+    length = len(_end(client, log, lines))
+    here = _position(client, log)
+    past = b""
+    query = log.query(follow=True, origin="end", offset=length)
+    with client.stream(log.path, **query) as pieces:
+        for frame in frames(pieces):
+            if here is None:
+                yield frame.data
+                continue
+            past += frame.data
+            if position(frame) < here:
+                continue
+            here = None
+            yield last_lines(past, lines)
+    if here is not None:
+        yield last_lines(past, lines)
+
+
+def _position(client: ApiClient, log: LogPosition) -> tuple[int, int] | None:
+    """Return the end position of a log; None if it is empty."""
+    body = client.read(log.path, **log.query(origin="end", offset=1)).body
+    return max((position(frame) for frame in frames([body])), default=None)
+
+
+def position(frame: LogFrame) -> tuple[int, int]:
+    """Return the position after a frame; later positions compare greater."""
+    number = frame.file.rpartition(".")[2]
+    return int(number) if number.isdecimal() else 0, frame.offset
+
+
+def frames(pieces: Iterator[bytes] | list[bytes]) -> Iterator[LogFrame]:
+    """Return the frames in a stream of arbitrary pieces, without heartbeats."""
+    scan = json.JSONDecoder().raw_decode
+    buffer = ""
+    for piece in pieces:
+        # latin-1 maps every byte to a character, so a cut character is no error
+        buffer += piece.decode("latin-1")
+        while buffer:
+            try:
+                _, end = scan(buffer)
+            except json.JSONDecodeError:
+                break
+            frame = decode(buffer[:end].encode("latin-1"), LogFrame)
+            buffer = buffer[end:].lstrip()
+            if frame.data:
+                yield frame

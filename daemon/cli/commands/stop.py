@@ -1,0 +1,86 @@
+"""`job stop`: stop jobs and wait until their tasks have ended."""
+
+import sys
+
+import click
+
+from daemon.cli.commands.run import EXIT_INTERRUPTED
+from daemon.cli.core import resolve
+from daemon.cli.core.follow import follow_stop
+from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from daemon.cli.core.responses import JobListItem, RegisterResult
+from storage.errors import Invalid
+
+
+@click.command()
+@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@click.option("--purge", is_flag=True, help="Delete the job and its history.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--detach", is_flag=True, help="Do not wait for the tasks to end.")
+@click.option("--eval-priority", type=int, metavar="N", help="Priority of the evaluation, 1-100.")
+@click.option("--no-shutdown-delay", is_flag=True, help="Do not wait before stopping the tasks.")
+@with_output
+@with_client
+def stop(
+    client: ApiClient,
+    screen: Screen,
+    job_ids: tuple[str, ...],
+    *,
+    purge: bool,
+    yes: bool,
+    detach: bool,
+    eval_priority: int | None,
+    no_shutdown_delay: bool,
+) -> int:
+    """Stop jobs; a unique prefix of an ID is enough, but needs a confirmation.
+
+    Example: steward job stop -purge web
+    """
+    lines = [_meant(client, given, yes=yes) for given in job_ids]
+    options = {"purge": purge, "no_shutdown_delay": no_shutdown_delay}
+    statuses = []
+    for line in lines:
+        answer = client.send(
+            "DELETE",
+            f"/v1/job/{segment(line.id)}",
+            namespace=line.namespace,
+            eval_priority="" if eval_priority is None else eval_priority,
+            **{name: True for name, wanted in options.items() if wanted},
+        )
+        statuses.append(_follow(client, screen, line, answer, detach=detach))
+    return max(statuses)
+
+
+def _meant(client: ApiClient, given: str, *, yes: bool) -> JobListItem:
+    """Return the job with this name. Raises `Invalid` for an unconfirmed prefix."""
+    line = resolve.job(client, given)
+    if line.id == given or yes:
+        return line
+    if not sys.stdin.isatty():
+        raise Invalid(f"{given!r} is a prefix of job {line.id!r}: pass the full name, or -yes")
+    if not click.confirm(f'Stop job "{line.id}"?'):
+        raise Invalid(f"job {line.id!r} was not stopped")
+    return line
+
+
+def _follow(
+    client: ApiClient, screen: Screen, line: JobListItem, answer: ClientResponse, *, detach: bool
+) -> int:
+    eval_id = answer.decode(RegisterResult).eval_id
+    if screen.wants_document:
+        screen.document(answer.body)
+    if detach or not eval_id:
+        if not screen.wants_document:
+            screen.line(f'job "{line.id}" is stopped; evaluation {eval_id or "not needed"}')
+        return 0
+    try:
+        with screen.progress() as progress:
+            ending = follow_stop(client, progress, eval_id)
+    except KeyboardInterrupt:
+        screen.warn(f'\nno longer waiting; job "{line.id}" is still stopping')
+        return EXIT_INTERRUPTED
+    if not screen.wants_document:
+        screen.line(f'job "{line.id}" is stopped: {ending.words}')
+    return ending.status

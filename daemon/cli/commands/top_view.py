@@ -1,0 +1,491 @@
+"""The pages of `steward top`: rows, order, filter and selection, as lines of text. No I/O."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from daemon.cli.core.formatting import format_duration
+from daemon.text.job_state import ENDED, TROUBLE
+
+_MEGABYTE = 1024 * 1024
+_GIGABYTE = 1024 * _MEGABYTE
+_NARROW = 76  # columns: a narrower page leaves out its least important column
+_CHILDREN = ("/periodic-", "/dispatch-")
+_HEAD, _FOOT = 3, 2  # lines above and below the rows
+
+
+class JobRow(NamedTuple):
+    """A job as a row; `wanted` is its desired number of allocations."""
+
+    id: str
+    namespace: str
+    type: str
+    state: str
+    reason: str
+    wanted: int
+
+
+class AllocationRow(NamedTuple):
+    """An allocation as a row. `created` is in nanoseconds since the epoch."""
+
+    id: str
+    name: str
+    namespace: str
+    job_id: str
+    state: str
+    created: int
+    modify_index: int = 0
+    node_id: str = ""
+
+
+class NodeRow(NamedTuple):
+    """A node, or a cluster pool, as a row. `about` holds its status and the requested resources."""
+
+    id: str
+    name: str
+    pool: str
+    state: str
+    about: str = ""
+
+
+class AllocationUse(NamedTuple):
+    """The usage of an allocation: percent of one core, bytes, restarts of its tasks."""
+
+    cpu: float = 0.0
+    memory: int = 0
+    restarts: int = 0
+
+    def plus(self, other: "AllocationUse") -> "AllocationUse":
+        """Return the sum."""
+        return AllocationUse(
+            self.cpu + other.cpu, self.memory + other.memory, self.restarts + other.restarts
+        )
+
+
+class TopFacts(NamedTuple):
+    """The data of one moment: the latest lists, usage and errors, and a line about the node."""
+
+    jobs: Sequence[JobRow] = ()
+    allocations: Sequence[AllocationRow] = ()
+    uses: Mapping[str, AllocationUse] = {}
+    errors: Mapping[str, str] = {}
+    node: str = ""
+    trouble: str = ""  # why the daemon does not respond
+    nodes: Sequence[NodeRow] = ()
+    hidden: str = ""  # why nodes are not shown
+
+
+class Row(NamedTuple):
+    """A row of a page: its key, its cells, its sort values, and a sentence about it."""
+
+    key: tuple[str, str]  # namespace and ID of a job or an allocation; "" and the ID of a node
+    state: str
+    name: str
+    short: str  # number of running allocations, or the prefix of an ID
+    use: AllocationUse | None
+    about: str
+    age: str = ""
+
+
+class ScreenLine(NamedTuple):
+    """A line of the screen and its style."""
+
+    text: str
+    style: str = ""
+
+
+class Column(NamedTuple):
+    """A column: its title, its width, and whether it is right-aligned."""
+
+    title: str
+    width: int
+    right: bool = False
+
+
+SORTS = {"t": "state", "c": "CPU", "m": "memory", "r": "restarts", "n": "name"}
+_STYLES = {
+    "running": "green",
+    "complete": "green",
+    "scheduled": "green",
+    "ready": "green",
+    "down": "red",
+    "disconnected": "red",
+    "draining": "yellow",
+    "ineligible": "yellow",
+    "failed": "red",
+    "failing": "red",
+    "lost": "red",
+    "blocked": "yellow",
+    "degraded": "yellow",
+    "pending": "yellow",
+    "stopping": "yellow",
+    "deploying": "yellow",
+}
+_KEYS = {
+    "jobs": "Enter allocations  o nodes  l logs  w explain  x stop  / filter  t c m r n sort  q quit",
+    "nodes": "Esc jobs  w status  / filter  t c m n sort  q quit",
+    "allocations": "Esc jobs  l logs  e exec  w explain  x stop  / filter  t c m r n sort  q quit",
+}
+
+
+_REASONS = {"jobs": "REASON", "nodes": "ASKED OF IT", "allocations": "LAST ERROR"}
+
+
+def parent_of(job_id: str) -> str:
+    """Return the job whose row counts a job: its parent, or the job itself."""
+    for mark in _CHILDREN:
+        if mark in job_id:
+            return job_id.rpartition(mark)[0]
+    return job_id
+
+
+def job_rows(facts: TopFacts) -> list[Row]:
+    """Return a row for each job, with the usage of its allocations and its children's."""
+    uses: dict[tuple[str, str], AllocationUse] = {}
+    running: Counter[tuple[str, str]] = Counter()
+    for one in facts.allocations:
+        key = (one.namespace, parent_of(one.job_id))
+        running[key] += one.state == "running"
+        if (use := facts.uses.get(one.id)) is not None:
+            before = uses.get(key, AllocationUse())
+            uses[key] = before.plus(use)
+    rows = []
+    for job in facts.jobs:
+        key = (job.namespace, job.id)
+        count = f"{running[key]}/{job.wanted}" if job.wanted else str(running[key])
+        rows.append(Row(key, job.state, job.id, count, uses.get(key), job.reason, job.type))
+    return rows
+
+
+def allocation_rows(facts: TopFacts, now: int, of_job: tuple[str, str] | None) -> list[Row]:
+    """Return a row for each allocation, of all jobs or of one with its children."""
+    return [
+        Row(
+            (one.namespace, one.id),
+            one.state,
+            one.name,
+            one.id[:8],
+            facts.uses.get(one.id),
+            facts.errors.get(one.id, ""),
+            format_duration(now - one.created) if one.created else "",
+        )
+        for one in facts.allocations
+        if of_job in (None, (one.namespace, parent_of(one.job_id)))
+    ]
+
+
+def node_rows(facts: TopFacts) -> list[Row]:
+    """Return a row for each node, with the use of its allocations, and what they ask of it."""
+    uses: dict[str, AllocationUse] = {}
+    running: Counter[str] = Counter()
+    for one in facts.allocations:
+        running[one.node_id] += one.state == "running"
+        if (use := facts.uses.get(one.id)) is not None:
+            uses[one.node_id] = uses.get(one.node_id, AllocationUse()).plus(use)
+    return [
+        Row(
+            ("", node.id),
+            node.state,
+            node.name,
+            str(running[node.id]),
+            uses.get(node.id),
+            node.about,
+            node.pool,
+        )
+        for node in facts.nodes
+    ]
+
+
+def _rank(state: str) -> int:
+    if state in TROUBLE or state in ("failed", "lost", "down", "disconnected"):
+        return 0
+    return 2 if state in ENDED else 1
+
+
+def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
+    """Return rows in an order: by trouble, by size, or by name."""
+    named = sorted(rows, key=lambda row: (row.name, row.key))
+    nothing = AllocationUse()
+    match sort:
+        case "CPU":
+            return sorted(named, key=lambda row: -(row.use or nothing).cpu)
+        case "memory":
+            return sorted(named, key=lambda row: -(row.use or nothing).memory)
+        case "restarts":
+            return sorted(named, key=lambda row: -(row.use or nothing).restarts)
+        case "name":
+            return named
+        case _:
+            return sorted(named, key=lambda row: _rank(row.state))
+
+
+class View:
+    """The state of the display: page, order, filter and selection; keys change it."""
+
+    def __init__(self) -> None:
+        self.page = "jobs"
+        self.sort = "state"
+        self.filter = ""
+        self.is_typing = False  # the filter is edited
+        self.of_job: tuple[str, str] | None = None
+        self.confirming: Row | None = None  # the row whose stop needs a confirmation
+        self.message = ""
+        self.rows: list[Row] = []
+        self._selected: tuple[str, str] | None = None
+        self._first = 0
+
+    @property
+    def selected(self) -> Row | None:
+        """Return the selected row, or None if there are no rows."""
+        return next((row for row in self.rows if row.key == self._selected), None)
+
+    def arrange(self, facts: TopFacts, now: int) -> None:
+        """Replace the rows with newer data; the selection stays on its row."""
+        place = self._place()
+        match self.page:
+            case "jobs":
+                rows = job_rows(facts)
+            case "nodes":
+                rows = node_rows(facts)
+            case _:
+                rows = allocation_rows(facts, now, self.of_job)
+        part = self.filter.casefold()
+        rows = [row for row in rows if part in f"{row.name} {row.short} {row.state}".casefold()]
+        self.rows = ordered(rows, self.sort)
+        if self.selected is None and self.rows:
+            self._selected = self.rows[min(place, len(self.rows) - 1)].key
+
+    def _place(self) -> int:
+        keys = [row.key for row in self.rows]
+        return keys.index(self._selected) if self._selected in keys else 0
+
+    def shown(self, height: int) -> list[Row]:
+        """Return the rows that fit into this height, including the selected one."""
+        room = max(1, height - _HEAD - _FOOT)
+        place = self._place()
+        self._first = max(min(self._first, place), place - room + 1, 0)
+        self._first = min(self._first, max(0, len(self.rows) - room))
+        return self.rows[self._first : self._first + room]
+
+    # --- keys
+    # ---------------------------------------------------------------------------------------
+
+    def press(self, key: str, height: int) -> str:
+        """Handle a key; return an action for the caller, or an empty text.
+
+        The actions are `logs`, `exec`, `explain` and `stop` for the selected row, and `quit`.
+        """
+        self.message = ""
+        if self.is_typing:
+            self._type(key)
+            return ""
+        if self.confirming is not None:
+            self.confirming = None
+            return "stop" if key == "y" else ""
+        if key in SORTS:
+            self.sort = SORTS[key]
+        elif key in _MOVES:
+            self._move(key, height)
+        elif key == "/":
+            self.is_typing, self.filter = True, ""
+        elif key == "o":
+            self._open("jobs" if self.page == "nodes" else "nodes", None)
+        elif key in ("enter", "tab", "escape"):
+            self._turn(key)
+        else:
+            return self._act(key)
+        return ""
+
+    def _type(self, key: str) -> None:
+        if key in ("enter", "escape"):
+            self.is_typing = False
+            self.filter = "" if key == "escape" else self.filter
+        elif key == "backspace":
+            self.filter = self.filter[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self.filter += key
+
+    def _move(self, key: str, height: int) -> None:
+        if not self.rows:
+            return
+        page = max(1, height - _HEAD - _FOOT - 1)
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -page, "page down": page}
+        steps |= {"home": -len(self.rows), "end": len(self.rows)}
+        place = min(max(self._place() + steps[key], 0), len(self.rows) - 1)
+        self._selected = self.rows[place].key
+
+    def _turn(self, key: str) -> None:
+        if key == "escape" and self.filter:
+            self.filter = ""
+            return
+        if key == "tab":
+            self._open("allocations" if self.page == "jobs" else "jobs", None)
+        elif key == "enter" and self.page == "jobs" and self.selected is not None:
+            self._open("allocations", self.selected.key)
+        elif key == "escape" and self.page != "jobs":
+            back = self.of_job
+            self._open("jobs", None)
+            self._selected = back
+
+    def _open(self, page: str, of_job: tuple[str, str] | None) -> None:
+        self.page, self.of_job, self.filter = page, of_job, ""
+        self.rows, self._selected, self._first = [], None, 0
+
+    def _act(self, key: str) -> str:
+        if key == "q":
+            return "quit"
+        row = self.selected
+        if row is None:
+            return ""
+        if self.page == "nodes":
+            return "explain" if key == "w" else ""
+        if key == "x":
+            self.confirming = row
+        if key == "e" and self.page == "jobs":
+            self.message = "exec needs an allocation: open the allocations with Enter"
+            return ""
+        return {"l": "logs", "e": "exec", "w": "explain"}.get(key, "")
+
+    # --- lines
+    # --------------------------------------------------------------------------------------
+
+    def lines(self, facts: TopFacts, width: int, height: int) -> list[ScreenLine]:
+        """Return all lines of the screen."""
+        shown = self.shown(height)
+        columns = _columns(self.page, width)
+        body = [_row(row, columns, is_selected=row.key == self._selected) for row in shown]
+        empty = [ScreenLine("")] * max(0, height - _HEAD - _FOOT - len(body))
+        found = [
+            ScreenLine(self._title(facts), "red" if facts.trouble else "bold"),
+            ScreenLine(self._summary(facts)),
+            ScreenLine(_cells([column.title for column in columns], columns), "reverse"),
+            *(body or [ScreenLine("Nothing to show")]),
+            *(empty if body else empty[1:]),
+            ScreenLine(self._about(), "bold"),
+            ScreenLine(self._foot(), "dim"),
+        ]
+        return [ScreenLine(cut(line.text, width), line.style) for line in found[:height]]
+
+    def _title(self, facts: TopFacts) -> str:
+        if self.page == "nodes":
+            return facts.trouble or facts.hidden or facts.node
+        return facts.trouble or facts.node or facts.hidden
+
+    def _summary(self, facts: TopFacts) -> str:
+        states = Counter(job.state for job in facts.jobs)
+        jobs = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        running = sum(one.state == "running" for one in facts.allocations)
+        where = f" of {self.of_job[1]}" if self.of_job else ""
+        page = f"{self.page}{where} by {self.sort}"
+        if self.filter:
+            page += f", filter {self.filter!r}"
+        return f"{page}  |  jobs: {jobs or 'none'}  |  {running} allocations running"
+
+    def _about(self) -> str:
+        row = self.selected
+        if self.confirming is not None:
+            return f"stop {self.confirming.name}? y: yes, any other key: no"
+        if self.message or row is None:
+            return self.message
+        return f"{row.name}: {row.about or row.state}"
+
+    def _foot(self) -> str:
+        if self.is_typing:
+            return f"filter: {self.filter}_"
+        return _KEYS[self.page]
+
+
+_MOVES = frozenset({"up", "down", "k", "j", "page up", "page down", "home", "end"})
+
+
+def _columns(page: str, width: int) -> list[Column]:
+    """Return the columns of a page: the name takes what the others leave, and the reason a part of it."""
+    if page == "nodes":
+        some = [Column("STATE", 12), Column("RUN", 5, right=True)]
+        extra = Column("POOL", 10)
+    elif page == "jobs":
+        some = [Column("STATE", 10), Column("RUN", 7, right=True)]
+        extra = Column("TYPE", 8)
+    else:
+        some = [Column("STATE", 10), Column("ID", 8)]
+        extra = Column("AGE", 6, right=True)
+    some += [Column("CPU%", 6, right=True), Column("MEMORY", 8, right=True)]
+    some += [Column("RST", 4, right=True)]
+    if width >= _NARROW:
+        some.append(extra)
+    left = max(8, width - sum(column.width + 1 for column in some))
+    if width < _NARROW:
+        return [Column("NAME", left), *some]
+    name = min(max(20, left // 2), left)
+    reason = left - name - 1
+    title = _REASONS[page]
+    return [Column("NAME", name), *some, *([Column(title, reason)] if reason > len(title) else [])]
+
+
+def _row(row: Row, columns: Sequence[Column], *, is_selected: bool) -> ScreenLine:
+    use = row.use
+    values = {
+        "NAME": row.name,
+        "STATE": row.state,
+        "RUN": row.short,
+        "ID": row.short,
+        "CPU%": f"{use.cpu:.1f}" if use else "-",
+        "MEMORY": size(use.memory) if use else "-",
+        "RST": str(use.restarts) if use else "-",
+        "TYPE": row.age,
+        "AGE": row.age,
+        "REASON": row.about,
+        "LAST ERROR": row.about,
+        "ASKED OF IT": row.about,
+        "POOL": row.age,
+    }
+    style = "selected" if is_selected else _STYLES.get(row.state, "")
+    return ScreenLine(_cells([values[column.title] for column in columns], columns), style)
+
+
+def _cells(cells: Sequence[str], columns: Sequence[Column]) -> str:
+    return " ".join(
+        _fit(cell, column.width, right=column.right)
+        for cell, column in zip(cells, columns, strict=True)
+    )
+
+
+def _fit(text: str, width: int, *, right: bool) -> str:
+    short = cut(text, width)
+    blanks = " " * (width - _columns_of(short))
+    return blanks + short if right else short + blanks
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text cut to a number of columns, without control characters."""
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else "?" for one in text)
+    if _columns_of(text) <= width:
+        return text
+    while text and _columns_of(text) >= width:
+        text = text[: min(len(text) - 1, width)]
+    return f"{text}…" if width > 0 else ""
+
+
+def _columns_of(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(_width(one) for one in text)
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def size(count: int) -> str:
+    """Format a number of bytes in MiB or GiB.
+
+    >>> size(3 * 2**30)
+    '3.0G'
+    """
+    if count >= _GIGABYTE:
+        return f"{count / _GIGABYTE:.1f}G"
+    return f"{count / _MEGABYTE:.0f}M"

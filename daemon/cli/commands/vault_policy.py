@@ -1,0 +1,143 @@
+"""`policy …`: policies of the Vault API, and why a request is allowed or rejected."""
+
+from pathlib import Path
+
+import click
+
+from daemon.cli.commands.acl import read_text
+from daemon.cli.core import resolve
+from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.options import with_output, with_vault_client
+from daemon.cli.core.output import Screen
+from daemon.cli.core.policy_format import formatted
+from daemon.cli.core.token_source import ask
+from daemon.cli.core.vault_envelope import VaultResponse
+from storage.errors import Invalid
+from storage.records.base import Record
+
+_POLICIES = "/v1/sys/policies/acl"
+EXIT_REFUSED = 2
+
+
+class PolicyDecisionView(Record, frozen=True, kw_only=True):
+    """Whether a request is allowed, and why."""
+
+    allowed: bool
+    needs: str
+    rule: str = ""
+    policies: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@click.command()
+@with_output
+@with_vault_client
+def index(client: ApiClient, screen: Screen) -> None:
+    """List the policies.
+
+    Example: steward policy list
+    """
+    answer = client.read(_POLICIES, list=True)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    keys = (answer.decode(VaultResponse).data or {}).get("keys")
+    for name in keys if isinstance(keys, list) else ():
+        screen.line(str(name))
+
+
+@click.command()
+@click.argument("name")
+@with_output
+@with_vault_client
+def read(client: ApiClient, screen: Screen, name: str) -> None:
+    """Print the text of the policy NAME.
+
+    Example: steward policy read readers
+    """
+    answer = client.read(f"{_POLICIES}/{segment(name)}")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    screen.line(str((answer.decode(VaultResponse).data or {}).get("policy", "")).rstrip("\n"))
+
+
+@click.command()
+@click.argument("name")
+@click.argument("file")
+@with_output
+@with_vault_client
+def write(client: ApiClient, screen: Screen, name: str, file: str) -> None:
+    """Create or change the policy NAME from FILE (-: standard input).
+
+    Example: steward policy write readers readers.hcl
+    """
+    answer = client.send("POST", f"{_POLICIES}/{segment(name)}", {"policy": read_text(file)})
+    if answer.body:
+        for warning in answer.decode(VaultResponse).warnings or ():
+            screen.warn(f"warning: {warning}")
+    screen.told(f"policy {name} was written")
+
+
+@click.command()
+@click.argument("name")
+@with_output
+@with_vault_client
+def delete(client: ApiClient, screen: Screen, name: str) -> None:
+    """Delete the policy NAME.
+
+    Example: steward policy delete readers
+    """
+    client.send("DELETE", f"{_POLICIES}/{segment(name)}")
+    screen.told(f"policy {name} was deleted")
+
+
+@click.command()
+@click.argument("file")
+def fmt(file: str) -> None:
+    """Format the policy in FILE in place; with -, from standard input to standard output.
+
+    Example: steward policy fmt readers.hcl
+    """
+    text = read_text(file)
+    if file == "-":
+        click.echo(formatted(text), nl=False)
+        return
+    try:
+        Path(file).write_text(formatted(text))
+    except OSError as error:
+        raise Invalid(f"cannot write {file}: {error.strerror}") from None
+
+
+@click.command()
+@click.argument("whose", metavar="TOKEN-OR-ACCESSOR")
+@click.argument("method")
+@click.argument("path")
+@with_output
+@with_vault_client
+def explain(client: ApiClient, screen: Screen, whose: str, method: str, path: str) -> int:
+    """Show which rule decides whether a token (-: prompt) may request METHOD PATH.
+
+    Exit status 2: the request would be rejected.
+
+    Example: steward policy explain 2f0d1c3a GET /v1/jobs
+    """
+    secret = ask("Token") if whose == "-" else resolve.accessor(client, whose)
+    body = {"Token": secret, "Method": method, "Path": path}
+    answer = client.send("POST", "/v1/acl/explain", body)
+    found = answer.decode(PolicyDecisionView)
+    if screen.wants_document:
+        screen.document(answer.body)
+    else:
+        screen.facts(
+            [
+                ("Allowed", "yes" if found.allowed else "no"),
+                ("Needs", found.needs),
+                ("Rule", found.rule),
+                ("Policies", ", ".join(found.policies)),
+                ("Gives", ", ".join(found.capabilities)),
+                ("Because", found.reason),
+            ]
+        )
+    return 0 if found.allowed else EXIT_REFUSED

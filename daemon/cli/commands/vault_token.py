@@ -1,0 +1,167 @@
+"""`token …`: tokens of the Vault API."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from daemon.cli.core import resolve
+from daemon.cli.core.http_client import ApiClient
+from daemon.cli.core.options import with_output, with_vault_client
+from daemon.cli.core.output import Screen
+from daemon.cli.core.token_source import ask
+from daemon.cli.core.vault_envelope import VaultResponse, show
+from storage.errors import Invalid
+
+_INCREMENT = click.option("--increment", default="", metavar="SPAN", help="TTL from now on.")
+_ACCESSOR = click.option("--accessor", is_flag=True, help="TOKEN is an accessor.")
+_TOKEN = click.argument("whose", default="", metavar="[TOKEN]")
+
+
+@click.command()
+@click.option("--policy", "policies", multiple=True, help="Policy; repeatable.")
+@click.option("--ttl", default="", metavar="SPAN", help="TTL.")
+@click.option(
+    "--explicit-max-ttl", default="", metavar="SPAN", help="Maximum TTL, including renewals."
+)
+@click.option(
+    "--period", default="", metavar="SPAN", help="Renewable without a limit, for this TTL each."
+)
+@click.option("--use-limit", "num_uses", type=int, default=0, help="Maximum number of uses.")
+@click.option("--display-name", default="", help="Display name.")
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
+@click.option("--role", default="", help="Role that defines the token.")
+@click.option("--type", "kind", default="", help="service or batch.")
+@click.option("--orphan", is_flag=True, help="Do not revoke it together with its parent.")
+@click.option("--no-default-policy", is_flag=True, help="Leave out the policy default.")
+@click.option("--renewable/--not-renewable", default=True, help="Whether it can be renewed.")
+@with_output
+@with_vault_client
+def create(client: ApiClient, screen: Screen, *, role: str, **options: object) -> None:
+    """Create a token with the same or fewer capabilities than the one in use.
+
+    Example: steward token create -policy readers -ttl 1h
+    """
+    metadata = options.pop("metadata")
+    body = {
+        "policies": options.pop("policies"),
+        "type": options.pop("kind"),
+        "no_parent": options.pop("orphan"),
+        "meta": _pairs(metadata if isinstance(metadata, tuple) else ()),
+        **options,
+    }
+    path = f"/v1/auth/token/create/{role}" if role else "/v1/auth/token/create"
+    given = {name: value for name, value in body.items() if value not in ("", 0, (), {})}
+    show(screen, client.send("POST", path, given))
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    for text in texts:
+        if "=" not in text:
+            raise Invalid(f"--metadata {text!r} is not of the form KEY=VALUE")
+    return {key: value for key, _, value in (text.partition("=") for text in texts)}
+
+
+@click.command()
+@_TOKEN
+@_ACCESSOR
+@with_output
+@with_vault_client
+def lookup(client: ApiClient, screen: Screen, whose: str, *, accessor: bool) -> None:
+    """Show TOKEN (-: prompt); without it, the token in use.
+
+    Example: steward token lookup -accessor 2f0d1c3a
+    """
+    if not whose:
+        show(screen, client.read("/v1/auth/token/lookup-self"))
+    elif accessor:
+        body = {"accessor": resolve.accessor(client, whose)}
+        show(screen, client.send("POST", "/v1/auth/token/lookup-accessor", body))
+    else:
+        show(screen, client.send("POST", "/v1/auth/token/lookup", {"token": _secret(whose)}))
+
+
+@click.command()
+@_TOKEN
+@_ACCESSOR
+@_INCREMENT
+@with_output
+@with_vault_client
+def renew(client: ApiClient, screen: Screen, whose: str, *, accessor: bool, increment: str) -> None:
+    """Renew TOKEN (-: prompt); without it, the token in use.
+
+    Example: steward token renew -increment 1h
+    """
+    body = {"increment": increment} if increment else {}
+    if not whose:
+        answer = client.send("POST", "/v1/auth/token/renew-self", body)
+    elif accessor:
+        body["accessor"] = resolve.accessor(client, whose)
+        answer = client.send("POST", "/v1/auth/token/renew-accessor", body)
+    else:
+        answer = client.send("POST", "/v1/auth/token/renew", {**body, "token": _secret(whose)})
+    show(screen, answer)
+
+
+@click.command()
+@_TOKEN
+@_ACCESSOR
+@click.option("--self", "own", is_flag=True, help="The token in use.")
+@click.option("--mode", type=click.Choice(["orphan"]), help="orphan: keep its children.")
+@with_output
+@with_vault_client
+def revoke(
+    client: ApiClient, screen: Screen, whose: str, *, accessor: bool, own: bool, mode: str | None
+) -> None:
+    """Revoke TOKEN (-: prompt), and all tokens created with it.
+
+    Example: steward token revoke -self
+    """
+    if own == bool(whose):
+        raise click.UsageError("no token given: name one, or pass --self for the token in use")
+    if own:
+        client.send("POST", "/v1/auth/token/revoke-self")
+    elif accessor:
+        body = {"accessor": resolve.accessor(client, whose)}
+        client.send("POST", "/v1/auth/token/revoke-accessor", body)
+    else:
+        path = "/v1/auth/token/revoke-orphan" if mode else "/v1/auth/token/revoke"
+        client.send("POST", path, {"token": _secret(whose)})
+    screen.told("the token was revoked")
+
+
+@click.command()
+@click.argument("words", metavar="[TOKEN] PATH", nargs=-1, required=True)
+@_ACCESSOR
+@with_output
+@with_vault_client
+def capabilities(
+    client: ApiClient, screen: Screen, words: tuple[str, ...], *, accessor: bool
+) -> None:
+    """Print the capabilities of TOKEN (-: prompt) at PATH; without it, of the token in use.
+
+    Example: steward token capabilities secret/data/web
+    """
+    *whose, path = words
+    if len(whose) > 1:
+        raise click.UsageError("wrong number of arguments: pass a token and a path, or only a path")
+    if not whose:
+        answer = client.send("POST", "/v1/sys/capabilities-self", {"paths": [path]})
+    elif accessor:
+        body = {"accessor": resolve.accessor(client, whose[0]), "paths": [path]}
+        answer = client.send("POST", "/v1/sys/capabilities-accessor", body)
+    else:
+        body = {"token": _secret(whose[0]), "paths": [path]}
+        answer = client.send("POST", "/v1/sys/capabilities", body)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = (answer.decode(VaultResponse).data or {}).get("capabilities")
+    screen.line(", ".join(map(str, found)) if isinstance(found, list) else "deny")
+
+
+def _secret(token: str) -> str:
+    """Return a secret: as given, from a prompt, or from a file named after `@`."""
+    if token == "-":  # noqa: S105  # a sign, no secret
+        return ask("Token")
+    return Path(token[1:]).read_text().strip() if token.startswith("@") else token

@@ -1,0 +1,180 @@
+"""`job run --wait`: wait until all has ended, print the output, and exit like the task.
+
+One thread follows the allocations, and one thread reads each log. One nursery owns all of them.
+After a timeout or an interrupt, none is waited for.
+"""
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import BinaryIO
+
+import trio
+
+from daemon.cli.commands.logs import LogPosition
+from daemon.cli.core.follow import (
+    EXIT_FAILED,
+    EXIT_NOT_PLACED,
+    FollowResult,
+    current_allocations,
+    follow_run,
+)
+from daemon.cli.core.http_client import ApiClient, RequestRejected, segment
+from daemon.cli.core.output import ProgressDisplay, Screen
+from daemon.cli.core.responses import AllocationItem
+from storage.errors import StewardError
+from storage.records.allocation import TaskPhase, TaskStateWithEvents
+
+EXIT_TIMED_OUT = 124  # as in timeout(1)
+_LONGEST = 64 * 1024  # bytes of an incomplete line that are buffered
+_SIGNALLED = 128  # a shell adds the signal's number
+_ENDED, _OVERTIME = "Terminated", "Max Run Duration Exceeded"
+
+
+def wait_for_end(
+    client: ApiClient,
+    screen: Screen,
+    progress: ProgressDisplay,
+    eval_id: str,
+    *,
+    logs: bool,
+    seconds: float,
+) -> FollowResult | None:
+    """Return how the allocations of an evaluation ended; None after a timeout.
+
+    With `logs`, the output of the tasks is printed in the meantime. Raises `KeyboardInterrupt`,
+    `BrokenPipeError` if the reader closed the output, and the errors of waiting.
+    """
+    watch = _Watch(client, screen, progress, eval_id, logs=logs)
+    trio.run(watch.run, seconds)
+    if watch.fault is not None:
+        raise watch.fault
+    return watch.ending
+
+
+def exit_status(ending: FollowResult) -> int:
+    """Return 0 for success, the exit code of the task that failed first, or 124 for a timeout."""
+    if ending.status == EXIT_NOT_PLACED:
+        return EXIT_NOT_PLACED
+    lines = current_allocations(ending.allocations)
+    states = [state for line in lines for state in (line.task_states or {}).values()]
+    if any(event.type == _OVERTIME for state in states for event in state.events or ()):
+        return EXIT_TIMED_OUT
+    failed = sorted(_end(state) for state in states if state.failed)
+    return failed[0][1] if failed else ending.status
+
+
+def _end(state: TaskStateWithEvents) -> tuple[int, int]:
+    """Return when a failed task ended, and its exit code; 1 if it never ran."""
+    ends = [event for event in state.events or () if event.type == _ENDED]
+    if not ends:
+        return sys.maxsize, EXIT_FAILED
+    last = ends[-1]
+    by_signal = _SIGNALLED + last.signal if last.signal else 0
+    return last.time, last.exit_code or by_signal or EXIT_FAILED
+
+
+class _Watch:
+    def __init__(
+        self,
+        client: ApiClient,
+        screen: Screen,
+        progress: ProgressDisplay,
+        eval_id: str,
+        *,
+        logs: bool,
+    ) -> None:
+        self.ending: FollowResult | None = None
+        self.fault: BaseException | None = None
+        self._client, self._screen, self._progress = client, screen, progress
+        self._eval_id = eval_id
+        self._wants_logs = logs
+        self._shown: set[tuple[str, str]] = set()
+        self._warned = False
+        self._watching = trio.CancelScope()
+
+    async def run(self, seconds: float) -> None:
+        """Wait until all has ended and is printed, or until a timeout or an interrupt."""
+        with self._watching:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._heed_interrupts)
+                with trio.move_on_after(seconds):
+                    async with trio.open_nursery() as readers:
+                        await trio.to_thread.run_sync(self._follow, readers, abandon_on_cancel=True)
+                nursery.cancel_scope.cancel()
+
+    async def _heed_interrupts(self) -> None:
+        with trio.open_signal_receiver(signal.SIGINT) as interrupts:
+            async for _ in interrupts:
+                self._give_up(KeyboardInterrupt())
+
+    def _give_up(self, fault: BaseException) -> None:
+        self.fault = fault
+        self._watching.cancel()
+
+    def _follow(self, readers: trio.Nursery) -> None:
+        def begin(lines: Sequence[AllocationItem]) -> None:
+            for key in _begun(lines):
+                if self._wants_logs and key not in self._shown:
+                    self._shown.add(key)
+                    trio.from_thread.run_sync(self._start_printing, readers, *key)
+
+        try:
+            self.ending = follow_run(
+                self._client, self._progress, self._eval_id, until_ended=True, tell=begin
+            )
+        except StewardError as error:
+            self.fault = error
+
+    def _start_printing(self, readers: trio.Nursery, alloc_id: str, task: str) -> None:
+        path = f"/v1/client/fs/logs/{segment(alloc_id)}"
+        for kind, out in (("stdout", sys.stdout.buffer), ("stderr", sys.stderr.buffer)):
+            readers.start_soon(self._print, LogPosition(path, task, kind), out)
+
+    async def _print(self, log: LogPosition, out: BinaryIO) -> None:
+        try:
+            await trio.to_thread.run_sync(self._copy, log, out, abandon_on_cancel=True)
+        except BrokenPipeError as error:
+            self._give_up(error)
+        except StewardError as error:
+            self._tell_that_it_lacks(error)
+
+    def _copy(self, log: LogPosition, out: BinaryIO) -> None:
+        query = log.query(plain=True, follow=True)
+        with ApiClient(self._client.connection) as mine, mine.stream(log.path, **query) as pieces:
+            for lines in _whole(pieces):
+                out.write(lines)
+                out.flush()
+
+    def _tell_that_it_lacks(self, error: StewardError) -> None:
+        """Warn once that output is missing, unless a task never started."""
+        if isinstance(error, RequestRejected) and error.status == HTTPStatus.NOT_FOUND:
+            return
+        if not self._warned:
+            self._warned = True
+            self._screen.warn(f"the output of the tasks is incomplete: {error}")
+
+
+def _begun(lines: Sequence[AllocationItem]) -> Iterator[tuple[str, str]]:
+    """Yield the tasks that may have output."""
+    for line in lines:
+        for name, state in (line.task_states or {}).items():
+            if state.state != TaskPhase.PENDING:
+                yield line.id, name
+
+
+def _whole(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield whole lines, so that lines of several tasks do not mix.
+
+    An incomplete line is yielded when its buffer is full.
+    """
+    rest = b""
+    for piece in pieces:
+        lines, end, rest = (rest + piece).rpartition(b"\n")
+        if len(rest) > _LONGEST:
+            lines, end, rest = lines + end, rest, b""
+        if end:
+            yield lines + end
+    if rest:
+        yield rest

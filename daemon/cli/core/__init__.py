@@ -1,0 +1,1 @@
+"""Parts that the commands share: parser, client, options and output."""

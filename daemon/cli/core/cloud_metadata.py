@@ -1,0 +1,84 @@
+"""Client of the cloud's metadata service: identity token and location of the machine."""
+
+import http.client
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from daemon.cli.core.http_client import decode
+from storage.errors import Invalid, StewardError
+
+USUAL = "http://169.254.169.254"
+_TIMEOUT = 10.0  # seconds
+_TOKEN_VERSION = "2018-02-01"  # noqa: S105  # of an interface
+_INSTANCE_VERSION = "2017-08-01"
+_MOST = 1024 * 1024  # bytes of a response
+
+
+class MetadataUnavailable(StewardError):
+    """There is no metadata service, or it rejected the request."""
+
+
+class _Token(msgspec.Struct, frozen=True):
+    access_token: str
+
+
+class CloudInstance(msgspec.Struct, frozen=True, rename="camel"):
+    """The location of a machine; the scale set is empty if it has none."""
+
+    subscription_id: str = ""
+    resource_group_name: str = ""
+    name: str = ""
+    vm_scale_set_name: str = ""
+
+
+class _Instance(msgspec.Struct, frozen=True):
+    compute: CloudInstance = CloudInstance()
+
+
+class MetadataClient:
+    """A client of the metadata service. It raises `MetadataUnavailable`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+
+    def token(self, resource: str, identity: str = "") -> str:
+        """Return a token of the machine's identity, or of the named one if it has several."""
+        query = {"api-version": _TOKEN_VERSION, "resource": resource}
+        if identity:
+            query["msi_res_id" if "/" in identity else "client_id"] = identity
+        body = self._asked("/metadata/identity/oauth2/token", query)
+        return decode(body, _Token).access_token
+
+    def machine(self) -> CloudInstance:
+        """Return the location of the machine."""
+        body = self._asked("/metadata/instance", {"api-version": _INSTANCE_VERSION})
+        return decode(body, _Instance).compute
+
+    def _asked(self, path: str, query: dict[str, str]) -> bytes:
+        target = urlsplit(self._url)
+        if target.scheme != "http" or not target.hostname:
+            raise Invalid(f"metadata service {self._url!r}: write it as http://HOST:PORT")
+        connection = http.client.HTTPConnection(
+            target.hostname, target.port or 80, timeout=_TIMEOUT
+        )
+        try:
+            connection.request("GET", f"{path}?{urlencode(query)}", headers={"Metadata": "true"})
+            answer = connection.getresponse()
+            body = answer.read(_MOST)
+        except (OSError, http.client.HTTPException) as error:
+            raise MetadataUnavailable(
+                f"no metadata service at {self._url}: {error or type(error).__name__}; if this is not a "
+                "machine of the cloud, pass a token with --jwt-file"
+            ) from error
+        finally:
+            connection.close()
+        if answer.status != http.client.OK:
+            said = body.decode(errors="replace").strip()[:500]
+            raise MetadataUnavailable(f"the metadata service at {self._url} refuses: {said}")
+        return body
+
+
+def usual(given: str, of_daemon: str) -> MetadataClient:
+    """Return the metadata service: the given one, a development daemon's, or the cloud's."""
+    return MetadataClient(given or of_daemon or USUAL)

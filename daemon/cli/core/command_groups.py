@@ -1,0 +1,27 @@
+"""Groups of commands: their help, and suggestions for a mistyped command."""
+
+import click
+
+
+class CommandGroup(click.Group):
+    """A group whose help lists its commands with the lines of `daemon/cli/core/help.py`."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command with its line."""
+        from daemon.cli.core.help import write_commands  # only help needs these lines
+
+        write_commands(ctx, formatter)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of the arguments. Raises `UsageError`, which names the nearest one."""
+        name = args[0]
+        known = self.list_commands(ctx)
+        if name in known or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        import difflib  # slow to import, and needed only here
+
+        near = difflib.get_close_matches(name, known, n=1)
+        remedy = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+        raise click.UsageError(f"no command {name!r}; {remedy}", ctx)

@@ -1,0 +1,340 @@
+"""The tree of commands, and the conversion of errors to exit statuses.
+
+A module is imported when its command is called, so that a short command starts fast. To add a
+command, write it in a module here and name it in `COMMANDS`. A group is a nested map.
+
+Exit statuses: 0 success; 1 failure; 130 interrupted. Other statuses of a command are in its help,
+such as 2 of `job run` for a placement failure.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn, Union
+
+import click
+
+from daemon.cli.core.command_groups import CommandGroup
+from daemon.text.option_syntax import short_option
+from daemon.version import VERSION
+from storage.errors import StewardError
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2  # as in click
+EXIT_INTERRUPTED = 130  # as a shell reports a program that SIGINT ended
+
+# A command is `module:function`; a group is its help and its commands.
+Tree = Mapping[str, Union[str, "Group"]]
+Group = tuple[str, Tree]
+
+_PERIODIC: Tree = {
+    "force": "daemon.cli.commands.child_jobs:periodic_force",
+    "next": "daemon.cli.commands.child_jobs:periodic_next",
+    "pause": "daemon.cli.commands.child_jobs:periodic_pause",
+    "resume": "daemon.cli.commands.child_jobs:periodic_resume",
+    "slots": "daemon.cli.commands.child_jobs:periodic_slots",
+}
+_TAG: Tree = {
+    "apply": "daemon.cli.commands.job_versions:tag",
+    "unset": "daemon.cli.commands.job_versions:untag",
+}
+_JOB: Tree = {
+    "action": "daemon.cli.commands.exec:action",
+    "allocs": "daemon.cli.commands.status:allocs",
+    "deployments": "daemon.cli.commands.deployment:of_job",
+    "dispatch": "daemon.cli.commands.child_jobs:dispatch",
+    "eval": "daemon.cli.commands.job_actions:evaluate",
+    "explain": "daemon.cli.commands.explain:explain",
+    "history": "daemon.cli.commands.job_history:history",
+    "init": "daemon.cli.commands.job_file_tools:init",
+    "inspect": "daemon.cli.commands.job_history:inspect",
+    "logs": "daemon.cli.commands.logs:job_logs",
+    "notifications": "daemon.cli.commands.child_jobs:notifications",
+    "periodic": ("Launch children of periodic jobs, and list their slots.", _PERIODIC),
+    "plan": "daemon.cli.commands.plan:plan",
+    "promote": "daemon.cli.commands.deployment:promote_job",
+    "restart": "daemon.cli.commands.restart:restart",
+    "revert": "daemon.cli.commands.job_versions:revert",
+    "run": "daemon.cli.commands.run:run",
+    "scale": "daemon.cli.commands.job_actions:scale",
+    "start": "daemon.cli.commands.restart:start",
+    "status": "daemon.cli.commands.status:status",
+    "stop": "daemon.cli.commands.stop:stop",
+    "validate": "daemon.cli.commands.job_file_tools:validate",
+    "tag": ("Name versions of jobs.", _TAG),
+}
+_ALLOC: Tree = {
+    "checks": "daemon.cli.commands.alloc:checks",
+    "exec": "daemon.cli.commands.exec:execute",
+    "fs": "daemon.cli.commands.alloc_fs:fs",
+    "restart": "daemon.cli.commands.alloc_actions:restart",
+    "signal": "daemon.cli.commands.alloc_actions:signal",
+    "stop": "daemon.cli.commands.alloc_actions:stop",
+    "logs": "daemon.cli.commands.logs:logs",
+    "status": "daemon.cli.commands.alloc:status",
+}
+_DEPLOYMENT: Tree = {
+    "fail": "daemon.cli.commands.deployment:fail",
+    "list": "daemon.cli.commands.deployment:index",
+    "pause": "daemon.cli.commands.deployment:pause",
+    "promote": "daemon.cli.commands.deployment:promote",
+    "resume": "daemon.cli.commands.deployment:resume",
+    "status": "daemon.cli.commands.deployment:status",
+}
+_AUTH: Tree = {
+    "disable": "daemon.cli.commands.auth:disable",
+    "enable": "daemon.cli.commands.auth:enable",
+    "explain": "daemon.cli.commands.login:explain",
+    "list": "daemon.cli.commands.auth:index",
+    "tune": "daemon.cli.commands.auth:tune",
+}
+_IDENTITY: Tree = {
+    "export": "daemon.cli.commands.identity:export",
+}
+_EVAL: Tree = {
+    "list": "daemon.cli.commands.evaluation:index",
+    "status": "daemon.cli.commands.evaluation:status",
+}
+_NODE: Tree = {
+    "drain": "daemon.cli.commands.drain:drain",
+    "eligibility": "daemon.cli.commands.drain:eligibility",
+    "meta": (
+        "Node metadata, for constraints of jobs.",
+        {
+            "apply": "daemon.cli.commands.node_metadata:apply",
+            "read": "daemon.cli.commands.node_metadata:read",
+        },
+    ),
+    "status": "daemon.cli.commands.node:status",
+}
+_POOL: Tree = {
+    "check": "daemon.cli.commands.pool_check:check",
+    "status": "daemon.cli.commands.pool:status",
+}
+_ACL: Tree = {
+    "bootstrap": "daemon.cli.commands.acl:bootstrap",
+    "policy": (
+        "Policies of the jobs API.",
+        {
+            "apply": "daemon.cli.commands.acl:policy_apply",
+            "delete": "daemon.cli.commands.acl:policy_delete",
+            "info": "daemon.cli.commands.acl:policy_info",
+            "list": "daemon.cli.commands.acl:policy_list",
+        },
+    ),
+    "role": (
+        "Roles: names for sets of policies.",
+        {
+            "create": "daemon.cli.commands.acl:role_create",
+            "delete": "daemon.cli.commands.acl:role_delete",
+            "info": "daemon.cli.commands.acl:role_info",
+            "list": "daemon.cli.commands.acl:role_list",
+            "update": "daemon.cli.commands.acl:role_update",
+        },
+    ),
+    "token": (
+        "Tokens of the jobs API.",
+        {
+            "create": "daemon.cli.commands.acl:token_create",
+            "delete": "daemon.cli.commands.acl:token_delete",
+            "info": "daemon.cli.commands.acl:token_info",
+            "list": "daemon.cli.commands.acl:token_list",
+            "self": "daemon.cli.commands.acl:token_self",
+            "update": "daemon.cli.commands.acl:token_update",
+        },
+    ),
+}
+_POLICY: Tree = {
+    "delete": "daemon.cli.commands.vault_policy:delete",
+    "explain": "daemon.cli.commands.vault_policy:explain",
+    "fmt": "daemon.cli.commands.vault_policy:fmt",
+    "list": "daemon.cli.commands.vault_policy:index",
+    "read": "daemon.cli.commands.vault_policy:read",
+    "write": "daemon.cli.commands.vault_policy:write",
+}
+_TOKEN: Tree = {
+    "capabilities": "daemon.cli.commands.vault_token:capabilities",
+    "create": "daemon.cli.commands.vault_token:create",
+    "lookup": "daemon.cli.commands.vault_token:lookup",
+    "renew": "daemon.cli.commands.vault_token:renew",
+    "revoke": "daemon.cli.commands.vault_token:revoke",
+}
+_VAR: Tree = {
+    "get": "daemon.cli.commands.variable:get",
+    "list": "daemon.cli.commands.variable:index",
+    "lock": "daemon.cli.commands.var_lock:lock",
+    "purge": "daemon.cli.commands.variable:purge",
+    "put": "daemon.cli.commands.variable:put",
+}
+_NAMESPACE: Tree = {
+    "apply": "daemon.cli.commands.namespace:apply",
+    "delete": "daemon.cli.commands.namespace:delete",
+    "inspect": "daemon.cli.commands.namespace:inspect",
+    "list": "daemon.cli.commands.namespace:index",
+    "status": "daemon.cli.commands.namespace:status",
+}
+_SERVICE: Tree = {
+    "delete": "daemon.cli.commands.service:delete",
+    "info": "daemon.cli.commands.service:info",
+    "list": "daemon.cli.commands.service:index",
+}
+_SYSTEM: Tree = {
+    "gc": "daemon.cli.commands.system:collect_garbage",
+    "reconcile": (
+        "Recount summaries.",
+        {"summaries": "daemon.cli.commands.system:reconcile_summaries"},
+    ),
+}
+_NOTIFY: Tree = {
+    "test": "daemon.cli.commands.notify:test",
+}
+COMMANDS: Tree = {
+    "acl": ("Manage access to the jobs API.", _ACL),
+    "alloc": ("Show and control allocations.", _ALLOC),
+    "auth": ("Manage login methods.", _AUTH),
+    "completion": "daemon.cli.core.completion:completion",
+    "delete": "daemon.cli.commands.vault_paths:delete",
+    "deployment": ("Show deployments and act on them.", _DEPLOYMENT),
+    "eval": ("Show evaluations.", _EVAL),
+    "help": "daemon.cli.core.help:help_of",
+    "identity": ("The daemon as an issuer of identity tokens.", _IDENTITY),
+    "job": ("Run, change and show jobs.", _JOB),
+    "list": "daemon.cli.commands.vault_paths:index",
+    "login": "daemon.cli.commands.login:login",
+    "logout": "daemon.cli.commands.login:logout",
+    "namespace": ("Separate the jobs of different users.", _NAMESPACE),
+    "notify": ("Receivers of notifications.", _NOTIFY),
+    "node": ("Show nodes, drain them, and change their eligibility.", _NODE),
+    "fmt": "daemon.cli.commands.job_file_tools:fmt",
+    "service": ("Show registered services.", _SERVICE),
+    "system": ("Start garbage collection and similar maintenance.", _SYSTEM),
+    "var": ("Store encrypted values for jobs.", _VAR),
+    "pool": ("Show node pools and clusters.", _POOL),
+    "policy": ("Policies of the Vault API, and explanations of access.", _POLICY),
+    "read": "daemon.cli.commands.vault_paths:read",
+    "write": "daemon.cli.commands.vault_paths:write",
+    "top": "daemon.cli.commands.top:top",
+    "token": ("Create, look up, renew and revoke tokens.", _TOKEN),
+    "ui": "daemon.cli.commands.ui:ui",
+    "version": "daemon.cli.commands.version:version",
+    # Short forms of frequent commands.
+    "exec": _ALLOC["exec"],
+    "explain": _JOB["explain"],
+    "init": _JOB["init"],
+    "inspect": _JOB["inspect"],
+    "logs": _ALLOC["logs"],
+    "plan": _JOB["plan"],
+    "run": _JOB["run"],
+    "status": _JOB["status"],
+    "start": _JOB["start"],
+    "stop": _JOB["stop"],
+    "validate": _JOB["validate"],
+}
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class LazyGroup(CommandGroup):
+    """A group that imports a command on first use."""
+
+    def __init__(self, name: str, tree: Tree, help: str) -> None:  # noqa: A002  # click's name
+        super().__init__(name, help=help, context_settings=_HELP)
+        self._tree = dict(tree)
+
+    def add_lazily(self, name: str, entry: str) -> None:
+        """Add a command of another module as `module:function`."""
+        self._tree[name] = entry
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
+        return sorted({*self.commands, *self._tree})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, or None if the name is unknown."""
+        if cmd_name in self._tree and cmd_name not in self.commands:
+            self.add_command(_load(cmd_name, self._tree[cmd_name]), cmd_name)
+        found = self.commands.get(cmd_name)
+        if found is not None and ctx.resilient_parsing:  # a shell completes a word
+            from daemon.cli.core.completion import offer_names  # only completion needs it
+
+            offer_names(found)
+        return found
+
+
+def _load(name: str, entry: str | Group) -> click.Command:
+    if not isinstance(entry, str):
+        about, tree = entry
+        return LazyGroup(name, tree, about)
+    module, _, function = entry.partition(":")
+    command = getattr(importlib.import_module(module), function)
+    if not isinstance(command, click.Command):
+        raise TypeError(f"{entry} is not a command")
+    return command
+
+
+class CommandLine(LazyGroup):
+    """The command line: it converts every end of a command to an exit status."""
+
+    def __init__(self, name: str, tree: Tree, help: str) -> None:  # noqa: A002  # click's name
+        super().__init__(name, tree, help)
+        self.epilog = "Options and examples of a command: steward help COMMAND"
+        self.params.append(
+            click.Option(
+                ["-v", "--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_print_version,
+                help="Print the version.",
+            )
+        )
+
+    def main(  # type: ignore[override]  # of its many settings none is for others to choose
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **_: object
+    ) -> NoReturn:
+        """Run a command and exit."""
+        if f"_{(prog_name or '').upper()}_COMPLETE" in os.environ:
+            from daemon.cli.core.completion import accept_one_dash  # only completion needs it
+
+            accept_one_dash()
+        words = [short_option(word) for word in (sys.argv[1:] if args is None else args)]
+        try:
+            status: object = click.Group.main(self, words, prog_name, standalone_mode=False)
+        except click.Abort as error:
+            sys.exit(EXIT_INTERRUPTED if _interrupted(error) else EXIT_ERROR)
+        except click.ClickException as error:
+            _complain_of(error)
+            # click's own statuses for wrong usage are not used here, but a command's status is.
+            sys.exit(error.exit_code if error.exit_code > EXIT_USAGE else EXIT_ERROR)
+        except StewardError as error:
+            _complain(str(error))
+            sys.exit(EXIT_ERROR)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"Steward v{VERSION}")
+        ctx.exit()
+
+
+def _interrupted(error: click.Abort) -> bool:
+    return isinstance(error.__cause__, KeyboardInterrupt)
+
+
+def _complain_of(error: click.ClickException) -> None:
+    words = error.format_message()
+    if words.startswith("Usage:"):  # a group without a command: the message is its help
+        click.echo(words)
+        return
+    _complain(words)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        click.echo(f"See: {error.ctx.command_path} --help", err=True)
+
+
+def _complain(words: str) -> None:
+    click.echo(f"steward: {words}", err=True)
+
+
+cli = CommandLine("steward", COMMANDS, "Run jobs on this host, and inspect them.")

@@ -1,0 +1,381 @@
+"""Waiting for the result of an evaluation: running, complete or failed allocations.
+
+Each poll is a blocking query, so changes are shown immediately and without needless requests.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from daemon.cli.core.formatting import short
+from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.output import ProgressDisplay, ProgressRow
+from daemon.cli.core.responses import AllocationItem
+from daemon.text import placement_message, task_failure
+from daemon.text.placement_message import count_noun
+from storage.records.allocation import (
+    CLIENT_TERMINAL,
+    ClientStatus,
+    DesiredStatus,
+    TaskEvent,
+    TaskPhase,
+)
+from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.failure import LastError, TaskError
+from storage.records.job import Job, JobType
+
+EXIT_FAILED = 1
+EXIT_NOT_PLACED = 2
+
+_RUNS_TO_ITS_END = frozenset({JobType.BATCH, JobType.SYSBATCH})
+_CAME_TO_GRIEF = frozenset({ClientStatus.FAILED, ClientStatus.LOST})
+_FINISHED = frozenset({EvalStatus.COMPLETE, EvalStatus.FAILED, EvalStatus.CANCELED})
+# Event types that give the cause of a failure, not the reaction to it.
+_REASONS = frozenset(
+    {
+        "Driver Failure",
+        "Failed Validation",
+        "Failed Artifact Download",
+        "Task hook failed",
+        "Setup Failure",
+        "Sibling Task Failed",
+        "Terminated",
+        "Not Restarting",
+    }
+)
+
+
+class FollowResult(NamedTuple):
+    """The end of a wait: the exit status, a message, and the last allocations."""
+
+    status: int
+    words: str
+    evaluation: Evaluation
+    allocations: Sequence[AllocationItem] = ()
+
+    @property
+    def told(self) -> str:
+        """Return the message with the job's name."""
+        return f'job "{self.evaluation.job_id}": {self.words}'
+
+
+class AllocationOutcome(Enum):
+    """Whether an allocation is still to be waited for."""
+
+    OPEN = "open"
+    GOOD = "good"
+    BAD = "bad"
+
+
+def follow_run(
+    client: ApiClient,
+    progress: ProgressDisplay,
+    eval_id: str,
+    *,
+    until_ended: bool = False,
+    tell: Callable[[Sequence[AllocationItem]], None] = lambda _: None,
+) -> FollowResult:
+    """Wait until a registered job runs or, for a batch job, is complete.
+
+    If there is a deployment, wait for its end: only a successful one counts as success. With
+    `until_ended`, wait until any job has ended. An unchanged job then counts with its existing
+    allocations. `tell` receives the allocations at each poll. After a placement failure, the
+    command stops waiting. The placed allocations keep running.
+    """
+    evaluation = finished(client, progress, eval_id)
+    if evaluation.status != EvalStatus.COMPLETE:
+        return FollowResult(EXIT_FAILED, unfinished(evaluation), evaluation)
+    if evaluation.failed_tg_allocs:
+        lines = placement_message.describe_failures(evaluation)
+        if evaluation.blocked_eval:
+            waiting = short(evaluation.blocked_eval)
+            lines.append(f"evaluation {waiting} is blocked and places it when capacity is freed")
+        return FollowResult(EXIT_NOT_PLACED, "\n".join(lines), evaluation)
+    if not until_ended and (deployment := _deployment_of(client, evaluation)) is not None:
+        return _follow_rollout(client, progress, evaluation, deployment)
+    runs_to_its_end = until_ended or evaluation.type in _RUNS_TO_ITS_END
+    path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
+    answer = client.read(path, namespace=evaluation.namespace)
+    known = answer.decode(list[AllocationItem])
+    begun = {line.id for line in known if line.eval_id == evaluation.id}
+    if until_ended and not begun:
+        begun = _of_version(known, _job_of(client, evaluation))
+    while True:
+        mine = with_replacements(answer.decode(list[AllocationItem]), begun)
+        progress.show([allocation_row(line) for line in mine])
+        tell(mine)
+        last = current_allocations(mine)
+        fates = {allocation_outcome(line, runs_to_its_end=runs_to_its_end) for line in last}
+        if AllocationOutcome.OPEN not in fates:
+            status = EXIT_FAILED if AllocationOutcome.BAD in fates else 0
+            return FollowResult(status, describe_outcome(last), evaluation, mine)
+        answer = client.newer(path, answer.index, namespace=evaluation.namespace)
+
+
+def _deployment_of(client: ApiClient, evaluation: Evaluation) -> Deployment | None:
+    """Return the deployment that an evaluation created or continues, or None."""
+    path = f"/v1/job/{segment(evaluation.job_id)}/deployments"
+    found = client.fetch(path, list[Deployment], namespace=evaluation.namespace)
+    if not found or found[0].job_create_index > evaluation.create_index:
+        return None
+    latest = found[0]
+    is_of_it = latest.active or latest.modify_index >= evaluation.create_index
+    return latest if is_of_it else None
+
+
+def _follow_rollout(
+    client: ApiClient, progress: ProgressDisplay, evaluation: Evaluation, deployment: Deployment
+) -> FollowResult:
+    """Wait until a deployment has ended, and show its allocations."""
+    base = f"/v1/job/{segment(evaluation.job_id)}"
+    news = client.read(f"{base}/state", namespace=evaluation.namespace)
+    while True:
+        path = f"/v1/deployment/{segment(deployment.id)}"
+        deployment = client.fetch(path, Deployment)
+        placed = client.fetch(
+            f"/v1/deployment/allocations/{segment(deployment.id)}", list[AllocationItem]
+        )
+        progress.show(
+            [
+                *(_group_row(*one) for one in sorted(deployment.task_groups.items())),
+                *(allocation_row(line) for line in placed),
+            ]
+        )
+        if not deployment.active:
+            break
+        news = client.newer(f"{base}/state", news.index, namespace=evaluation.namespace)
+    if deployment.status == DeploymentStatus.SUCCESSFUL:
+        return FollowResult(0, f"version {deployment.job_version} is deployed", evaluation, placed)
+    return FollowResult(
+        EXIT_FAILED, _why_undeployed(client, deployment, placed), evaluation, placed
+    )
+
+
+def _why_undeployed(
+    client: ApiClient, deployment: Deployment, placed: Sequence[AllocationItem]
+) -> str:
+    """Return how a deployment failed, why, and which version is desired now."""
+    path = f"/v1/job/{segment(deployment.job_id)}"
+    job = client.fetch(path, Job, namespace=deployment.namespace)
+    lines = [
+        f"version {deployment.job_version} is not deployed, its deployment is "
+        f"{deployment.status}: {deployment.status_description}"
+    ]
+    for line in placed:
+        if error := error_of(client, line.id):
+            lines += [f"allocation {short(line.id)}: {error.summary}"]
+            lines += [f"    {text}" for text in task_failure.last_lines(error)]
+    if job.version != deployment.job_version:
+        lines.append(f"version {job.version} is desired now")
+    return "\n".join(lines)
+
+
+def error_of(client: ApiClient, alloc_id: str) -> TaskError | None:
+    """Return the latest error of an allocation, or None."""
+    return client.fetch(f"/v1/allocation/{segment(alloc_id)}/error", LastError).error
+
+
+def _job_of(client: ApiClient, evaluation: Evaluation) -> Job:
+    path = f"/v1/job/{segment(evaluation.job_id)}"
+    return client.fetch(path, Job, namespace=evaluation.namespace)
+
+
+def _of_version(lines: Iterable[AllocationItem], job: Job) -> set[str]:
+    """Return the allocations of this job; a purged job may have had the same name."""
+    return {
+        line.id
+        for line in current_allocations(lines)
+        if line.job_version == job.version and line.create_index >= job.create_index
+    }
+
+
+def follow_placement(client: ApiClient, progress: ProgressDisplay, eval_id: str) -> FollowResult:
+    """Wait until an evaluation has placed what it can."""
+    evaluation = finished(client, progress, eval_id)
+    if evaluation.status != EvalStatus.COMPLETE:
+        return FollowResult(EXIT_FAILED, unfinished(evaluation), evaluation)
+    if evaluation.failed_tg_allocs:
+        words = "\n".join(placement_message.describe_failures(evaluation))
+        return FollowResult(EXIT_NOT_PLACED, words, evaluation)
+    return FollowResult(0, "placed", evaluation)
+
+
+class DeploymentProgress(NamedTuple):
+    """The end of a deployment: the exit status, a message, and its document."""
+
+    status: int
+    words: str
+    body: bytes
+
+
+def follow_deployment(
+    client: ApiClient, progress: ProgressDisplay, deployment_id: str
+) -> DeploymentProgress:
+    """Wait until a deployment has ended, or needs an action of a user."""
+    path = f"/v1/deployment/{segment(deployment_id)}"
+    answer = client.read(path)
+    while True:
+        deployment = answer.decode(Deployment)
+        progress.show([_group_row(*one) for one in sorted(deployment.task_groups.items())])
+        if not deployment.active or _waits_for_somebody(deployment):
+            is_well = deployment.status != DeploymentStatus.FAILED
+            words = f"is {deployment.status}: {deployment.status_description}"
+            return DeploymentProgress(0 if is_well else EXIT_FAILED, words, answer.body)
+        answer = client.newer(path, answer.index)
+
+
+def _group_row(name: str, state: DeploymentGroup) -> ProgressRow:
+    counts = f"{state.placed_allocs}/{state.desired_total} placed, {state.healthy_allocs} healthy"
+    ill = f"{state.unhealthy_allocs} unhealthy" if state.unhealthy_allocs else ""
+    done, total = state.healthy_allocs, state.desired_total
+    return ProgressRow("group", name, "", counts, ill, done, total)
+
+
+def _waits_for_somebody(deployment: Deployment) -> bool:
+    """Return whether a deployment stands still until a user resumes or promotes it."""
+    on_trial = [
+        state
+        for state in deployment.task_groups.values()
+        if state.desired_canaries and not state.promoted
+    ]
+    return deployment.status == DeploymentStatus.PAUSED or any(
+        not state.auto_promote and state.healthy_allocs >= state.desired_canaries
+        for state in on_trial
+    )
+
+
+def finished(client: ApiClient, progress: ProgressDisplay, eval_id: str) -> Evaluation:
+    """Return an evaluation once it is neither pending nor blocked."""
+    path = f"/v1/evaluation/{segment(eval_id)}"
+    answer = client.read(path)
+    while True:
+        evaluation = answer.decode(Evaluation)
+        row = ProgressRow("evaluation", short(eval_id), evaluation.triggered_by, evaluation.status)
+        progress.show([row])
+        if evaluation.status in _FINISHED:
+            return evaluation
+        answer = client.newer(path, answer.index)
+
+
+def unfinished(evaluation: Evaluation) -> str:
+    """Return why an evaluation has no result."""
+    why = evaluation.status_description or "no reason is given"
+    if evaluation.status == EvalStatus.CANCELED:
+        why = f"{why}; a newer evaluation replaces it"
+    return f"evaluation {short(evaluation.id)} is {evaluation.status}: {why}"
+
+
+def follow_stop(client: ApiClient, progress: ProgressDisplay, eval_id: str) -> FollowResult:
+    """Wait until no task of a stopped job runs."""
+    evaluation = finished(client, progress, eval_id)
+    if evaluation.status != EvalStatus.COMPLETE:
+        return FollowResult(EXIT_FAILED, unfinished(evaluation), evaluation)
+    path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
+    answer = client.read(path, namespace=evaluation.namespace)
+    while True:
+        lines = answer.decode(list[AllocationItem])
+        # Older allocations ended before the stop. Some of these may have ended before the first
+        # poll too.
+        mine = [line for line in lines if line.modify_index > evaluation.create_index]
+        progress.show([allocation_row(line) for line in mine])
+        if all(_ended(line) for line in lines):
+            words = f"{count_noun(len(mine), 'allocation')} ended" if mine else "nothing of it runs"
+            return FollowResult(0, words, evaluation, mine)
+        answer = client.newer(path, answer.index, namespace=evaluation.namespace)
+
+
+def _ended(line: AllocationItem) -> bool:
+    return line.client_status in CLIENT_TERMINAL
+
+
+# --- interpretation -----------------------------------------------------------------------------
+
+
+def with_replacements(lines: Iterable[AllocationItem], begun: set[str]) -> list[AllocationItem]:
+    """Return the allocations with these IDs and their replacements, oldest first."""
+    oldest_first = sorted(lines, key=lambda line: (line.create_index, line.name))
+    mine: list[AllocationItem] = []
+    wanted = set(begun)
+    for line in oldest_first:
+        if line.id in wanted:
+            mine.append(line)
+            wanted.add(line.next_allocation)
+    return mine
+
+
+def current_allocations(lines: Iterable[AllocationItem]) -> list[AllocationItem]:
+    """Return the allocations that have not been replaced."""
+    return [line for line in lines if not line.next_allocation]
+
+
+def allocation_outcome(line: AllocationItem, *, runs_to_its_end: bool) -> AllocationOutcome:
+    """Return whether an allocation succeeded, failed, or is not decided yet."""
+    match line.client_status:
+        case ClientStatus.COMPLETE:
+            return AllocationOutcome.GOOD
+        case ClientStatus.RUNNING:
+            return AllocationOutcome.OPEN if runs_to_its_end else AllocationOutcome.GOOD
+        case ClientStatus.FAILED | ClientStatus.LOST:
+            return (
+                AllocationOutcome.OPEN
+                if runs_to_its_end and line.followup_eval_id
+                else AllocationOutcome.BAD
+            )
+        case _:
+            return AllocationOutcome.OPEN
+
+
+def describe_outcome(lines: Sequence[AllocationItem]) -> str:
+    """Format the results of allocations as text."""
+    if not lines:
+        return "nothing had to be placed"
+    counts = Counter(line.client_status for line in lines)
+    summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    failures = [
+        f"allocation {short(line.id)} {line.client_status}: {why_failed(line)}{_again(line)}"
+        for line in lines
+        if line.client_status in _CAME_TO_GRIEF
+    ]
+    return "\n".join([f"allocations: {summary}", *failures])
+
+
+def _again(line: AllocationItem) -> str:
+    return "; it will be retried later" if line.followup_eval_id else ""
+
+
+def allocation_row(line: AllocationItem) -> ProgressRow:
+    """Return the row of an allocation in the progress display."""
+    detail = ""
+    if line.client_status in _CAME_TO_GRIEF:
+        detail = why_failed(line)
+    elif line.client_status == ClientStatus.PENDING:
+        detail = _newest_news(line)
+    elif line.desired_status != DesiredStatus.RUN and not _ended(line):
+        detail = "stopping"
+    return ProgressRow("allocation", short(line.id), line.name, line.client_status, detail)
+
+
+def why_failed(line: AllocationItem) -> str:
+    """Return the cause of a failure from the events of the failed tasks."""
+    reasons = [
+        f'task "{name}": {"; ".join(reasons)}'
+        for name, state in sorted((line.task_states or {}).items())
+        if state.failed and (reasons := _reasons(state.events or []))
+    ]
+    return ", ".join(reasons) or line.client_description or "no reason is given"
+
+
+def _reasons(events: Sequence[TaskEvent]) -> list[str]:
+    """Return the latest message of each event type that gives a cause."""
+    newest = {event.type: event.display_message for event in events if event.type in _REASONS}
+    return list(newest.values())
+
+
+def _newest_news(line: AllocationItem) -> str:
+    """Return the latest event of a task that does not run yet."""
+    for _, state in sorted((line.task_states or {}).items()):
+        if state.state == TaskPhase.PENDING and state.events:
+            return state.events[-1].display_message
+    return line.client_description

@@ -1,0 +1,99 @@
+"""Words and numbers for people: short identifiers, ages, sizes, aligned columns. No I/O."""
+
+from collections.abc import Iterable, Sequence
+
+from storage.errors import Invalid
+from storage.records import durations
+from storage.records.base import HOUR, MINUTE, SECOND
+from storage.records.times import nanoseconds, rfc3339
+
+NOTHING = "<none>"
+_SHORT = 8  # digits of a short identifier, enough to be unique on one host
+_DAY = 24 * HOUR
+_AGES = ((_DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"))
+
+
+def short(identifier: str, *, verbose: bool = False) -> str:
+    """Return the prefix of an identifier, or all of it."""
+    return identifier if verbose else identifier[:_SHORT]
+
+
+def format_time(at: int) -> str:
+    """Format a time (nanoseconds since the epoch) to the second."""
+    return rfc3339(at // SECOND * SECOND) if at else "N/A"
+
+
+def moment_of(text: str | None) -> str:
+    """Format a time from the API to the second."""
+    if not text or text.startswith("0001-"):
+        return "N/A"
+    if text.endswith("Z"):
+        return format_time(nanoseconds(text))
+    whole, _, rest = text.partition(".")  # a time zone other than UTC stays
+    return whole + rest.lstrip("0123456789")
+
+
+def format_duration(length: int) -> str:
+    """Format a duration (nanoseconds) in its two largest units.
+
+    >>> format_duration(3_723_000_000_000)
+    '1h2m'
+    """
+    for place, (unit, letter) in enumerate(_AGES):
+        count, rest = divmod(max(length, 0), unit)
+        if not count:
+            continue
+        finer = _AGES[place + 1 : place + 2]
+        tail = [f"{rest // size}{name}" for size, name in finer if rest >= size]
+        return "".join([f"{count}{letter}", *tail])
+    return "0s"
+
+
+def relative_time(at: int, now: int) -> str:
+    """Format the age of a time."""
+    return f"{format_duration(now - at)} ago" if at else "N/A"
+
+
+def padded(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Return rows with cells padded to the width of their columns."""
+    table = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in table]
+
+
+def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return rows as lines with aligned columns, without trailing spaces."""
+    return ["  ".join(row).rstrip() for row in padded(rows)]
+
+
+def key_value_lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return names and values as lines with aligned equal signs."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    return [f"{name.ljust(width)} = {value or NOTHING}" for name, value in pairs]
+
+
+def seconds(option: str, given: str, *words: str) -> float:
+    """Parse a duration such as `1m30s`. Raises `Invalid`, which names the option."""
+    try:
+        return durations.nanoseconds(given) / SECOND
+    except ValueError:
+        known = " nor ".join(["a duration such as 10s", *(f'"{word}"' for word in words)])
+        wrong = "neither" if words else "not"
+        raise Invalid(f"{option} {given!r} is {wrong} {known}") from None
+
+
+def time_of(option: str, given: str, now: int) -> int:
+    """Parse a time in RFC 3339, or an age such as `10m`; 0 for an empty text.
+
+    Raises `Invalid`, which names the option.
+    """
+    if not given:
+        return 0
+    try:
+        if "T" in given:
+            return nanoseconds(given)
+        return now - durations.nanoseconds(given)
+    except ValueError:
+        raise Invalid(
+            f"{option} {given!r} is neither a time such as 2026-11-21T01:40:00Z nor a duration such as 10m"
+        ) from None

@@ -1,0 +1,409 @@
+"""HTTP client with one persistent connection, and errors that name the fix.
+
+It uses the standard library, because a short command must start fast. If the persistent connection
+turns out to be closed, a read is repeated on a new one. A request that changes state is never sent
+twice.
+"""
+
+import base64
+import http.client
+import re
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NoReturn, Self, TypeVar
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
+
+import msgspec
+
+from storage.errors import Invalid, StewardError
+
+T = TypeVar("T")
+Value = str | int | bool
+Query = Mapping[str, Value]
+
+CONNECT_WITHIN = 10.0  # seconds
+WAIT = 60  # seconds that a blocking query requests; the daemon adds up to a sixteenth
+ANSWER_WITHIN = 90.0  # seconds
+
+
+class DaemonUnreachable(StewardError):
+    """The daemon cannot be reached, or its response is not valid."""
+
+
+# Statuses shown without their number: they mean an error of the caller. Nomad's API uses 500 for
+# many.
+_OF_THE_CALLER = frozenset({400, 401, 403, 404, 405, 409, 413, 422, 429, 500})
+_FAULT = "internal error"
+_COUNT = re.compile(r"\b\d+ errors? occurred:")
+
+
+class RequestRejected(StewardError):
+    """The daemon returned an error."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(_explained(status, text))
+        self.status = status
+
+    @property
+    def is_denied(self) -> bool:
+        """Return whether the token lacks a permission."""
+        return self.status == http.client.FORBIDDEN
+
+
+def _explained(status: int, text: str) -> str:
+    said = flat(_said(text)).rstrip()
+    if not said or said.startswith(_FAULT) or status not in _OF_THE_CALLER:
+        return f"{said or http.client.responses.get(status, '')} (status {status})"
+    if status == http.client.FORBIDDEN:
+        said += "; name a token that may do this with --token or STEWARD_TOKEN"
+    return said
+
+
+def flat(text: str) -> str:
+    """Return the errors in a text as lines, without the counts and levels of Vault's format."""
+    if not _COUNT.search(text):
+        return text
+    found, about = [], ""
+    for line in text.splitlines():
+        said = line.strip().removeprefix("* ")
+        if _COUNT.search(said):  # the heading of the next lines
+            about = _COUNT.sub("", said).strip().removesuffix(" validation failed:")
+        elif said:
+            found.append(f"{about}: {said}" if about else said)
+    return found[0] if len(found) == 1 else "\n".join(f"- {line}" for line in found)
+
+
+class _Errors(msgspec.Struct):
+    errors: list[str]
+
+
+def _said(text: str) -> str:
+    """Return the message of an error response; the Vault API sends a list of messages."""
+    if not text.startswith("{"):
+        return text
+    try:
+        said = msgspec.json.decode(text, type=_Errors).errors
+    except msgspec.DecodeError:
+        return text
+    return "; ".join(one.removeprefix("1 error occurred:\n\t* ").rstrip() for one in said)
+
+
+class HttpConnection(msgspec.Struct, frozen=True, kw_only=True):
+    """The address of the daemon, and the caller's credentials."""
+
+    address: str
+    token: str = ""
+    namespace: str = ""
+    region: str = ""
+    http_auth: str = ""  # user:password, for a proxy in front of the daemon
+    ca_cert: str = ""
+    ca_path: str = ""
+    client_cert: str = ""
+    client_key: str = ""
+    tls_server_name: str = ""
+    tls_skip_verify: bool = False
+
+
+class ClientResponse(msgspec.Struct, frozen=True):
+    """The body of a response, and its state index."""
+
+    body: bytes
+    index: int
+
+    def decode(self, kind: type[T]) -> T:
+        """Return the decoded body. Raises `DaemonUnreachable` if it does not have this type."""
+        return decode(self.body, kind)
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """Return decoded JSON. Raises `DaemonUnreachable` if it does not have this type."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise DaemonUnreachable(
+            f"the response is not one of a Steward daemon ({error}); "
+            "check that --address or STEWARD_ADDR names a daemon of this version"
+        ) from error
+
+
+def segment(text: str) -> str:
+    """Return an identifier, encoded for a path."""
+    return quote(text, safe="")
+
+
+class ApiClient:
+    """A client of one daemon. Close it, or use it in a `with` block.
+
+    If no response has begun after `answer_within` seconds, requests raise `DaemonUnreachable`.
+    """
+
+    def __init__(self, connection: HttpConnection, *, answer_within: float = ANSWER_WITHIN) -> None:
+        self.connection = connection
+        self._answer_within = answer_within
+        self._target = parse_address(connection.address)
+        self._http: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of the options or the environment, or an empty text."""
+        return self.connection.namespace
+
+    def read(self, path: str, /, **query: Value) -> ClientResponse:
+        """Return the response to a GET. Raises `DaemonUnreachable`, `RequestRejected`."""
+        return self._answer("GET", path, query)
+
+    def newer(self, path: str, after: int, /, **query: Value) -> ClientResponse:
+        """Wait until the object at a path is newer than the index `after`, and return it.
+
+        After a minute, the wait ends and returns the current object.
+        """
+        # Index 0 would not wait.
+        return self._answer("GET", path, {**query, "index": max(after, 1), "wait": f"{WAIT}s"})
+
+    def fetch(self, path: str, kind: type[T], /, **query: Value) -> T:
+        """Return the decoded response to a GET."""
+        return self.read(path, **query).decode(kind)
+
+    def call(self, method: str, path: str, body: bytes | None, /, **query: Value) -> ClientResponse:
+        """Send any request with an encoded body."""
+        return self._answer(method, path, query, body)
+
+    def send(
+        self, method: str, path: str, body: object = None, /, **query: Value
+    ) -> ClientResponse:
+        """Send a request that changes state. Raises `DaemonUnreachable`, `RequestRejected`."""
+        encoded = None if body is None else msgspec.json.encode(body)
+        return self._answer(method, path, query, encoded)
+
+    def _answer(
+        self, method: str, path: str, query: Query, body: bytes | None = None
+    ) -> ClientResponse:
+        with self._faults():
+            response = self._respond(method, path, query, body)
+            content = response.read()
+        index = response.getheader("X-Service-Index") or response.getheader("X-Nomad-Index") or ""
+        if response.status >= http.client.MULTIPLE_CHOICES:
+            raise RequestRejected(response.status, content.decode(errors="replace"))
+        return ClientResponse(content, int(index) if index.isdecimal() else 0)
+
+    @contextmanager
+    def stream(self, path: str, /, **query: Value) -> Iterator[Iterator[bytes]]:
+        """Yield the pieces of a response as they arrive, without a time limit."""
+        with self._faults():
+            response = self._respond("GET", path, query, None)
+            if response.status >= http.client.MULTIPLE_CHOICES:
+                raise RequestRejected(response.status, response.read().decode(errors="replace"))
+            if self._http is not None and self._http.sock is not None:
+                self._http.sock.settimeout(None)
+        try:
+            yield self._pieces(response)
+        finally:
+            response.close()
+            self.close()
+
+    def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        while True:
+            with self._faults():
+                piece = response.read1()
+            if not piece:
+                return
+            yield piece
+
+    def _respond(
+        self, method: str, path: str, query: Query, body: bytes | None
+    ) -> http.client.HTTPResponse:
+        kept = self._http is not None
+        try:
+            return self._request(method, path, query, body)
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            self.close()
+            if not kept or method != "GET":
+                raise
+            return self._request(method, path, query, body)
+
+    def _request(
+        self, method: str, path: str, query: Query, body: bytes | None
+    ) -> http.client.HTTPResponse:
+        if self._http is None:
+            self._http = self._connect()
+        prefix = "" if self._target.scheme == "unix" else self._target.path.rstrip("/")
+        url = f"{prefix}{path}"
+        if pairs := self._query(query):
+            url = f"{url}?{urlencode(pairs)}"
+        self._http.request(method, url, body=body, headers=self.headers)
+        return self._http.getresponse()
+
+    def _query(self, query: Query) -> dict[str, str]:
+        own = {"namespace": self.connection.namespace, "region": self.connection.region}
+        pairs = {**own, **{name: _text(value) for name, value in query.items()}}
+        return {name: value for name, value in pairs.items() if value}
+
+    def socket_address(self, path: str) -> tuple[str, ssl.SSLContext | None]:
+        """Return the WebSocket URL of a path, and its TLS settings."""
+        secure = self._target.scheme == "https"
+        where = f"{'wss' if secure else 'ws'}://{self._target.netloc}"
+        return (
+            f"{where}{self._target.path.rstrip('/')}{path}",
+            _tls_context(self.connection) if secure else None,
+        )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers with the caller's credentials."""
+        headers = {"Accept": "application/json"}
+        if not self.connection.token.isprintable():
+            raise Invalid("the token contains a line break or another invalid character")
+        if self.connection.token:
+            headers["X-Service-Token"] = headers["X-Nomad-Token"] = self.connection.token
+        if self.connection.http_auth:
+            login = base64.b64encode(self.connection.http_auth.encode()).decode()
+            headers["Authorization"] = f"Basic {login}"
+        return headers
+
+    def _connect(self) -> http.client.HTTPConnection:
+        host, port = self._target.hostname or "", self._target.port
+        within = min(CONNECT_WITHIN, self._answer_within)
+        connection: http.client.HTTPConnection
+        if self._target.scheme == "unix":
+            connection = _LocalHTTP(self._target.path, within)
+        elif self._target.scheme == "https":
+            context = _tls_context(self.connection)
+            made = _NamedHTTPS(host, port, timeout=within, context=context)
+            made.server_name = self.connection.tls_server_name
+            connection = made
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=within)
+        connection.connect()
+        connection.sock.settimeout(self._answer_within)
+        return connection
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Convert connection errors to `DaemonUnreachable`."""
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            self._unreachable(error)
+
+    def _unreachable(self, error: Exception) -> NoReturn:
+        reason, remedy = _reason(error)
+        raise DaemonUnreachable(
+            f"cannot reach the daemon at {self.connection.address}: {reason}; {remedy}"
+        ) from error
+
+
+class _LocalHTTP(http.client.HTTPConnection):
+    """A connection through a Unix socket."""
+
+    def __init__(self, path: str, within: float) -> None:
+        super().__init__("localhost", timeout=within)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _NamedHTTPS(http.client.HTTPSConnection):
+    """A connection that expects a different host name in the certificate."""
+
+    server_name = ""
+    _context: ssl.SSLContext
+
+    def connect(self) -> None:
+        if not self.server_name:
+            super().connect()
+            return
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._context.wrap_socket(self.sock, server_hostname=self.server_name)
+
+
+def parse_address(address: str) -> SplitResult:
+    """Return the parts of an address. Raises `Invalid`."""
+    given = urlsplit(address if "://" in address else f"http://{address}")
+    example = "write it as http://HOST:PORT, https://HOST:PORT or unix:///PATH"
+    if given.scheme == "unix":
+        if given.netloc or not given.path:
+            raise Invalid(f"address {address!r}: no absolute path; {example}")
+        return given
+    if given.scheme not in ("http", "https"):
+        raise Invalid(f"address {address!r}: {given.scheme} is not supported; {example}")
+    try:
+        port = given.port
+    except ValueError:
+        raise Invalid(f"address {address!r}: the port is not a number; {example}") from None
+    if not given.hostname or port == 0:
+        raise Invalid(f"address {address!r}: {'port 0' if port == 0 else 'no host'}; {example}")
+    return given
+
+
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _tls_context(connection: HttpConnection) -> ssl.SSLContext:
+    """Return the TLS settings of a connection. Raises `Invalid` for unusable files."""
+    try:
+        context = ssl.create_default_context(
+            cafile=connection.ca_cert or None, capath=connection.ca_path or None
+        )
+        if connection.client_cert:
+            context.load_cert_chain(connection.client_cert, connection.client_key or None)
+    except OSError as error:  # includes ssl.SSLError
+        files = (
+            connection.ca_cert,
+            connection.ca_path,
+            connection.client_cert,
+            connection.client_key,
+        )
+        named = ", ".join(filter(None, files))
+        raise Invalid(f"cannot use the certificates in {named}: {error}") from error
+    if connection.tls_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _reason(error: Exception) -> tuple[str, str]:
+    """Return why a daemon cannot be reached, and the fix."""
+    elsewhere = "name another address with --address or STEWARD_ADDR"
+    match error:
+        case ConnectionRefusedError():
+            return "nothing listens there", f'start it with "steward agent", or {elsewhere}'
+        case FileNotFoundError():
+            return "there is no such socket", f'start it with "steward agent", or {elsewhere}'
+        case PermissionError():
+            return "permission denied", f"run the command as root, or {elsewhere}"
+        case ssl.SSLCertVerificationError():
+            return (
+                f"its certificate is not trusted ({error.verify_message})",
+                "name its CA certificate with --ca-cert or STEWARD_CACERT",
+            )
+        case ssl.SSLError():
+            return f"TLS failed ({error.reason})", "check whether the address needs http://"
+        case TimeoutError():
+            return "no response in time", f"check its log, or {elsewhere}"
+        case http.client.RemoteDisconnected() | http.client.IncompleteRead():
+            return "it closed the connection", "check whether it still runs, and its log"
+        case http.client.HTTPException():
+            return "the server there does not speak HTTP", elsewhere
+        case OSError():
+            return error.strerror or str(error), elsewhere
+        case _:
+            return str(error), elsewhere

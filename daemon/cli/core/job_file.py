@@ -1,0 +1,275 @@
+"""Job files: read by the client, because variables, files and errors belong to the user.
+
+A file is in the job file language (HCL, or its JSON form). Or it holds a job in the API's form:
+JSON, either `{"Job": {...}}` or the job alone.
+"""
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from daemon.cli.core.http_client import ApiClient, RequestRejected
+from daemon.cli.core.options import Command, is_given_on_command_line
+from storage.errors import Invalid
+from storage.records.base import Record
+
+if TYPE_CHECKING:
+    from daemon.jobspec.parse import JobFile
+
+_ENVIRONMENT = ("NOMAD_VAR_", "STEWARD_VAR_")  # the later one wins
+# Top-level names of the job file language; any other name means the API's form.
+_OF_THE_LANGUAGE = frozenset({"job", "variable", "variables", "locals"})
+_OF_A_JOB = frozenset({"id", "name", "taskgroups"})
+
+_Json = dict[str, object]
+
+
+class VariableArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the command line about a job file."""
+
+    var: tuple[str, ...] = ()
+    var_file: tuple[str, ...] = ()
+    hcl2_strict: bool = True
+    hcl1: bool = False
+
+
+def with_variables(command: Command) -> Command:
+    """Give a command the options of a job file, and pass them as `given`."""
+
+    @wraps(command)
+    def call(*args: object, **options: object) -> int | None:
+        settings = {field: options.pop(field) for field in VariableArguments.__struct_fields__}
+        return command(*args, given=msgspec.convert(settings, VariableArguments), **options)
+
+    wrapped: Command = call
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+_OPTIONS: Sequence[Callable[[Command], Command]] = (
+    click.option("--var", multiple=True, metavar="NAME=VALUE", help="Value of a variable."),
+    click.option(
+        "--var-file", multiple=True, metavar="FILE", help="File with values of variables."
+    ),
+    click.option(
+        "--hcl2-strict",
+        type=bool,
+        default=True,
+        metavar="BOOL",
+        help="Reject values for undeclared variables [default: true].",
+    ),
+    click.option("--hcl1", is_flag=True, help="Accept HCL version 1."),
+)
+
+
+def read_source(file: str) -> str:
+    """Return the text of a file, or of standard input for `-`. Raises `Invalid`."""
+    try:
+        # Line breaks stay unchanged, because they are part of the value in a heredoc.
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return raw.decode()
+    except OSError as error:
+        raise Invalid(f"cannot read the job file {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Invalid(f"the job file {file} is not text in UTF-8: {error}") from error
+
+
+def registration(source: str, file: str, given: VariableArguments) -> _Json:
+    """Return the registration request of a job file, with the file as its submission.
+
+    Raises `Invalid`, which names the positions of errors.
+    """
+    if _is_json(source, file):
+        request = _request(source, file)
+        if request is not None:
+            _check(request.get("Job"), file)
+            return {**request, "Submission": {"Source": source, "Format": "json"}}
+    read = _read(source, file, given)
+    job = _parsed(read)
+    _check(job, file, "" if given.hcl1 or _is_json(source, file) else source)
+    return {"Job": job, "Submission": _submission(read)}
+
+
+def _check(job: object, file: str, text: str = "") -> None:
+    from daemon.cli.core.job_check import check  # slow to import, and most commands do not need it
+
+    check(job, file, text)
+
+
+def namespace_of(client: ApiClient, job: object) -> str:
+    """Return the namespace: from the command line, else the file, else the variable."""
+    named = msgspec.convert(job, dict[str, object]).get("Namespace")
+    return "" if named and not is_given_on_command_line("namespace") else client.namespace
+
+
+def examine(client: ApiClient, job: object) -> tuple[list[str], list[str]]:
+    """Return the certain failures of a job, and the failures in the current state.
+
+    Without an answer, or for an invalid job, return nothing: the next request reports more.
+    """
+    try:
+        answer = client.send(
+            "POST",
+            "/v1/validate/job/examine",
+            {"Job": job},
+            namespace=namespace_of(client, job),
+        )
+    except RequestRejected:
+        return [], []
+    found = answer.decode(_Examination)
+    return found.errors, found.warnings
+
+
+def check_prospects(client: ApiClient, job: object, warn: Callable[[str], None]) -> None:
+    """Warn of failures in the current state. Raises `Invalid` for certain failures."""
+    errors, warnings = examine(client, job)
+    if errors:
+        raise Invalid("this job cannot run:\n" + "\n".join(f"- {one}" for one in errors))
+    for one in warnings:
+        warn(f"Warning: {one}")
+
+
+class _Examination(Record, frozen=True):
+    errors: list[str]
+    warnings: list[str]
+
+
+def launches_children(job: object) -> bool:
+    """Return whether a job is periodic or parameterized, so only its children have tasks."""
+    given = msgspec.convert(job, dict[str, object])
+    return any(given[name] for name in given if name.lower() in ("periodic", "parameterizedjob"))
+
+
+# --- the API's form
+# ------------------------------------------------------------------------------------
+
+
+def _is_json(source: str, file: str) -> bool:
+    return file.endswith(".json") or source.lstrip().startswith("{")
+
+
+def _request(source: str, file: str) -> _Json | None:
+    """Return the request in a JSON file; None if the file is in the job file language."""
+    try:
+        document: object = json.loads(source)
+    except json.JSONDecodeError as error:
+        raise Invalid(
+            f"{file}, line {error.lineno}, column {error.colno}: {error.msg}; "
+            'as JSON, a job file holds either {"Job": {...}} or the job alone'
+        ) from error
+    except RecursionError:
+        raise Invalid(f"{file} is nested too deeply for a job file") from None
+    if not isinstance(document, dict):
+        raise Invalid(
+            f"{file} holds {_kind(document)}, not a job; "
+            'write {"Job": {...}} or the job alone, as an object'
+        )
+    if _is_of_the_language(document):
+        return None
+    wrapper = {"Job" if name.lower() == "job" else name: part for name, part in document.items()}
+    if "Job" not in wrapper:
+        return {"Job": document}
+    if not isinstance(wrapper["Job"], dict):
+        raise Invalid(f'{file}: "Job" holds {_kind(wrapper["Job"])}; it must be an object')
+    return wrapper
+
+
+def _is_of_the_language(document: _Json) -> bool:
+    """Return whether an object has top-level blocks, and its job is named by a label."""
+    job = document.get("job")
+    names = {name.lower() for name in job} if isinstance(job, dict) else set()
+    return "job" in document and document.keys() <= _OF_THE_LANGUAGE and not names & _OF_A_JOB
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "a number"
+
+
+# --- the job file language
+# ----------------------------------------------------------------------------
+
+
+def _read(source: str, file: str, given: VariableArguments) -> "JobFile":
+    """Return the job file with the values from the command line, files and the environment."""
+    from daemon.jobspec.parse import JobFile  # slow to import, and most commands do not need it
+
+    return JobFile(
+        text=source,
+        name=file,
+        variable_files=tuple([(name, read_source(name)) for name in given.var_file]),
+        flags=_flags(given.var),
+        environment=_from_environment(os.environ),
+        is_v1=given.hcl1,
+        is_strict=given.hcl2_strict,
+    )
+
+
+def _flags(words: Sequence[str]) -> dict[str, str]:
+    flags = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise Invalid(f"-var {word}: write -var {word}=VALUE")
+        flags[name.strip()] = value
+    return flags
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(prefix): value
+        for prefix in _ENVIRONMENT
+        for name, value in environment.items()
+        if name.startswith(prefix)
+    }
+
+
+def _parsed(file: "JobFile") -> object:
+    from daemon.cli.core.file_functions import functions
+    from daemon.jobspec.hcl.scope import FunctionEnvironment
+    from daemon.jobspec.hcl.source import HclError
+    from daemon.jobspec.parse import parse_job
+
+    outside = FunctionEnvironment(
+        random=secrets.token_bytes, files=functions(Path(file.name).parent)
+    )
+    try:
+        return parse_job(file, outside)
+    except HclError as error:
+        known = any(one.source for one in error.diagnostics)
+        raise Invalid(
+            error.explained() if known else f"{file.name}: {error.explained()}"
+        ) from error
+
+
+def _submission(file: "JobFile") -> _Json:
+    """Return the file in a form that can be read and parsed again.
+
+    Values of environment variables are stored like options, unless an option gave a value.
+    """
+    from daemon.jobspec.parse import environment_used
+
+    return {
+        "Source": file.text,
+        "Format": "hcl1" if file.is_v1 else "hcl2",
+        "VariableFlags": {**environment_used(file), **file.flags},
+        "Variables": "\n".join(text for _, text in file.variable_files),
+    }

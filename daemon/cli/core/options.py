@@ -1,0 +1,186 @@
+"""Options that many commands share, and the client and screen made from them.
+
+A setting of the connection comes from its option, else from `STEWARD_...`, else from Nomad's
+`NOMAD_...`.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import wraps
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from daemon.cli.core.output import OutputOptions, Screen
+from daemon.cli.core.token_source import find_token
+
+DEFAULT_ADDRESS = "http://127.0.0.1:4646"
+# Operators on this host need no token here.
+SOCKET = "/run/steward/steward.sock"
+
+# A function that click calls; it returns an exit status, or None for 0.
+Command = Callable[..., int | None]
+
+
+# Prefixes of environment variables, in order: Steward's, then those of the API's reference.
+_OF_JOBS = ("STEWARD", "NOMAD")
+_OF_SECRETS = ("STEWARD", "VAULT", "BAO", "NOMAD")
+
+
+def variables(name: str, prefixes: tuple[str, ...] = _OF_JOBS) -> list[str]:
+    """Return the variables that may hold a setting, in order of precedence."""
+    return [f"{prefix}_{name}" for prefix in prefixes]
+
+
+def _setting(
+    flag: str, variable: str, about: str, prefixes: tuple[str, ...], *, is_flag: bool = False
+) -> Callable[[Command], Command]:
+    return click.option(
+        flag,
+        envvar=variables(variable, prefixes),
+        help=f"{about} [env: STEWARD_{variable}]",
+        default=False if is_flag else "",
+        is_flag=is_flag,
+    )
+
+
+def _connection(of: tuple[str, ...]) -> tuple[Callable[[Command], Command], ...]:
+    jobs = _OF_JOBS  # namespace and region mean something else in the Vault API
+    return (
+        _setting("--address", "ADDR", "Address of the daemon.", of),
+        _setting("--token", "TOKEN", "Secret ID of the token; -: prompt for it.", of),
+        _setting("--namespace", "NAMESPACE", "Namespace; * means all in lists.", jobs),
+        _setting("--region", "REGION", "Region.", jobs),
+        _setting("--http-auth", "HTTP_AUTH", "USER:PASSWORD for a proxy before the daemon.", jobs),
+        _setting("--ca-cert", "CACERT", "File with CA certificates to trust.", of),
+        _setting("--ca-path", "CAPATH", "Directory with CA certificates to trust.", of),
+        _setting("--client-cert", "CLIENT_CERT", "File with a client certificate.", of),
+        _setting("--client-key", "CLIENT_KEY", "File with its private key.", of),
+        _setting(
+            "--tls-server-name", "TLS_SERVER_NAME", "Host name in the daemon's certificate.", of
+        ),
+        _setting(
+            "--tls-skip-verify", "SKIP_VERIFY", "Do not verify the certificate.", of, is_flag=True
+        ),
+    )
+
+
+_CONNECTION = _connection(_OF_JOBS)
+_CONNECTION_TO_SECRETS = _connection(_OF_SECRETS)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_LOOKS = (
+    click.option("--verbose", is_flag=True, help="Print full IDs and more."),
+    click.option("--color/--no-color", "colour", default=None, help="Force or disable color."),
+    click.option("--force-color", "colour", flag_value=True, hidden=True),
+)
+
+
+def _selector(*names: str) -> Callable[[Command], Command]:
+    return click.option(
+        *names, "selector", default="", metavar="SELECTOR", help="Print one part: .A.B[0]"
+    )
+
+
+_SCREEN = (_JSON, _selector("-t", "--field"), *_LOOKS)
+_SCREEN_OF_VALUES = (_JSON, _selector("-t"), *_LOOKS)
+
+
+def with_client(command: Command) -> Command:
+    """Give a command the options of a connection, and pass a `client` instead."""
+    return _connected(command, find_token, _CONNECTION)
+
+
+def with_vault_client(command: Command) -> Command:
+    """Do the same for a command of the Vault API, with Vault's environment variables."""
+    return _connected(command, find_token, _CONNECTION_TO_SECRETS)
+
+
+def with_anonymous_client(command: Command) -> Command:
+    """Do the same for a command that sends no token, because it obtains one."""
+    return _connected(command, lambda _given, _environment: "", _CONNECTION_TO_SECRETS)
+
+
+def _connected(
+    command: Command,
+    find: Callable[[str, Mapping[str, str]], str],
+    settings_of: tuple[Callable[[Command], Command], ...],
+) -> Command:
+    @wraps(command)
+    def call(*args: object, **options: object) -> int | None:
+        # Slow to import, and commands without a connection (`version`, `fmt`) do not need it.
+        from daemon.cli.core.http_client import ApiClient, HttpConnection
+
+        settings = {field: options.pop(field) for field in HttpConnection.__struct_fields__}
+        settings["address"] = settings["address"] or usual_address()
+        settings["token"] = find(str(settings["token"]), os.environ)
+        with ApiClient(msgspec.convert(settings, HttpConnection)) as client:
+            return command(*args, client=client, **options)
+
+    return _with(settings_of, call)
+
+
+def usual_address() -> str:
+    """Return the default address: the daemon's socket, if the user may connect to it."""
+    return f"unix://{SOCKET}" if os.access(SOCKET, os.R_OK | os.W_OK) else DEFAULT_ADDRESS
+
+
+def with_output(command: Command) -> Command:
+    """Give a command the options of output, and pass a `screen` instead."""
+    return _shown(command, _SCREEN)
+
+
+def shown_values(command: Command) -> Command:
+    """Do the same for a command whose own `--field` names a value, as in Vault."""
+    return _shown(command, _SCREEN_OF_VALUES)
+
+
+def _shown(command: Command, looks: tuple[Callable[[Command], Command], ...]) -> Command:
+    @wraps(command)
+    def call(*args: object, **options: object) -> int | None:
+        wishes = {field: options.pop(field) for field in OutputOptions.__struct_fields__}
+        screen = open_screen(msgspec.convert(wishes, OutputOptions), os.environ)
+        return command(*args, screen=screen, **options)
+
+    return _with(looks, call)
+
+
+def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def is_given_on_command_line(name: str) -> bool:
+    """Return whether an option is on the command line, not only in the environment."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def open_screen(wishes: OutputOptions, environment: Mapping[str, str]) -> Screen:
+    """Return a screen for these options and the type of standard output. Raises `Invalid`."""
+    document = wishes.as_json or bool(wishes.selector)
+    if document or not wants_colour(wishes.colour, environment):
+        return Screen(wishes)
+    from daemon.cli.core.terminal import TerminalScreen  # slow to import, and not needed in a pipe
+
+    return TerminalScreen(wishes, hints=wants_hints(environment))
+
+
+def wants_colour(given: bool | None, environment: Mapping[str, str]) -> bool:
+    """Return whether the output is a terminal with colors."""
+    if given is not None:
+        return given
+    if any(environment.get(name) for name in ("NO_COLOR", "NOMAD_CLI_NO_COLOR")):
+        return False
+    if any(environment.get(name) for name in ("FORCE_COLOR", "NOMAD_CLI_FORCE_COLOR")):
+        return True
+    return sys.stdout.isatty() and environment.get("TERM") != "dumb"
+
+
+def wants_hints(environment: Mapping[str, str]) -> bool:
+    """Return whether to suggest the next command."""
+    names = ("STEWARD_CLI_SHOW_HINTS", "NOMAD_CLI_SHOW_HINTS")
+    given = next((environment[name] for name in names if name in environment), "1")
+    return sys.stdout.isatty() and given.lower() not in ("0", "f", "false")

@@ -1,0 +1,131 @@
+"""Output of commands: plain aligned text; `terminal.py` adds color on a terminal.
+
+Pipes and files receive no color, no hints and no moving parts. Documents are printed in full
+(`--json`) or in part (`-t`).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import click
+import msgspec
+
+from daemon.cli.core import formatting
+from daemon.cli.core.selector import select, steps
+from storage.records.diff import DiffType
+
+
+class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The output options; `colour` forces or disables color."""
+
+    as_json: bool = False
+    selector: str = ""
+    verbose: bool = False
+    colour: bool | None = None
+
+
+class ProgressRow(NamedTuple):
+    """One row of a progress display: an object and its state; `done` of `total`, if counted."""
+
+    kind: str
+    id: str
+    name: str
+    status: str
+    detail: str = ""
+    done: int = 0
+    total: int = 0
+
+
+class ProgressDisplay:
+    """A progress display: a line for each change."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, str], ProgressRow] = {}
+
+    def show(self, rows: Sequence[ProgressRow]) -> None:
+        """Show the current rows."""
+        for row in rows:
+            key = (row.kind, row.id)
+            if self._shown.get(key) != row:
+                self._shown[key] = row
+                self._changed(row)
+
+    def _changed(self, row: ProgressRow) -> None:
+        parts = [row.kind, row.id, row.name, row.status, row.detail]
+        click.echo("  ".join(filter(None, parts)))
+
+
+class SilentDisplay(ProgressDisplay):
+    """No progress display, because a document follows at the end."""
+
+    def _changed(self, row: ProgressRow) -> None:
+        """Print nothing."""
+
+
+class Screen:
+    """The output of a command."""
+
+    def __init__(self, wishes: OutputOptions) -> None:
+        self._as_json = wishes.as_json
+        self._selector = wishes.selector
+        self.verbose = wishes.verbose
+        steps(wishes.selector)
+
+    @property
+    def wants_document(self) -> bool:
+        """Return whether the options select JSON, or a part of it, instead of text."""
+        return self._as_json or bool(self._selector)
+
+    def document(self, body: bytes) -> None:
+        """Print JSON, or its selected parts, one per line."""
+        if not self._selector:
+            click.echo(msgspec.json.format(body, indent=4))
+            return
+        for part in select(msgspec.json.decode(body), self._selector):
+            click.echo(part if isinstance(part, str) else msgspec.json.encode(part))
+
+    def line(self, words: str = "") -> None:
+        """Print a line."""
+        click.echo(words)
+
+    def told(self, words: str, body: bytes = b"") -> None:
+        """Report an action; as a document, print the daemon's response, or the text as `Message`."""
+        if self.wants_document:
+            self.document(body or msgspec.json.encode({"Message": words}))
+        else:
+            self.line(words)
+
+    def changed(self, fate: DiffType, words: str) -> None:
+        """Print a line with a kind of change."""
+        click.echo(words)
+
+    def title(self, words: str) -> None:
+        """Print a heading after an empty line."""
+        click.echo(f"\n{words}")
+
+    def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Print names and values."""
+        for line in formatting.key_value_lines(pairs):
+            click.echo(line)
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print rows below a header."""
+        for line in formatting.columns([header, *rows]):
+            click.echo(line)
+
+    def hint(self, words: str) -> None:
+        """Suggest the next command: for people only, so not here."""
+
+    def warn(self, words: str) -> None:
+        """Print a warning to standard error."""
+        click.echo(words, err=True)
+
+    @contextmanager
+    def progress(self) -> Iterator[ProgressDisplay]:
+        """Show progress while the block runs."""
+        yield SilentDisplay() if self.wants_document else ProgressDisplay()
+
+    def short(self, identifier: str) -> str:
+        """Return an identifier as it is shown: a prefix, or all of it with -verbose."""
+        return formatting.short(identifier, verbose=self.verbose)

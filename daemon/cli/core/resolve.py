@@ -1,0 +1,166 @@
+"""Resolution of names, short identifiers and prefixes to one object.
+
+A prefix is enough if it is unique. An ambiguous one raises an error with a list.
+"""
+
+from collections.abc import Iterable
+
+from daemon.cli.core.http_client import ApiClient, RequestRejected, segment
+from daemon.cli.core.responses import AllocationDetail, AllocationItem, JobListItem, NodeListItem
+from daemon.text.placement_message import count_noun
+from storage.errors import Invalid, NotFound
+from storage.records.acl_views import TokenStub
+from storage.records.deployment import Deployment
+from storage.records.evaluation import Evaluation
+from storage.records.node import Node
+
+_UUID = 36  # characters
+_ACCESSOR = 24  # characters of an accessor of the Vault API; those of the jobs API have more
+_COMPARED = 1000  # jobs with which a mistyped name is compared
+_LISTED = 10  # candidates listed for an ambiguous prefix
+
+
+def job(client: ApiClient, given: str) -> JobListItem:
+    """Return the job with this identifier or unique prefix.
+
+    Raises `NotFound`, or `Invalid` if the prefix is ambiguous.
+    """
+    lines = client.fetch("/v1/jobs", list[JobListItem], prefix=given)
+    exact = [line for line in lines if line.id == given]
+    found = exact or lines
+    if not found:
+        where = f" in namespace {client.namespace!r}" if client.namespace else ""
+        near = _near_job(client, given)
+        remedy = f"did you mean {near!r}?" if near else 'list them with "steward job status"'
+        raise NotFound(f"there is no job {given!r}{where}; {remedy}")
+    if len(found) > 1:
+        raise _ambiguous("job", given, [f"{line.id} ({line.namespace})" for line in found])
+    return found[0]
+
+
+def _near_job(client: ApiClient, given: str) -> str:
+    """Return the most similar job name among the first jobs, or an empty text."""
+    import difflib  # slow to import, and needed only here
+
+    lines = client.fetch("/v1/jobs", list[JobListItem], per_page=_COMPARED)
+    near = difflib.get_close_matches(given, [line.id for line in lines], n=1)
+    return near[0] if near else ""
+
+
+def allocation(client: ApiClient, given: str) -> AllocationDetail:
+    """Return the allocation with this ID prefix. Raises like `job`."""
+    identifier = given.lower()
+    if len(identifier) != _UUID:
+        identifier = _allocation_id(client, identifier)
+    return client.fetch(f"/v1/allocation/{segment(identifier)}", AllocationDetail, retry=True)
+
+
+def _allocation_id(client: ApiClient, prefix: str) -> str:
+    lines = client.fetch(
+        "/v1/allocations",
+        list[AllocationItem],
+        prefix=_even(prefix),
+        namespace=client.namespace or "*",
+        task_states=False,
+    )
+    identifiers = {line.id: f"{line.id} ({line.name})" for line in lines}
+    return _only("allocation", prefix, identifiers, "steward alloc status")
+
+
+def deployment(client: ApiClient, given: str) -> Deployment:
+    """Return the deployment with this ID prefix. Raises like `job`."""
+    lines = client.fetch(
+        "/v1/deployments",
+        list[Deployment],
+        prefix=_even(given.lower()),
+        namespace=client.namespace or "*",
+    )
+    described = {line.id: f"{line.id} ({line.job_id})" for line in lines}
+    found = _only("deployment", given.lower(), described, "steward deployment list")
+    return next(line for line in lines if line.id == found)
+
+
+def evaluation(client: ApiClient, given: str) -> Evaluation:
+    """Return the evaluation with this ID prefix. Raises like `job`."""
+    lines = client.fetch(
+        "/v1/evaluations",
+        list[Evaluation],
+        prefix=_even(given.lower()),
+        namespace=client.namespace or "*",
+    )
+    described = {line.id: f"{line.id} ({line.job_id})" for line in lines}
+    found = _only("evaluation", given.lower(), described, "steward eval list")
+    return next(line for line in lines if line.id == found)
+
+
+def node_id(client: ApiClient, given: str) -> str:
+    """Return the ID of the node with this ID prefix or name."""
+    lines = client.fetch("/v1/nodes", list[NodeListItem])
+    for line in lines:
+        if given in (line.id, line.name):
+            return line.id
+    identifiers = {line.id: f"{line.id} ({line.name})" for line in lines}
+    return _only("node", given.lower(), identifiers, "steward node status")
+
+
+def node(client: ApiClient, given: str) -> Node:
+    """Return the node with this ID prefix or name."""
+    return client.fetch(f"/v1/node/{segment(node_id(client, given))}", Node)
+
+
+def accessor(client: ApiClient, given: str) -> str:
+    """Return the accessor with this prefix. Raises `Invalid` if the prefix is ambiguous.
+
+    An unknown text is returned unchanged. It may be a secret, so it is compared locally and not
+    sent. It is also returned unchanged if the caller may not list tokens.
+    """
+    if not given or len(given) >= _ACCESSOR:
+        return given
+    try:
+        stubs = client.fetch("/v1/acl/tokens", list[TokenStub])
+    except RequestRejected:
+        return given
+    found = {one.accessor_id: one.name for one in stubs if one.accessor_id.startswith(given)}
+    if given in found or not found:
+        return given
+    if len(found) > 1:
+        raise _ambiguous("token", given, [f"{one} ({name})" for one, name in found.items()])
+    return next(iter(found))
+
+
+def may_be_identifier(prefix: str) -> bool:
+    """Return whether an identifier can begin with this prefix."""
+    try:
+        int(prefix.replace("-", "") or "0", 16)
+    except ValueError:
+        return False
+    return True
+
+
+def _even(prefix: str) -> str:
+    """Return the longest prefix that the daemon accepts: an even number of hexadecimal digits."""
+    digits = prefix.replace("-", "")
+    if not may_be_identifier(prefix):
+        raise Invalid(
+            f"{prefix!r} is not a prefix of an ID: those have digits and the letters a to f; "
+            'for the allocations of a job use -job or "steward job status"'
+        )
+    return prefix[:-1] if len(digits) % 2 else prefix
+
+
+def _only(noun: str, prefix: str, described: dict[str, str], listing: str) -> str:
+    found = [identifier for identifier in described if identifier.startswith(prefix)]
+    if not found:
+        raise NotFound(f'no {noun} begins with {prefix!r}; list them with "{listing}"')
+    if len(found) > 1:
+        raise _ambiguous(noun, prefix, [described[one] for one in found])
+    return found[0]
+
+
+def _ambiguous(noun: str, given: str, candidates: Iterable[str]) -> Invalid:
+    found = list(candidates)
+    listed = "\n  ".join(found[:_LISTED])
+    more = f"\n  and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    return Invalid(
+        f"{given!r} is a prefix of {count_noun(len(found), noun)}; pass more of it:\n  {listed}{more}"
+    )

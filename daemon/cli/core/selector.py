@@ -1,0 +1,72 @@
+"""Field selectors: the argument of `-t`, which prints a part of a document. No I/O.
+
+A selector is a path such as `.Status`, `.TaskGroups[0].Name` or `.[].ID`. `[]` means every element.
+A field of a list means this field of every element.
+"""
+
+import re
+
+from storage.errors import Invalid
+
+_STEP = re.compile(r"\.?\[(-?\d*)\]|\.([^.\[\]]+)")
+_TEMPLATE = re.compile(r"\{\{-?\s*(\.[\w.]+)\s*-?\}\}")
+
+
+def steps(selector: str) -> list[str | int | None]:
+    """Return the steps of a selector: a field, a position, or None for every element.
+
+    Raises `Invalid`, also for the templates of Nomad's command line.
+    """
+    if "{{" in selector:
+        plain = _TEMPLATE.fullmatch(selector.strip())
+        example = plain[1] if plain else ".Status or .TaskGroups[0].Name"
+        raise Invalid(f"-t takes a field selector, not a template: {selector!r}; write {example}")
+    path = selector if selector.startswith((".", "[")) else f".{selector}"
+    found: list[str | int | None] = []
+    at = 0
+    while path != "." and at < len(path):
+        step = _STEP.match(path, at)
+        if step is None:
+            raise Invalid(
+                f"-t {selector!r}: cannot read {path[at:]!r}; write a path such as "
+                ".Status, .TaskGroups[0].Name or .[].ID"
+            )
+        found.append(_step(step[1], step[2]))
+        at = step.end()
+    return found
+
+
+def _step(position: str | None, field: str | None) -> str | int | None:
+    if field is not None:
+        return field
+    return int(position) if position else None
+
+
+def select(document: object, selector: str) -> list[object]:
+    """Return the selected parts of a document. Raises `Invalid` for unknown fields."""
+    parts = [document]
+    for step in steps(selector):
+        parts = [inner for part in parts for inner in _inside(part, step, selector)]
+    return parts
+
+
+def _inside(part: object, step: str | int | None, selector: str) -> list[object]:
+    match part, step:
+        case list(), None:
+            return list(part)
+        case list(), int() if -len(part) <= step < len(part):
+            return [part[step]]
+        case list(), str():
+            return [inner for item in part for inner in _inside(item, step, selector)]
+        case dict(), str() if step in part:
+            return [part[step]]
+        case dict(), None:
+            return list(part.values())
+        case dict(), str():
+            known = ", ".join(sorted(map(str, part))) or "none at all"
+            raise Invalid(f"-t {selector!r}: there is no field {step!r} here, only: {known}")
+        case list(), int():
+            raise Invalid(f"-t {selector!r}: there is no element {step}, the list has {len(part)}")
+        case _:
+            where = "every element" if step is None else repr(step)
+            raise Invalid(f"-t {selector!r}: {part!r} has no fields, so not {where}")

@@ -1,0 +1,76 @@
+"""Current resource usage of tasks and the host: `alloc status -stats`, `node status -stats`."""
+
+from daemon.cli.core.formatting import format_duration
+from daemon.cli.core.output import Screen
+from daemon.text.placement_message import count_noun
+from storage.records.allocation import AllocatedResources
+from storage.records.base import SECOND
+from storage.records.usage import AllocationUsage, MachineUsage, MemoryUsage
+
+_MEGABYTE = 1024 * 1024
+
+
+def show_tasks(screen: Screen, usage: AllocationUsage, held: AllocatedResources) -> None:
+    """Print the usage of the tasks of an allocation, compared to their resources."""
+    if not usage.tasks:
+        screen.title("Resource Usage")
+        screen.line("No running tasks")
+    for name, used in sorted(usage.tasks.items()):
+        given = held.tasks.get(name)
+        cpu, memory = used.resource_usage.cpu_stats, used.resource_usage.memory_stats
+        screen.title(f'Resource Usage of Task "{name}"')
+        screen.facts(
+            [
+                ("CPU", f"{cpu.total_ticks:.0f}{_of(given.cpu.cpu_shares if given else 0)} MHz"),
+                ("CPU Percent", f"{cpu.percent:.1f} of one core"),
+                (
+                    "Memory",
+                    f"{_mib(_held(memory))}{_of(given.memory.memory_mb if given else 0)} MiB",
+                ),
+                *_parts(memory),
+                ("Processes", str(len(used.pids))),
+            ]
+        )
+
+
+def show_machine(screen: Screen, usage: MachineUsage) -> None:
+    """Print the total resource usage of a node's host."""
+    memory, disk = usage.memory, usage.alloc_dir_stats
+    screen.title("Machine Usage")
+    busy = sum(one.total_percent for one in usage.cpu) / max(1, len(usage.cpu))
+    screen.facts(
+        [
+            ("CPU", f"{usage.cpu_ticks_consumed:.0f} MHz"),
+            ("CPU Percent", f"{busy:.1f} of {count_noun(len(usage.cpu), 'core')}"),
+            ("Memory", f"{_mib(memory.used)}/{_mib(memory.total)} MiB"),
+            ("Disk", f"{_mib(disk.used)}/{_mib(disk.size)} MiB at {disk.mountpoint}"),
+            ("Inodes", f"{disk.inodes_used_percent:.1f} %"),
+            ("Uptime", format_duration(usage.uptime * SECOND)),
+        ]
+    )
+
+
+def _of(limit: int) -> str:
+    return f"/{limit}" if limit else ""
+
+
+def _held(memory: MemoryUsage) -> int:
+    """Return the counted bytes: those of the whole cgroup where it has an account."""
+    return memory.usage or memory.rss
+
+
+def _parts(memory: MemoryUsage) -> list[tuple[str, str]]:
+    """Return the further measurements, with the daemon's names."""
+    values = {
+        "RSS": memory.rss,
+        "Cache": memory.cache,
+        "Swap": memory.swap,
+        "Mapped File": memory.mapped_file,
+        "Max Usage": memory.max_usage,
+        "Kernel Usage": memory.kernel_usage,
+    }
+    return [(name, f"{_mib(values[name])} MiB") for name in memory.measured if name in values]
+
+
+def _mib(count: int) -> str:
+    return f"{count / _MEGABYTE:.1f}"

@@ -1,0 +1,42 @@
+"""Responses of the Vault API: their envelope, and its output as text."""
+
+import msgspec
+
+from daemon.cli.core.http_client import ClientResponse
+from daemon.cli.core.output import Screen
+
+
+class VaultResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A response of the Vault API."""
+
+    data: dict[str, object] | None = None
+    auth: dict[str, object] | None = None
+    wrap_info: dict[str, object] | None = None
+    warnings: list[str] | None = None
+
+
+def show(screen: Screen, answer: ClientResponse) -> None:
+    """Print the content of a response: a token, a wrapped response, or values."""
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = answer.decode(VaultResponse)
+    for warning in found.warnings or ():
+        screen.warn(f"warning: {warning}")
+    facts(screen, found.auth or found.wrap_info or found.data or {})
+
+
+def facts(screen: Screen, found: dict[str, object]) -> None:
+    """Print names and values, sorted by name."""
+    screen.facts([(name, text(value)) for name, value in sorted(found.items())])
+
+
+def text(value: object) -> str:
+    """Format a value of a response."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in sorted(value.items()))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)

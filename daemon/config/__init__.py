@@ -1,0 +1,1 @@
+"""Settings: their fields, files, environment and defaults."""

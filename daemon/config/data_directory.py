@@ -1,0 +1,95 @@
+"""Layout of the data directory, and the check that other users cannot replace it.
+
+    <data directory>/          with root, others may enter: 0711
+        store/                 the daemon's private data, 0700: the database, the first token,
+                               the key of a development daemon, snapshots
+            output/            rotated logs, and the output of containers
+        tasks/                 with root, 0711
+            alloc/             one directory per allocation
+            logs/              retained logs, whose allocation directory was removed
+            uids/              OS users of allocations
+            volumes/           volumes created through the API
+        steward.sock           for operators, unless the settings name another path
+        tasks.sock             for tasks
+        alloc -> tasks/alloc   after an upgrade, for tasks that an older version started
+        steward.lock/          keeps older versions from making a second store here
+
+The daemon works below its data directory, often as root. A user who can rename a directory on the
+path to it can put a link there. A sticky directory such as /tmp is safe: only the owner of an entry
+can rename it.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.errors import StorageUnusable
+
+STORE, TASKS = "store", "tasks"
+OUTPUT = "output"  # below `STORE`
+ALLOC, LOGS, UIDS, VOLUMES = "alloc", "logs", "uids", "volumes"  # below `TASKS`
+UNFINISHED = ".store.unfinished"  # store of an older version while it is moved
+_FILE = "steward.db"
+
+
+def store_dir(data_dir: Path) -> Path:
+    """Return the directory of the store and of all other private data of the daemon."""
+    return data_dir / STORE
+
+
+def tasks_dir(data_dir: Path) -> Path:
+    """Return the directory of everything that tasks can reach."""
+    return data_dir / TASKS
+
+
+def alloc_dir(data_dir: Path) -> Path:
+    """Return the parent of the allocation directories."""
+    return data_dir / TASKS / ALLOC
+
+
+def logs_dir(data_dir: Path) -> Path:
+    """Return the directory of retained logs, whose allocation directory was removed."""
+    return data_dir / TASKS / LOGS
+
+
+def output_dir(data_dir: Path) -> Path:
+    """Return the directory of rotated logs and of container output."""
+    return data_dir / STORE / OUTPUT
+
+
+def uids_dir(data_dir: Path) -> Path:
+    """Return the directory that records the OS users of allocations."""
+    return data_dir / TASKS / UIDS
+
+
+def volumes_dir(data_dir: Path) -> Path:
+    """Return the parent of the volumes created through the API."""
+    return data_dir / TASKS / VOLUMES
+
+
+def find_store(data_dir: Path) -> Path:
+    """Return the directory of the store, also if an older version left it elsewhere.
+
+    Raises `StorageUnusable` if a daemon was killed while it moved the store.
+    """
+    found = store_dir(data_dir)
+    if found.is_dir():
+        return found
+    if (data_dir / UNFINISHED).is_dir():
+        raise StorageUnusable(
+            f"the store in {data_dir} was moved only in part: start the daemon once to finish the move"
+        )
+    return data_dir if (data_dir / _FILE).exists() else found
+
+
+def weak_places(path: Path) -> Iterator[str]:
+    """Yield why others could replace a directory, for each directory from the root down to it."""
+    trusted = {0, os.geteuid()}
+    place = Path(os.path.realpath(path))
+    for one in (*reversed(place.parents), place):
+        found = one.stat()
+        if found.st_uid not in trusted:
+            yield f"user {found.st_uid} owns {str(one)!r}: give it to root, or to the daemon's user"
+        elif found.st_mode & stat.S_IWOTH and (one == place or not found.st_mode & stat.S_ISVTX):
+            yield f"all users can write to {str(one)!r}: run chmod o-w on it"

@@ -1,0 +1,123 @@
+"""Validation of the host's resources that jobs can use by name: volumes, networks and commands.
+
+These are defined in the configuration (`settings.py`). Each function yields the faults of one kind,
+with the name, the value and the fix.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_network
+from pathlib import Path
+
+from daemon.config.data_directory import weak_places
+from storage.records.node import DEFAULT_NETWORK, HostNetwork, HostVolume
+
+_COMMAND = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PORTS = re.compile(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", re.ASCII)
+_LAST_PORT = 65535
+
+
+def command_errors(commands: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the faults of the commands that jobs can use as notification channels."""
+    for name, words in commands.items():
+        what = f"notify_commands, {name!r}"
+        if not _COMMAND.fullmatch(name):
+            yield f"{what}: a name has at most 64 letters, digits, - and _"
+        if not words or not os.path.isabs(words[0]) or not os.access(words[0], os.X_OK):
+            yield f"{what} = {words!r}: begin with the absolute path of a program on this host"
+        elif reason := _why_not_ours(words[0]):
+            yield f"{what} = {words!r}: it runs with the daemon's rights, but {reason}"
+
+
+def _why_not_ours(program: str) -> str:
+    """Return why another user could replace a program, or an empty text if none can."""
+    real = os.path.realpath(program)
+    for path in (real, os.path.dirname(real), os.path.dirname(program)):
+        known = os.stat(path)
+        if known.st_uid not in (0, os.geteuid()):
+            return f"{path} belongs to another user; make root or the daemon's user its owner"
+        if known.st_mode & 0o022 and not known.st_mode & stat.S_ISVTX:
+            return f"other users may write to {path}; run chmod go-w on it"
+    return ""
+
+
+def volume_errors(volumes: Iterable[HostVolume]) -> Iterator[str]:
+    """Yield the faults of the directories that tasks may mount."""
+    known = list(volumes)
+    yield from _names("host_volumes", [one.name for one in known])
+    for one in known:
+        if not os.path.isabs(one.path) or not os.path.isdir(one.path):
+            yield (
+                f"host_volumes, {one.name!r}, path = {one.path!r}: name a directory of this host by its"
+                " absolute path"
+            )
+
+
+def faults_of_volume_paths(paths: Iterable[str]) -> Iterator[str]:
+    """Yield the faults of the directories that the API may offer as volumes."""
+    for path in paths:
+        if not os.path.isabs(path) or not os.path.isdir(path):
+            yield (
+                f"host_volume_paths, {path!r}: name a directory of this host by its absolute path"
+            )
+
+
+def why_no_volume(path: str, allowed: Iterable[str], taken: Iterable[str]) -> str:
+    """Return why the API cannot offer a directory as a volume, or an empty text if it can.
+
+    Volumes must not be nested: tasks write to them, and could put a link at the inner path.
+    """
+    within = [f"{os.path.realpath(one).rstrip('/')}/" for one in allowed]
+    if not within:
+        return "host_volume_paths does not allow it: add its directory to the settings"
+    if os.path.realpath(path) != path:
+        return f"it contains a link or a dot: write {os.path.realpath(path)!r}"
+    if not f"{path}/".startswith(tuple(within)):
+        return f"it must be in one of host_volume_paths: {', '.join(within)}"
+    if not os.path.isdir(path):
+        return "it is not a directory of this host"
+    for one in taken:
+        if one != path and (f"{one}/".startswith(f"{path}/") or f"{path}/".startswith(f"{one}/")):
+            return f"it overlaps with the volume at {one!r}"
+    return "; ".join(weak_places(Path(path).parent))
+
+
+def network_errors(networks: Iterable[HostNetwork]) -> Iterator[str]:
+    """Yield the faults of the networks whose address a port may request."""
+    known = list(networks)
+    yield from _names("host_networks", [one.name for one in known])
+    for one in known:
+        what = f"host_networks, {one.name!r}"
+        if one.name == DEFAULT_NETWORK:
+            yield f"{what}: this name is reserved for the default network; choose another one"
+        if not one.cidr and not one.interface:
+            yield f"{what}: set cidr, interface, or both, to select its addresses"
+        if one.cidr:
+            try:
+                ip_network(one.cidr, strict=False)
+            except ValueError:
+                yield (
+                    f"{what}, cidr = {one.cidr!r}: write an address or a network such as"
+                    " 10.0.0.0/8 or fd00::/8"
+                )
+        for part in one.reserved_ports.split(",") if one.reserved_ports else ():
+            if not _are_ports(part):
+                yield (
+                    f"{what}, reserved_ports = {one.reserved_ports!r}: {part.strip()!r} is neither"
+                    " a port from 1 to 65535 nor a range such as 8000-8010"
+                )
+
+
+def _are_ports(part: str) -> bool:
+    match = _PORTS.fullmatch(part)
+    if match is None:
+        return False
+    first, last = match.groups()
+    return 1 <= int(first) <= int(last or first) <= _LAST_PORT
+
+
+def _names(setting: str, names: list[str]) -> Iterator[str]:
+    for name in sorted({name for name in names if names.count(name) > 1 or not name}):
+        yield f"{setting}: the name {name!r} must be unique and not empty"

@@ -1,0 +1,82 @@
+"""Nomad's spelling of settings: `plugin` blocks, options of `client`, and `limits`."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from storage.errors import Invalid
+
+_PLUGIN = {
+    "enabled": "raw_exec",
+    "denied_host_uids": "denied_host_uids",
+    "denied_host_gids": "denied_host_gids",
+}
+_OPTIONS = {
+    "driver.raw_exec.enable": "raw_exec",
+    "user.denylist": "user_denylist",
+    "user.checked_drivers": "user_checked_drivers",
+}
+_BLOCKS = ("plugin", "client", "limits")
+_LIMITS = {"http_max_conns_per_client": "connections_per_address"}
+_LISTS = frozenset({"user_denylist", "user_checked_drivers"})
+
+
+# An HCL block with its labels, and optionally the start of a nested block.
+_BLOCK = re.compile(
+    r'^[ \t]*(\w+)((?:[ \t]+"[\w.-]+"){0,2})[ \t]*\{(?:\s*(\w+)[ \t]*\{)?', re.MULTILINE
+)
+_EXAMPLE = 'raw_exec = true", or "enabled = true" below "[plugin.raw_exec.config]'
+
+
+def hint(text: str) -> str:
+    """Return how to write HCL or JSON settings in TOML; an empty text if the text is neither."""
+    if text.lstrip().startswith("{"):
+        return f'; it looks like JSON, but settings are TOML: write "{_EXAMPLE}"'
+    found = _BLOCK.search(text)
+    if found is None:
+        return ""
+    name, labels, inside = found.groups()
+    path = ".".join(filter(None, (name, *re.findall(r'"([^"]*)"', labels), inside)))
+    block = " { ".join(filter(None, (f"{name}{labels}", inside)))
+    return f'; it looks like HCL, but settings are TOML: write the block "{block} {{" as "[{path}]"'
+
+
+def translated(values: Mapping[str, object], origin: str) -> dict[str, object]:
+    """Return settings with Nomad's names translated to Steward's. Raises `Invalid`."""
+    ours = {name: value for name, value in values.items() if name not in _BLOCKS}
+    for written, name, value in _found(values, origin):
+        if name in ours:
+            raise Invalid(f"{origin}: {written} and {name} are the same setting; write one of them")
+        is_list = name in _LISTS and isinstance(value, str)
+        ours[name] = [one.strip() for one in str(value).split(",")] if is_list else value
+    return ours
+
+
+def _found(values: Mapping[str, object], origin: str) -> Iterator[tuple[str, str, object]]:
+    """Yield each setting in Nomad's spelling: as written, its Steward name, and its value."""
+    for path, known in (
+        (("plugin", "raw_exec", "config"), _PLUGIN),
+        (("client", "options"), _OPTIONS),
+        (("limits",), _LIMITS),
+    ):
+        inside: object = values
+        for depth, part in enumerate(path):
+            outer = _table(inside, ".".join(path[:depth]), origin)
+            if depth and (others := sorted(outer.keys() - {part})):
+                where = ".".join(path[:depth])
+                raise Invalid(
+                    f"{origin}: unknown setting {f'{where}.{others[0]}'!r}; known: {part}"
+                )
+            inside = outer.get(part, {})
+        where = ".".join(path)
+        for name, value in _table(inside, where, origin).items():
+            if name not in known:
+                raise Invalid(
+                    f"{origin}: unknown setting {f'{where}.{name}'!r}; known: {', '.join(known)}"
+                )
+            yield f"{where}.{name}", known[name], value
+
+
+def _table(value: object, where: str, origin: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise Invalid(f"{origin}: {where} = {value!r}: write it as a table")
+    return value

@@ -1,0 +1,127 @@
+"""Validation of the notification receivers in the configuration."""
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from urllib.parse import urlsplit
+
+from daemon.config.settings import is_loopback
+from storage.errors import Invalid
+from storage.records.notification import Encryption, Receiver, ReceiverKind, read_webhook
+
+MOST = 32
+_RESERVED = ("webhook", "command")  # kinds of channels that jobs define, as labels in metrics
+_LONGEST_GROUP = 3600  # seconds
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# These characters suffice for an address, and none of them ends a header or separates addresses.
+_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,255}")
+_SERVER = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):(\d{1,5})", re.ASCII)
+_TOPIC = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SECRET = ("secret_file", "secret_env")
+# Required fields of each kind, and its optional fields.
+_NEEDS: Mapping[ReceiverKind, frozenset[str]] = {
+    ReceiverKind.WEBHOOK: frozenset({"url", "secret"}),
+    ReceiverKind.EMAIL: frozenset({"server", "from", "to"}),
+    ReceiverKind.SLACK: frozenset({"secret"}),
+    ReceiverKind.NTFY: frozenset({"url"}),
+    ReceiverKind.ALERTMANAGER: frozenset({"url"}),
+}
+_MAY_HAVE: Mapping[ReceiverKind, frozenset[str]] = {
+    ReceiverKind.WEBHOOK: frozenset(),
+    ReceiverKind.EMAIL: frozenset({"user", "tls", "ca_file", "secret"}),
+    ReceiverKind.SLACK: frozenset(),
+    ReceiverKind.NTFY: frozenset({"secret"}),
+    ReceiverKind.ALERTMANAGER: frozenset({"secret"}),
+}
+
+
+def server_of(text: str) -> tuple[str, int]:
+    """Return host and port of a mail server. Raises `Invalid`."""
+    found = _SERVER.fullmatch(text)
+    port = int(found[3]) if found else 0
+    if not found or not 1 <= port <= 65535:
+        raise Invalid("write HOST:PORT, such as smtp.example.com:587")
+    return found[1] or found[2], port
+
+
+def topic_of(url: str) -> tuple[str, str]:
+    """Return the server URL and the topic of an ntfy URL. Raises `Invalid`."""
+    base, _, topic = url.rpartition("/")
+    read_webhook(url)
+    if urlsplit(url).query or not urlsplit(base).hostname or not _TOPIC.fullmatch(topic):
+        raise Invalid("write https://HOST/TOPIC; a topic has at most 64 letters, digits, - and _")
+    return f"{base}/", topic
+
+
+def faults_of_receivers(
+    receivers: Mapping[str, Receiver], commands: Container[str]
+) -> Iterator[str]:
+    """Yield the faults of the receivers; `commands` are the names of `notify_commands`."""
+    if len(receivers) > MOST:
+        yield f"notify_receivers: there are {len(receivers)}; name at most {MOST}"
+    for name, one in receivers.items():
+        where = f"notify_receivers.{name}"
+        if not _NAME.fullmatch(name) or name in _RESERVED:
+            yield (
+                f"{where}: a name has at most 64 letters, digits, - and _, and is not "
+                f"{' or '.join(_RESERVED)}"
+            )
+        if name in commands:
+            yield f"{where}: notify_commands has this name too; choose another one"
+        yield from (f"{where}: {fault}" for fault in _faults(one))
+
+
+def _faults(one: Receiver) -> Iterator[str]:
+    given, needed = _given(one), _NEEDS[one.kind]
+    if lacking := sorted(needed - given):
+        names = [" or ".join(_SECRET) if name == "secret" else name for name in lacking]
+        yield f'kind = "{one.kind}" needs {" and ".join(names)}'
+        return
+    if extra := sorted(given - needed - _MAY_HAVE[one.kind]):
+        yield f'kind = "{one.kind}" does not use {" and ".join(extra)}; remove it'
+        return
+    if one.secret_file and one.secret_env:
+        yield "give secret_file or secret_env, not both"
+    if one.secret_file and not one.secret_file.startswith("/"):
+        yield f"secret_file = {one.secret_file!r}: write the absolute path"
+    if not 0 <= one.group_seconds <= _LONGEST_GROUP:
+        yield f"group_seconds = {one.group_seconds}: write a number from 0 to {_LONGEST_GROUP}"
+    try:
+        yield from _faults_of_mail(one) if one.kind == ReceiverKind.EMAIL else _faults_of_url(one)
+    except Invalid as error:
+        name = "server" if one.kind == ReceiverKind.EMAIL else "url"
+        yield f"{name} = {getattr(one, name)!r}: {error}"
+
+
+def _given(one: Receiver) -> frozenset[str]:
+    names = {name for name in ("url", "server", "user", "ca_file", "to") if getattr(one, name)}
+    if one.sender:
+        names.add("from")
+    if one.tls != Encryption.STARTTLS:
+        names.add("tls")
+    if one.secret_file or one.secret_env:
+        names.add("secret")
+    return frozenset(names)
+
+
+def _faults_of_url(one: Receiver) -> Iterator[str]:
+    if one.kind == ReceiverKind.NTFY:
+        topic_of(one.url)
+    elif one.url:
+        read_webhook(one.url)
+    if one.kind == ReceiverKind.ALERTMANAGER and urlsplit(one.url).query:
+        yield f"url = {one.url!r}: write it without a query, such as http://HOST:9093"
+
+
+def _faults_of_mail(one: Receiver) -> Iterator[str]:
+    host, _ = server_of(one.server)
+    for name, address in (("from", one.sender), *(("to", address) for address in one.to)):
+        if not _ADDRESS.fullmatch(address):
+            yield f"{name}: {address!r} is not a plain address such as ops@example.com"
+    if bool(one.user) != bool(one.secret_file or one.secret_env):
+        yield "user and a password (secret_file or secret_env) belong together: set both, or neither"
+    if one.user and not (one.user.isascii() and one.user.isprintable()):
+        yield f"user = {one.user!r}: write printable ASCII"
+    if one.user and one.tls == Encryption.NONE and not is_loopback(host):
+        yield f'tls = "none": others could read the password on its way to {host}; use starttls or tls'
+    if one.ca_file and not one.ca_file.startswith("/"):
+        yield f"ca_file = {one.ca_file!r}: write the absolute path"

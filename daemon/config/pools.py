@@ -1,0 +1,104 @@
+"""Settings for Slurm clusters, and their validation.
+
+A pool names a partition of a cluster (`storage/records/pool.py`) and becomes a node of the store.
+Tasks on the cluster report to a separate listener, whose settings begin with `wrapper_`.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+from storage.records.pool import ENGINES, Pool
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+# These values are arguments of the cluster's programs, so they hold nothing that the programs could
+# parse.
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_DIRECTORY = re.compile(r"(?:/[A-Za-z0-9_.@%+-]+)+")
+_URL = re.compile(r"https?://(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(?::\d{1,5})?")
+_TAKEN = ("all", "default")  # pools that always exist
+_DRIVERS = ("raw_exec", "exec")
+_LEAST_MHZ, _MOST_MHZ = 1, 1_000_000
+
+
+def pool_config_errors(pools: Mapping[str, Pool], own: str) -> Iterator[str]:
+    """Yield the faults of the pools; `own` is the pool of this node."""
+    partitions: dict[tuple[str, str], str] = {}
+    for name, pool in pools.items():
+        yield from _faults_of_name(name, own)
+        what = f"pools.{name}"
+        if pool.engine not in ENGINES:
+            yield f"{what}, engine = {pool.engine!r}: choose one of {', '.join(ENGINES)}"
+        yield from _faults_of_words(what, pool)
+        yield from _faults_of_numbers(what, pool)
+        for driver in pool.drivers:
+            if driver not in _DRIVERS:
+                yield (
+                    f"{what}, drivers: {driver!r} cannot run there; choose among "
+                    f"{', '.join(_DRIVERS)}; {pool.engine!r} is always available"
+                )
+        partition = (pool.cluster_config, pool.partition or name)
+        if partition in partitions:
+            yield (
+                f"{what}, partition = {partition[1]!r}: pools.{partitions[partition]} is that "
+                "partition already; one pool for each"
+            )
+        partitions[partition] = name
+
+
+def _faults_of_name(name: str, own: str) -> Iterator[str]:
+    what = f"pools.{name}"
+    if not _NAME.fullmatch(name):
+        yield f"pools, {name!r}: a name has 1 to 128 letters, digits, - and _"
+    if name in _TAKEN:
+        yield f"{what}: this pool always exists and is not a cluster pool; choose another name"
+    elif name == own:
+        yield f"{what}: this host is in that pool (node_pool = {own!r}); choose another name"
+
+
+def _faults_of_words(what: str, pool: Pool) -> Iterator[str]:
+    for setting in ("partition", "account", "qos"):
+        value = getattr(pool, setting)
+        if value and not _WORD.fullmatch(value):
+            yield (
+                f"{what}, {setting} = {value!r}: write it as the cluster has it, in letters, "
+                "digits, ., - and _"
+            )
+    if not _DIRECTORY.fullmatch(pool.directory) or ".." in pool.directory.split("/"):
+        yield (
+            f"{what}, directory = {pool.directory!r}: name a directory of the cluster's hosts, "
+            "from their root on, such as /tmp or /scratch"
+        )
+    config = pool.cluster_config
+    if config and not (os.path.isabs(config) and os.path.isfile(config)):
+        yield (
+            f"{what}, cluster_config = {config!r}: name the cluster's configuration file on this "
+            "machine, from its root on, such as /etc/slurm/slurm.conf"
+        )
+
+
+def _faults_of_numbers(what: str, pool: Pool) -> Iterator[str]:
+    if not _LEAST_MHZ <= pool.mhz_per_core <= _MOST_MHZ:
+        yield (
+            f"{what}, mhz_per_core = {pool.mhz_per_core}: a core has {_LEAST_MHZ} to {_MOST_MHZ} "
+            "MHz; jobs ask for MHz, and get as many cores as that is"
+        )
+    if pool.max_jobs < 0:
+        yield f"{what}, max_jobs = {pool.max_jobs}: write a number from 0 on; 0 means no limit"
+    if pool.nice_per_priority < 0:
+        yield f"{what}, nice_per_priority = {pool.nice_per_priority}: write a number from 0 on"
+
+
+def wrapper_url_errors(url: str, *, is_open: bool) -> Iterator[str]:
+    """Yield the faults of the URL that cluster hosts call.
+
+    `is_open` says that plain HTTP is acceptable: the operator allowed it, or the address is
+    loopback.
+    """
+    if not _URL.fullmatch(url):
+        yield f"wrapper_url = {url!r}: write it as https://HOST:PORT, with nothing behind it"
+    elif url.startswith("http://") and not is_open:
+        yield (
+            f"wrapper_url = {url!r}: others could read the secrets of tasks; write https://, or "
+            "set allow_plain_text = true"
+        )

@@ -1,0 +1,99 @@
+"""Settings that keep their old defaults after an upgrade, until the configuration sets them.
+
+These settings limit tasks, so they cannot come from the store, which the daemon can write. A file
+of root's in the data directory holds them. The first start without that file writes it. Its content
+comes from the store if the store belongs to the reading user, otherwise it is empty.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from daemon.config.settings import FIELDS, ROOTS_PODMAN, Settings
+from storage import schema
+from storage.errors import StorageUnusable
+from storage.queries import kept_defaults
+from storage.read_pool import read_once
+from storage.store import FILE_NAME
+
+NAME = "kept-defaults.json"  # in the data directory
+_MOST = 65536  # bytes
+_log = logging.getLogger("steward")
+
+
+def kept(data_dir: Path, store: Path) -> dict[str, str]:
+    """Return the kept settings as JSON values by name, and store them at the first call.
+
+    `store` is the directory of the store, whose lock the caller holds. Raises `StorageUnusable`.
+    """
+    path = data_dir / NAME
+    try:
+        if not path.exists():
+            _write(path, _of_store(store))
+        return _read(path)
+    except OSError as error:
+        raise StorageUnusable(
+            f"cannot save settings in {path}: {error.strerror}; "
+            "change the owner of the directory to the daemon's user (chown)"
+        ) from error
+
+
+def _read(path: Path) -> dict[str, str]:
+    with path.open("rb") as file:
+        content = file.read(_MOST)
+    try:
+        return msgspec.json.decode(content, type=dict[str, str])
+    except msgspec.DecodeError as error:
+        raise StorageUnusable(
+            f"{path} is damaged: {error}; delete it, and set raw_exec, raw_exec_root, task_users, "
+            "podman_root and metrics_public in the configuration as you want them"
+        ) from error
+
+
+def _of_store(store: Path) -> dict[str, str]:
+    """Return the kept settings of the store, or none if another user could have written it."""
+    file = store / FILE_NAME
+    if not file.exists() or store.stat().st_uid != os.geteuid():
+        return {}
+    schema.prepare(file, cluster_id="", now=0)  # the migration decides about it
+    found = dict(read_once(file, kept_defaults.every))
+    if os.geteuid() == 0 and os.path.exists(ROOTS_PODMAN):  # older versions ran as root and used it
+        found["podman_root"] = "true"
+    return found
+
+
+def _write(path: Path, found: Mapping[str, str]) -> None:
+    unfinished = path.with_name(f"{path.name}.new")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(found))
+        file.flush()
+        os.fsync(descriptor)
+    unfinished.replace(path)
+    schema.fsync_path(path.parent)
+
+
+def in_force(config: Settings, values: Mapping[str, str]) -> Settings:
+    """Return the settings, with kept values for those that the configuration does not set.
+
+    Raises `StorageUnusable` for a value that its setting cannot have.
+    """
+    try:
+        found = {
+            name: msgspec.json.decode(value, type=FIELDS[name].type)
+            for name, value in values.items()
+            if name in FIELDS and getattr(config, name) in (None, [])
+        }
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise StorageUnusable(f"{NAME} in the data directory is damaged: {error}") from error
+    if found:
+        lines = ", ".join(f"{name} = {values[name]}" for name in sorted(found))
+        _log.warning(
+            "this store is older than the stricter defaults of these settings, so the old values "
+            "stay in force: %s; set each of them in the configuration as you want it",
+            lines,
+        )
+    return msgspec.structs.replace(config, **found)

@@ -1,0 +1,122 @@
+"""Load the state for one evaluation in one read."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from daemon.scheduler.state import ClusterState, NodeState
+from storage.queries import allocated_resources, allocations, deployments, jobs, nodes
+from storage.queries.allocated_resources import AllocatedTotals
+from storage.read_pool import ReadSnapshot
+from storage.records.allocation import AllocatedResources, Allocation
+from storage.records.evaluation import Evaluation
+from storage.records.job import Job, JobType
+from storage.records.node import Node
+
+
+def load_cluster_state(
+    db: ReadSnapshot,
+    evaluation: Evaluation,
+    states: tuple[NodeState, ...] | None = None,
+    *,
+    kind: str | None = None,
+) -> ClusterState:
+    """Return the job of an evaluation with its allocations, and all nodes with their usage.
+
+    `states` are the nodes if their usage is known already. `kind` replaces the job's type, for a
+    job that is not stored yet.
+    """
+    namespace, job_id = evaluation.namespace, evaluation.job_id
+    is_there = jobs.definition_index(db, namespace, job_id) is not None
+    job = jobs.current(db, namespace, job_id) if is_there else None
+    found, ended = _allocations(db, namespace, job_id, kind or (job.type if job else None))
+    versions = {job.version: job} if job else {}
+    for number in {one.job_version for one in found} - versions.keys():
+        if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
+            versions[number] = earlier
+    return ClusterState(
+        index=db.last_index(),
+        job=job,
+        nodes=node_states(db) if states is None else states,
+        allocations=tuple(found),
+        ended=ended,
+        versions=versions,
+        deployment=deployments.latest(db, namespace, job_id),
+    )
+
+
+def _allocations(
+    db: ReadSnapshot, namespace: str, job_id: str, kind: str | None
+) -> tuple[list[Allocation], Mapping[str, int]]:
+    """Return the relevant allocations of a job, oldest first, and counts of the others."""
+    if kind == JobType.SYSBATCH:  # stopped allocations count as completed
+        return allocations.of_job(db, namespace, job_id)[::-1], {}
+    found = allocations.for_scheduler(db, namespace, job_id)
+    if kind != JobType.BATCH:
+        return found, {}
+    read = Counter(one.task_group for one in found)
+    every = allocations.numbers(db, namespace, job_id)
+    return found, {group: number - read[group] for group, number in every.items()}
+
+
+def node_states(db: ReadSnapshot) -> tuple[NodeState, ...]:
+    """Return every node with its allocated resources."""
+    return tuple(
+        _node_state(node, allocated_resources.held(db, node.id)) for node in nodes.every(db)
+    )
+
+
+def _node_state(node: Node, held: AllocatedTotals) -> NodeState:
+    return NodeState(
+        node=node,
+        cpu=held.cpu,
+        memory=held.memory,
+        disk=held.disk,
+        ports=frozenset(held.ports),
+        cores=frozenset(held.cores),
+        devices=frozenset(held.devices),
+        allocations=held.number,
+    )
+
+
+def add_placed(
+    states: tuple[NodeState, ...], placed: Sequence[Allocation]
+) -> tuple[NodeState, ...]:
+    """Return the nodes with the resources of new allocations added."""
+    by_node: dict[str, list[AllocatedResources]] = {}
+    for one in placed:
+        by_node.setdefault(one.node_id, []).append(one.placement.resources)
+    return tuple(_and(state, by_node.get(state.node.id, [])) for state in states)
+
+
+def takes_dynamic_ports(job: Job) -> bool:
+    """Return whether the allocations of a job get dynamic ports."""
+    return any(
+        network.dynamic_ports
+        for group in job.task_groups or ()
+        for networks in (group.networks, *(task.resources.networks for task in group.tasks or ()))
+        for network in networks or ()
+    )
+
+
+def add_listening_ports(
+    states: tuple[NodeState, ...], ports: frozenset[int]
+) -> tuple[NodeState, ...]:
+    """Return the nodes, all on this host, with the ports on which processes listen."""
+    return tuple(msgspec.structs.replace(state, listening=ports) for state in states)
+
+
+def _and(state: NodeState, more: list[AllocatedResources]) -> NodeState:
+    if not more:
+        return state
+    return msgspec.structs.replace(
+        state,
+        cpu=state.cpu + sum(one.cpu for one in more),
+        memory=state.memory + sum(one.memory for one in more),
+        disk=state.disk + sum(one.shared.disk_mb for one in more),
+        ports=state.ports.union(*(one.ports for one in more)),
+        cores=state.cores.union(*(one.cores for one in more)),
+        devices=state.devices.union(*(one.device_ids for one in more)),
+        allocations=state.allocations + len(more),
+    )

@@ -1,0 +1,127 @@
+"""Decide about a deployment from the health of its allocations. No I/O."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from storage.records.allocation import Allocation, DesiredStatus
+from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from storage.records.group import ReschedulePolicy
+from storage.records.job import Job
+from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
+
+UNHEALTHY = "Failed due to unhealthy allocations"
+TOO_SLOW = "Failed due to progress deadline"
+
+
+class DeploymentDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision; `failure` is the reason for a failure, or empty."""
+
+    groups: Mapping[str, DeploymentGroup]
+    failure: str = ""
+    reverts: bool = False
+    deadline: int | None = None  # when to decide again without a change, nanoseconds
+
+    @property
+    def calls_scheduler(self) -> bool:
+        """Return whether the scheduler must place allocations or complete the deployment."""
+        return (
+            bool(self.failure)
+            or all(_has_come_far_enough(state) for state in self.groups.values())
+            or any(state.placed_allocs < state.desired_total for state in self.groups.values())
+        )
+
+
+def decide_deployment(
+    deployment: Deployment, placed: Iterable[Allocation], job: Job | None, now: int
+) -> DeploymentDecision:
+    """Return the decision about a deployment, given its allocations."""
+    by_group: dict[str, list[Allocation]] = {name: [] for name in deployment.task_groups}
+    for allocation in placed:
+        by_group.setdefault(allocation.task_group, []).append(allocation)
+    groups = {
+        name: _counted(state, by_group[name]) for name, state in deployment.task_groups.items()
+    }
+    if all(_may_promote_itself(state) for state in groups.values() if state.desired_canaries):
+        groups = {name: _promoted(state) for name, state in groups.items()}
+    if deployment.status == DeploymentStatus.PAUSED:
+        return DeploymentDecision(groups=groups)
+    failures = {
+        name: failure
+        for name, state in groups.items()
+        if (failure := _failure(state, policy_of(job, name), now))
+    }
+    deadlines = [
+        state.progress_due
+        for state in groups.values()
+        if state.progress_due is not None and not _has_come_far_enough(state)
+    ]
+    return DeploymentDecision(
+        groups=groups,
+        failure=next(iter(failures.values()), ""),
+        reverts=any(groups[name].auto_revert for name in failures),
+        deadline=min(deadlines, default=None),
+    )
+
+
+def _counted(state: DeploymentGroup, placed: list[Allocation]) -> DeploymentGroup:
+    """Return a group with its healthy allocations counted; each new one extends the deadline.
+
+    Stopping allocations do not count.
+    """
+    health = [one.health for one in placed if one.health is not None]
+    healthy = [
+        one.health
+        for one in placed
+        if one.health is not None and one.health.healthy and one.desired_status == DesiredStatus.RUN
+    ]
+    deadline = state.require_progress_by
+    if state.progress_deadline and healthy:
+        latest = max(nanoseconds(one.timestamp or ZERO_TIME) for one in healthy)
+        deadline = rfc3339(max(latest + state.progress_deadline, state.progress_due or 0))
+    return msgspec.structs.replace(
+        state,
+        healthy_allocs=len(healthy),
+        unhealthy_allocs=sum(one.healthy is False for one in health),
+        require_progress_by=deadline,
+    )
+
+
+def _may_promote_itself(state: DeploymentGroup) -> bool:
+    return state.auto_promote and state.healthy_allocs >= state.desired_canaries
+
+
+def _promoted(state: DeploymentGroup) -> DeploymentGroup:
+    return msgspec.structs.replace(state, promoted=True) if state.desired_canaries else state
+
+
+def _has_come_far_enough(state: DeploymentGroup) -> bool:
+    """Return whether the progress deadline no longer applies.
+
+    Then only a promotion is missing, or nothing.
+    """
+    if state.desired_canaries and not state.promoted:
+        return state.healthy_allocs >= state.desired_canaries
+    return state.healthy_allocs >= state.desired_total
+
+
+def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) -> str:
+    """Return why a group fails its deployment, or empty (recorded from Nomad: deploy-*).
+
+    An unhealthy allocation that may be rescheduled is tolerated until the deadline.
+    """
+    if state.unhealthy_allocs and not (may_place_again(policy) and state.progress_deadline):
+        return UNHEALTHY
+    overdue = state.progress_due is not None and state.progress_due <= now
+    return TOO_SLOW if overdue and not _has_come_far_enough(state) else ""
+
+
+def may_place_again(policy: ReschedulePolicy | None) -> bool:
+    """Return whether a policy permits rescheduling at all; system jobs have none."""
+    return policy is not None and (policy.unlimited or policy.attempts > 0)
+
+
+def policy_of(job: Job | None, name: str) -> ReschedulePolicy | None:
+    """Return the reschedule policy of a group in a version of a job."""
+    group = job.group(name) if job else None
+    return group.reschedule_policy if group else None

@@ -1,0 +1,98 @@
+"""The newest error of an allocation or job: root cause, exit code and last error lines."""
+
+import signal
+from collections.abc import Iterator
+
+import msgspec
+
+from daemon.text.task_failure import sentence
+from storage.queries import allocations, tallies
+from storage.read_pool import ReadSnapshot
+from storage.records.allocation import Allocation, StoredTaskEvent, TaskPhase
+from storage.records.failure import TaskError
+
+# Events that are always errors; `Terminated` is one with a nonzero exit code.
+_ERRORS = frozenset(
+    {
+        "Driver Failure",
+        "Setup Failure",
+        "Failed Validation",
+        "Failed Artifact Download",
+        "Task hook failed",
+        "Secrets Error",
+        "Disk Resources Exceeded",
+        "Max Run Duration Exceeded",
+        "Port In Use",
+    }
+)
+_WAITS = frozenset({"Template", "Cluster"})  # errors only for a task that has not started
+_TERMINATED = "Terminated"
+_KILLED = frozenset({"Killing", "Killed"})
+
+
+def newest_error(db: ReadSnapshot, namespace: str, job_id: str) -> TaskError | None:
+    """Return the newest error of the allocations of a job, or None."""
+    ids = [
+        *(one.id for one in tallies.restarted(db, namespace, job_id, version=-1, most=1)),
+        tallies.newest_failed(db, namespace, job_id),
+        tallies.any_pending(db, namespace, job_id),
+    ]
+    found = [
+        error
+        for one in ids
+        if one and (allocation := allocations.find(db, one)) is not None
+        if (error := of_allocation(db, allocation)) is not None
+    ]
+    return max(found, key=lambda error: error.time, default=None)
+
+
+def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:
+    """Return the newest error of the tasks of an allocation, or None."""
+    every = list(_errors(db, allocation))
+    # The failed task is the cause. Steward stopped the other tasks of its group because of it.
+    return max(every, key=lambda error: (error.fails_task, error.time), default=None)
+
+
+def _errors(db: ReadSnapshot, allocation: Allocation) -> Iterator[TaskError]:
+    for name, state in (allocation.client.task_states or {}).items():
+        events = allocations.newest_stored_events(db, allocation.id, name)
+        newest = _newest(events, waits=state.state == TaskPhase.PENDING)
+        if newest is not None:
+            error = TaskError(
+                allocation_id=allocation.id,
+                task_group=allocation.task_group,
+                task=name,
+                time=newest.time,
+                kind=newest.type,
+                message=_message(newest),
+                exit_code=newest.exit_code,
+                signal=_signal_name(newest.signal),
+                oom_killed=newest.details.get("oom_killed") == "true",
+                restarts=state.restarts,
+                stderr=newest.steward_stderr,
+                stderr_end=newest.steward_log_ends.get("stderr", 0),
+                fails_task=state.failed or state.state == TaskPhase.PENDING,
+            )
+            yield msgspec.structs.replace(error, summary=sentence(error))
+
+
+def _newest(events: list[StoredTaskEvent], *, waits: bool) -> StoredTaskEvent | None:
+    """Return the newest error event; events before a requested stop do not count."""
+    for event in reversed(events):
+        if event.type in _ERRORS or (waits and event.type in _WAITS):
+            return event
+        if event.type == _TERMINATED:
+            is_wanted = any(one.type in _KILLED for one in events if one.time <= event.time)
+            return event if event.exit_code or event.signal or not is_wanted else None
+    return None
+
+
+def _message(event: StoredTaskEvent) -> str:
+    return event.message if event.type == _TERMINATED else event.display_message
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name if number else ""
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -1,0 +1,216 @@
+"""Dynamic host volumes on this node: validation, storage, and the node's list of volumes."""
+
+import os
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from daemon.evals.node_actions import NodeChangeResult, offer_volumes
+from daemon.scheduler.nodes.constraints import DISTINCT_HOSTS, DISTINCT_PROPERTY, matches
+from storage.errors import Conflict, Malformed, NotFound
+from storage.queries import host_volumes, namespaces, nodes
+from storage.read_pool import ReadSnapshot
+from storage.records.host_volume import (
+    ACCESS_MODES,
+    FILE_SYSTEM,
+    MKDIR,
+    READY,
+    Capability,
+    DynamicVolume,
+)
+from storage.records.node import Node
+from storage.store import Store
+from storage.writer import Transaction
+
+_MOST = 1000  # volumes of a daemon
+_LONGEST_NAME = 128
+_MOST_PARAMETERS = 100
+_LONGEST = 4096  # characters of a path or parameter
+_ANYWHERE = ("", "all")
+_USUAL = Capability(attachment_mode=FILE_SYSTEM, access_mode="single-node-writer")
+_PLUGINS = ("", "default", MKDIR)
+_OWN = -1  # the daemon's user
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters of the plugin `mkdir`: mode and owner of the directory (-1: the daemon)."""
+
+    mode: int = 0o700
+    uid: int = _OWN
+    gid: int = _OWN
+
+
+def complete(
+    db: ReadSnapshot, asked: DynamicVolume, node_id: str, region: str, *, registered: bool
+) -> DynamicVolume:
+    """Complete a requested volume with defaults, except for its ID and times.
+
+    Raises `Malformed`, `NotFound` or `Conflict`.
+    """
+    if faults := list(_faults(asked, registered=registered)):
+        raise Malformed(f"volume {asked.name[:_LONGEST_NAME]!r}: {'; '.join(faults)}")
+    before = _before(db, asked)
+    node = _node(db, asked, node_id, region)
+    if before is not None and registered != (before.plugin_id != MKDIR):
+        made = "created" if registered else "registered"
+        raise Malformed(f"volume {before.id} was {made}: the type of a volume cannot be changed")
+    if before is None:
+        _check_new(db, asked, node)
+    return msgspec.structs.replace(
+        asked,
+        id=before.id if before else "",
+        plugin_id=asked.plugin_id if registered else MKDIR,
+        node_pool=node.node_pool,
+        node_id=node.id,
+        requested_capabilities=asked.requested_capabilities or [_USUAL],
+        capacity_bytes=asked.capacity_bytes if registered else 0,
+        state=READY,
+        create_index=before.create_index if before else 0,
+        create_time=before.create_time if before else 0,
+    )
+
+
+def _faults(asked: DynamicVolume, *, registered: bool) -> Iterator[str]:
+    if not asked.name or len(asked.name) > _LONGEST_NAME:
+        yield f"Name must have 1 to {_LONGEST_NAME} characters"
+    if asked.requested_capacity_max_bytes < asked.requested_capacity_min_bytes:
+        yield "RequestedCapacityMaxBytes must not be less than RequestedCapacityMinBytes"
+    if min(asked.requested_capacity_min_bytes, asked.capacity_bytes) < 0:
+        yield "RequestedCapacityMinBytes and CapacityBytes must not be negative"
+    for one in asked.requested_capabilities or ():
+        if one.attachment_mode != FILE_SYSTEM:
+            yield f"AttachmentMode {one.attachment_mode!r}: only {FILE_SYSTEM} is there"
+        if one.access_mode not in ACCESS_MODES:
+            known = ", ".join(sorted(ACCESS_MODES))
+            yield f"AccessMode {one.access_mode!r}: must be one of {known}"
+    for constraint in asked.constraints or ():
+        if constraint.operand in (DISTINCT_HOSTS, DISTINCT_PROPERTY):
+            yield f"constraint {constraint.operand}: a volume is on one node"
+    yield from _faults_of_parameters(asked.parameters or {})
+    yield from _faults_of_path(asked) if registered else _faults_of_plugin(asked)
+
+
+def _faults_of_parameters(parameters: Mapping[str, str]) -> Iterator[str]:
+    longest = max(map(len, (*parameters, *parameters.values())), default=0)
+    if len(parameters) > _MOST_PARAMETERS or longest > _LONGEST:
+        yield f"at most {_MOST_PARAMETERS} Parameters, of {_LONGEST} characters each"
+
+
+def _faults_of_path(asked: DynamicVolume) -> Iterator[str]:
+    if not asked.node_id:
+        yield "NodeID is missing: a registered volume is on the node that it names"
+    if not os.path.isabs(asked.host_path) or "\0" in asked.host_path:
+        yield "HostPath must be a directory of the machine, from its root on"
+    if len(asked.host_path) > _LONGEST:
+        yield f"HostPath must have at most {_LONGEST} characters"
+
+
+def _faults_of_plugin(asked: DynamicVolume) -> Iterator[str]:
+    if asked.plugin_id not in _PLUGINS:
+        yield f'PluginID {asked.plugin_id!r}: only the plug-in "{MKDIR}" is there'
+
+
+def _before(db: ReadSnapshot, asked: DynamicVolume) -> DynamicVolume | None:
+    """Return the volume that a request changes; None if it creates one."""
+    if not asked.id:
+        return None
+    before = host_volumes.find(db, asked.id)
+    if before is None or before.namespace != asked.namespace:
+        raise NotFound(f"no volume has the ID {asked.id!r}")
+    if (asked.name, asked.node_id or before.node_id) != (before.name, before.node_id):
+        raise Malformed(f"volume {before.id}: its name and its node cannot be changed")
+    if users := host_volumes.users(db, before):
+        raise Conflict(f"volume {before.id} is in use by allocations {', '.join(users)}")
+    return before
+
+
+def _node(db: ReadSnapshot, asked: DynamicVolume, node_id: str, region: str) -> Node:
+    """Return the node of a new volume: this daemon's host."""
+    if namespaces.find(db, asked.namespace) is None:
+        raise Malformed(f'volume {asked.name!r} is in nonexistent namespace "{asked.namespace}"')
+    if asked.node_id not in ("", node_id):
+        raise NotFound(f"volume {asked.name!r}: no machine has the node ID {asked.node_id!r}")
+    node = nodes.find(db, node_id)
+    if node is None:
+        raise NotFound("node not found")
+    if asked.node_pool not in (*_ANYWHERE, node.node_pool):
+        raise Malformed(f'volume {asked.name!r}: no machine is in node pool "{asked.node_pool}"')
+    for constraint in asked.constraints or ():
+        if not matches(constraint, node, region):
+            raise Malformed(
+                f"volume {asked.name!r}: the node does not meet the constraint "
+                f"{constraint.l_target} {constraint.operand or '='} {constraint.r_target}"
+            )
+    return node
+
+
+def _check_new(db: ReadSnapshot, asked: DynamicVolume, node: Node) -> None:
+    if asked.name in node.host_volumes:
+        raise Conflict(f"volume {asked.name!r} already exists on node {node.id}")
+    if len(host_volumes.every(db)) >= _MOST:
+        raise Conflict(f"there are {_MOST} volumes, which is the maximum: delete one")
+
+
+def parameters_of(volume: DynamicVolume) -> Parameters:
+    """Return the parameters of the plugin `mkdir`. Raises `Malformed`."""
+    given = dict(volume.parameters or {})
+    try:
+        found = Parameters(
+            mode=int(given.pop("mode", "0700"), 8),
+            uid=int(given.pop("uid", _OWN)),
+            gid=int(given.pop("gid", _OWN)),
+        )
+    except ValueError as error:
+        raise Malformed(f"Parameters: {error}") from None
+    if not 0 <= found.mode <= 0o777:
+        raise Malformed("Parameters, mode: write an octal number from 0000 to 0777")
+    if not all(_OWN <= number < 2**32 - 1 for number in (found.uid, found.gid)):
+        raise Malformed("Parameters, uid and gid: write numbers of users and groups")
+    return found
+
+
+def warnings(volume: DynamicVolume) -> list[str]:
+    """Return warnings about stored settings without effect."""
+    found = []
+    if volume.plugin_id == MKDIR:
+        if volume.requested_capacity_max_bytes or volume.requested_capacity_min_bytes:
+            found.append("mkdir limits no sizes: the requested capacity has no effect")
+        unknown = sorted((volume.parameters or {}).keys() - {"mode", "uid", "gid"})
+        found += [f'unknown parameter "{name[:100]}" of mkdir is ignored' for name in unknown]
+    elif volume.parameters:
+        found.append("a registered volume has no plug-in: its Parameters have no effect")
+    return found
+
+
+async def put(
+    store: Store, volume: DynamicVolume, ids: Iterator[str], *, now: int
+) -> tuple[DynamicVolume, NodeChangeResult]:
+    """Store a volume, and add it to its node.
+
+    Raises `Conflict` after a concurrent change.
+    """
+
+    def write(tx: Transaction) -> tuple[DynamicVolume, NodeChangeResult]:
+        other = host_volumes.named(tx, volume.name)
+        if other is not None and other.id != volume.id:
+            raise Conflict(f"volume {volume.name!r} already exists on node {other.node_id}")
+        stored = host_volumes.put(tx, volume)
+        return stored, offer_volumes(tx, stored.node_id, {stored.name: stored.on_node()}, ids, now)
+
+    return await store.write(write)
+
+
+async def remove(store: Store, volume: DynamicVolume, ids: Iterator[str], *, now: int) -> int:
+    """Delete a volume and remove it from its node; return the index of the write.
+
+    Raises `Conflict` while an allocation uses it.
+    """
+
+    def write(tx: Transaction) -> int:
+        if users := host_volumes.users(tx, volume):
+            raise Conflict(f"volume {volume.id} is in use by allocations {', '.join(users)}")
+        host_volumes.remove(tx, volume)
+        offer_volumes(tx, volume.node_id, {volume.name: None}, ids, now)
+        return tx.index
+
+    return await store.write(write)

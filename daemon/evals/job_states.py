@@ -1,0 +1,263 @@
+"""Load the facts that determine the state of a job (see `daemon/text/job_state.py`)."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import UNSET
+
+from daemon.evals.failures import newest_error
+from daemon.text import placement_message
+from daemon.text.job_state import (
+    SETTLED_AFTER,
+    DeploymentFacts,
+    JobFacts,
+    JobState,
+    Runs,
+    State,
+    Tally,
+    job_state,
+)
+from daemon.text.task_failure import sentence
+from storage.queries import (
+    allocations,
+    deployments,
+    evaluations,
+    job_status,
+    jobs,
+    periodic,
+    tallies,
+)
+from storage.read_pool import ReadSnapshot
+from storage.records.allocation import ClientStatus, TaskPhase
+from storage.records.deployment import Deployment
+from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.job import JobType
+from storage.records.state import Run, RunsLine, StateLine
+from storage.records.times import nanoseconds
+
+RECENT = 10  # child jobs that determine the state of a periodic or parameterized job
+STRIP = 50  # child jobs in a history strip
+_LOOKED_AT = 20  # restarted allocations of a job that are examined
+_EVERYWHERE = frozenset({JobType.SYSTEM, JobType.SYSBATCH})
+_RESTARTING = "Restarting"  # event of a restart by policy after a failure
+_RESTARTS = frozenset({_RESTARTING, "Restart Signaled"})
+
+
+def state_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobState | None:
+    """Return the state of a job, or None if it does not exist; `now` is in nanoseconds."""
+    found = facts_of(db, namespace, job_id, now)
+    return job_state(found) if found else None
+
+
+def facts_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobFacts | None:
+    """Return the facts about a job, or None if it does not exist."""
+    row = job_status.load_summary(db, namespace, job_id)
+    return of_row(db, row, now) if row else None
+
+
+def of_row(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
+    """Return the facts about the job in a row."""
+    if row["launches_children"]:
+        return _of_parent(db, row, now)
+    namespace, job_id, version = row["namespace"], row["id"], row["version"]
+    current, older = _tallies(db, row, now)
+    failed = current.failing or older.failing or current.failed or current.pending
+    waiting = evaluations.unfinished(db, namespace, job_id)
+    return JobFacts(
+        type=row["type"],
+        status=row["status"],
+        version=version,
+        is_stopped=bool(row["stop"]),
+        is_held=bool(row["held"]),
+        wanted=None if row["type"] in _EVERYWHERE else _wanted(db, row),
+        current=current,
+        older=older,
+        ending=tallies.ending(db, namespace, job_id) if row["stop"] else 0,
+        rollout=_rollout(deployments.latest(db, namespace, job_id)),
+        blocked=_blocked(db, row, waiting, has_any=bool(current.alive or older.alive)),
+        error=sentence(newest_error(db, namespace, job_id)) if failed else "",
+    )
+
+
+def _wanted(db: ReadSnapshot, row: job_status.Row) -> int:
+    job = jobs.current(db, row["namespace"], row["id"])
+    return sum(group.count for group in (job.task_groups if job else None) or ())
+
+
+def _tallies(db: ReadSnapshot, row: job_status.Row, now: int) -> tuple[Tally, Tally]:
+    """Return the counts of the current version, and those of older versions."""
+    key = row["namespace"], row["id"], row["version"]
+    counts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    for one in tallies.wanted(db, *key):
+        failed = one.client_status in (ClientStatus.FAILED, ClientStatus.LOST)
+        counts[one.is_current]["failed" if failed else one.client_status] += one.number
+        counts[one.is_current]["retried"] += one.number if failed and one.is_retried else 0
+    for restarted in tallies.restarted(db, *key, most=_LOOKED_AT):
+        if _is_failing(db, restarted, now):
+            counts[restarted.is_current]["failing"] += 1
+            runs = restarted.client_status == ClientStatus.RUNNING
+            counts[restarted.is_current]["unsettled"] += runs
+    return Tally(**counts[True]), Tally(**counts[False])
+
+
+def _is_failing(db: ReadSnapshot, one: tallies.Restarted, now: int) -> bool:
+    """Return whether a task waits for a restart after a failure, or was restarted recently."""
+    for name, task in (one.client.task_states or {}).items():
+        if task.state == TaskPhase.DEAD or not task.restarts:
+            continue
+        at = nanoseconds(task.last_restart) if task.last_restart else 0
+        if task.state == TaskPhase.RUNNING and now - at >= SETTLED_AFTER:
+            continue
+        kinds = [event.type for event in allocations.newest_events(db, one.id, name)]
+        restarts = [kind for kind in kinds if kind in _RESTARTS]
+        if restarts and restarts[-1] == _RESTARTING:
+            return True
+    return False
+
+
+def _rollout(latest: Deployment | None) -> DeploymentFacts | None:
+    if latest is None:
+        return None
+    groups = latest.task_groups.values()
+    return DeploymentFacts(
+        version=latest.job_version,
+        status=latest.status,
+        description=latest.status_description,
+        is_active=latest.active,
+        healthy=sum(group.healthy_allocs for group in groups),
+        unhealthy=sum(group.unhealthy_allocs for group in groups),
+        wanted=sum(group.desired_total for group in groups),
+    )
+
+
+def _blocked(
+    db: ReadSnapshot, row: job_status.Row, waiting: list[Evaluation], *, has_any: bool
+) -> str:
+    """Return why allocations are unplaced; empty if none are, or if they are about to be placed."""
+    blocked = [one for one in waiting if one.status == EvalStatus.BLOCKED]
+    if blocked:
+        return "; ".join(placement_message.describe_failures(blocked[-1]))
+    if waiting or has_any:
+        return ""
+    newest = evaluations.latest(db, row["namespace"], row["id"])
+    if newest is None:
+        return ""
+    if newest.status == EvalStatus.FAILED:
+        return newest.status_description or "the scheduler gave up"
+    return "; ".join(placement_message.describe_failures(newest))
+
+
+# --- periodic and parameterized jobs ---
+
+
+def _of_parent(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
+    due = periodic.of_job(db, row["namespace"], row["id"])
+    job = jobs.current(db, row["namespace"], row["id"])
+    return JobFacts(
+        type=row["type"],
+        status=row["status"],
+        version=row["version"],
+        is_stopped=bool(row["stop"]),
+        is_paused=due is not None and due.paused,
+        is_off=job is not None and job.periodic is not None and due is None,
+        runs=_runs(db, row, due, now),
+    )
+
+
+def _runs(db: ReadSnapshot, row: job_status.Row, due: periodic.DueLaunch | None, now: int) -> Runs:
+    ended = tallies.ended_children(db, row["namespace"], row["id"], RECENT)
+    # A stopped child job says nothing about its parent.
+    states = [(one, job_state(of_row(db, one, now))) for one in ended]
+    judged = [(one, state) for one, state in states if state.word != State.STOPPED]
+    slot = due.next_slot if due else None
+    common = Runs(
+        recent=tuple(state.word for _, state in judged),
+        active=row["children_pending"] + row["children_running"],
+        kept=row["children_pending"] + row["children_running"] + row["children_dead"],
+        next_slot=slot if slot not in (None, periodic.NEVER) else 0,
+    )
+    if not judged:
+        return common
+    child, state = judged[0]
+    began, at = tallies.times(db, child["namespace"], child["id"])
+    return msgspec.structs.replace(
+        common,
+        last=state.word,
+        last_id=child["id"],
+        last_reason=state.reason,
+        last_ended=at,
+        last_duration=at - began,
+    )
+
+
+def runs(db: ReadSnapshot, namespace: str, job_id: str, now: int, most: int) -> Iterator[Run]:
+    """Yield up to `most` child jobs of a periodic or parameterized job, newest first."""
+    slots = {
+        one.child_id: one.slot for one in periodic.slots(db, namespace, job_id) if one.child_id
+    }
+    for row in tallies.newest_children(db, namespace, job_id, most):
+        yield _run(db, row, slots.get(row["id"], 0), now)
+
+
+def _run(db: ReadSnapshot, row: job_status.Row, slot: int, now: int) -> Run:
+    state = job_state(of_row(db, row, now))
+    began, changed = tallies.times(db, row["namespace"], row["id"])
+    error = None
+    if state.word in (State.FAILED, State.FAILING):
+        error = newest_error(db, row["namespace"], row["id"])
+    has_ended = state.word in (State.COMPLETE, State.FAILED, State.STOPPED)
+    code = error.exit_code if error else 0
+    job = jobs.current(db, row["namespace"], row["id"])
+    return Run(
+        id=row["id"],
+        namespace=row["namespace"],
+        result=state.word,
+        reason=state.reason,
+        exit_code=code if has_ended and state.word != State.STOPPED else None,
+        submitted=job.submit_time if job else 0,
+        started=began,
+        ended=changed if has_ended else 0,
+        duration=changed - began if has_ended else 0,
+        slot=slot,
+        error=error,
+    )
+
+
+def strip(db: ReadSnapshot, namespace: str, job_id: str) -> list[State]:
+    """Return the states of the last ended child jobs, newest first, including stopped ones."""
+    return [_ended_as(one) for one in tallies.results(db, namespace, job_id, STRIP)]
+
+
+def _ended_as(one: tallies.ChildResult) -> State:
+    if one.is_stopped:
+        return State.STOPPED
+    if one.is_failed:
+        return State.FAILING if one.is_retried else State.FAILED
+    return State.BLOCKED if one.is_unplaced else State.COMPLETE
+
+
+def line(
+    db: ReadSnapshot, namespace: str, job_id: str, now: int, *, with_strip: bool = False
+) -> StateLine | None:
+    """Return the state of a job in API form, or None if it does not exist."""
+    found = facts_of(db, namespace, job_id, now)
+    if found is None:
+        return None
+    state = job_state(found)
+    runs = None
+    if found.runs is not None:
+        one = found.runs
+        runs = RunsLine(
+            last_result=one.last or "",
+            last_run_id=one.last_id,
+            last_reason=one.last_reason,
+            last_ended=one.last_ended,
+            last_duration=one.last_duration,
+            recent=list(one.recent),
+            active=one.active,
+            kept=one.kept,
+            next_launch=one.next_slot,
+            strip=[*strip(db, namespace, job_id)] if with_strip else UNSET,
+        )
+    return StateLine(state=state.word, reason=state.reason, runs=runs)

@@ -1,0 +1,371 @@
+"""Node actions: evaluate, change eligibility, and drain.
+
+Each is one write that also creates the evaluations for the scheduler. Drained allocations wait in a
+blocked evaluation for another node; on a single host that is the same node, later.
+
+A drain stops services immediately, because they do not complete. Batch and sysbatch jobs may run
+until the deadline. System jobs are stopped last.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.clock import Clock
+from daemon.fences import TOPIC, Fences
+from daemon.jobs.evaluate import new_evaluation
+from storage.errors import Refused
+from storage.queries import (
+    allocations,
+    evaluations,
+    job_listings,
+    job_status,
+    jobs,
+    nodes,
+)
+from storage.read_pool import ReadSnapshot
+from storage.records.allocation import Allocation
+from storage.records.base import SECOND
+from storage.records.evaluation import Trigger
+from storage.records.job import JobType
+from storage.records.node import (
+    DrainSpec,
+    DrainStrategy,
+    Eligibility,
+    LastDrain,
+    Node,
+    NodeEvent,
+    NodeStatus,
+)
+from storage.records.times import rfc3339
+from storage.store import Store, tolerate_disk_full
+from storage.writer import Transaction
+
+_SYSTEM = (JobType.SYSTEM, JobType.SYSBATCH)
+_FENCED = "drain"
+_SHOWN_EVENTS = 10  # of a node, as in Nomad
+
+
+class NodeChangeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an action: the created evaluations, and the index of the write."""
+
+    index: int
+    node: Node
+    eval_ids: list[str]
+
+
+async def evaluate_node(
+    store: Store, node_id: str, ids: Iterator[str], *, now: int
+) -> NodeChangeResult:
+    """Create evaluations for all jobs with allocations on a node, and system jobs.
+
+    Raises `Refused`.
+    """
+
+    def write(tx: Transaction) -> NodeChangeResult:
+        node = _find(tx, node_id)
+        made = _evaluate(tx, node, Trigger.NODE_UPDATE, ids, now)
+        return NodeChangeResult(
+            index=tx.index if made else tx.last_index(), node=node, eval_ids=made
+        )
+
+    return await store.write(write)
+
+
+async def evaluate_down(store: Store, ids: Iterator[str], *, now: int) -> None:
+    """Create evaluations for all jobs with allocations on nodes that are down, which are lost.
+
+    A node is down after a start if its pool was removed from the configuration.
+    """
+
+    def on_down(db: ReadSnapshot) -> list[Node]:
+        found = [one for one in nodes.every(db) if one.status == NodeStatus.DOWN]
+        return [one for one in found if allocations.to_run(db, one.id)]
+
+    def write(tx: Transaction) -> None:
+        for node in on_down(tx):
+            _evaluate(tx, node, Trigger.NODE_UPDATE, ids, now)
+
+    if store.read(on_down):
+        await store.write(write)
+
+
+async def set_eligibility(
+    store: Store, node_id: str, wanted: str, ids: Iterator[str], *, now: int
+) -> NodeChangeResult:
+    """Make a node eligible or ineligible. Raises `Refused`."""
+    if wanted not in list(Eligibility):
+        raise Refused(f'invalid scheduling eligibility "{wanted}"')
+
+    def write(tx: Transaction) -> NodeChangeResult:
+        node = _find(tx, node_id)
+        if wanted == node.scheduling_eligibility:
+            return NodeChangeResult(index=tx.last_index(), node=node, eval_ids=[])
+        if node.drain and wanted == Eligibility.ELIGIBLE:
+            raise Refused(
+                "can not set node's scheduling eligibility to eligible while it is draining"
+            )
+        stored = _put(
+            tx,
+            msgspec.structs.replace(node, scheduling_eligibility=wanted),
+            f"Node marked as {wanted} for scheduling",
+            "NodeEligibility",
+            now,
+        )
+        is_open = wanted == Eligibility.ELIGIBLE
+        made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if is_open else []
+        return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
+
+    return await store.write(write)
+
+
+async def purge_node(
+    store: Store, node_id: str, ids: Iterator[str], *, now: int
+) -> NodeChangeResult:
+    """Delete a node and register it again in the same write. Raises `Refused`.
+
+    Its drain, eligibility and events are deleted. Running allocations continue, and every job with
+    allocations there is re-evaluated.
+    """
+
+    def write(tx: Transaction) -> NodeChangeResult:
+        node = _find(tx, node_id)
+        nodes.remove(tx, node)
+        fresh = msgspec.structs.replace(
+            node,
+            drain=False,
+            drain_strategy=None,
+            last_drain=None,
+            scheduling_eligibility=Eligibility.ELIGIBLE,
+            events=[
+                NodeEvent(message="Node registered", subsystem="Cluster", timestamp=rfc3339(now))
+            ],
+            create_index=0,
+            status_updated_at=now // SECOND,
+        )
+        stored = nodes.put(tx, fresh, "NodeRegistration")
+        made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now)
+        return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
+
+    return await store.write(write)
+
+
+_FEW_CHANGES = 100  # of metadata, which the event loop applies within a millisecond
+
+
+async def change_meta(
+    store: Store,
+    node_id: str,
+    wanted: nodes.MetaChanges,
+    static: Mapping[str, str],
+    ids: Iterator[str],
+    *,
+    most: int,
+    now: int,
+) -> tuple[NodeChangeResult, nodes.MetaChanges]:
+    """Change dynamic metadata of a node over `static`; return all changes. Raises `Refused`.
+
+    A node stores at most `most` changes. Running allocations are not affected.
+    """
+
+    def write(tx: Transaction) -> tuple[NodeChangeResult, nodes.MetaChanges]:
+        node = _find(tx, node_id)
+        merged = {**nodes.meta_changes(tx, node_id), **wanted}
+        changes = {
+            key: value for key, value in merged.items() if value is not None or key in static
+        }
+        if len(changes) > most:
+            raise Refused(f"a node has at most {most} changed metadata: remove some with null")
+        nodes.put_meta_changes(tx, node_id, changes)
+        changed = nodes.with_meta(node, static, changes)
+        if changed == node:
+            return NodeChangeResult(index=tx.index, node=node, eval_ids=[]), changes
+        stored = nodes.put(tx, changed, "NodeRegistration")
+        made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
+        return NodeChangeResult(index=tx.index, node=stored, eval_ids=made), changes
+
+    return await store.write(write, is_long=len(wanted) > _FEW_CHANGES)
+
+
+def offer_volumes(
+    tx: Transaction,
+    node_id: str,
+    offered: Mapping[str, dict[str, object] | None],
+    ids: Iterator[str],
+    now: int,
+) -> NodeChangeResult:
+    """Add or remove volumes of a node, and re-evaluate jobs that wait for one.
+
+    None removes a volume.
+    """
+    node = _find(tx, node_id)
+    merged: dict[str, dict[str, object] | None] = {**node.host_volumes, **offered}
+    there = {name: volume for name, volume in merged.items() if volume is not None}
+    changed = msgspec.structs.replace(node, host_volumes=there)
+    stored = nodes.put(tx, changed, "NodeRegistration")
+    made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
+    return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
+
+
+async def drain_node(
+    store: Store,
+    node_id: str,
+    spec: DrainSpec | None,
+    ids: Iterator[str],
+    *,
+    mark_eligible: bool,
+    meta: dict[str, str] | None,
+    accessor: str,
+    now: int,
+) -> NodeChangeResult:
+    """Start a drain of a node; without a `spec`, cancel it. Raises `Refused`."""
+
+    def write(tx: Transaction) -> NodeChangeResult:
+        node = _find(tx, node_id)
+        if spec is None:
+            stored = _stop_draining(tx, node, mark_eligible=mark_eligible, now=now)
+            made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
+            return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
+        at = rfc3339(now)
+        draining = msgspec.structs.replace(
+            node,
+            drain=True,
+            drain_strategy=DrainStrategy.of(spec, now),
+            last_drain=LastDrain(started_at=at, updated_at=at, accessor_id=accessor, meta=meta),
+            scheduling_eligibility=Eligibility.INELIGIBLE,
+        )
+        stored = _put(tx, draining, "Node drain strategy set", "NodeDrain", now)
+        _ask_to_leave(tx, _due(tx, stored, now), now)
+        made = _evaluate(tx, stored, Trigger.NODE_DRAIN, ids, now)
+        return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
+
+    return await store.write(write)
+
+
+def _stop_draining(tx: Transaction, node: Node, *, mark_eligible: bool, now: int) -> Node:
+    last = node.last_drain
+    if last is not None and node.drain:
+        last = msgspec.structs.replace(last, status="canceled", updated_at=rfc3339(now))
+    eligibility = Eligibility.ELIGIBLE if mark_eligible else node.scheduling_eligibility
+    kept = msgspec.structs.replace(
+        node, drain=False, drain_strategy=None, last_drain=last, scheduling_eligibility=eligibility
+    )
+    return _put(tx, kept, "Node drain complete", "NodeDrain", now)
+
+
+def _ask_to_leave(tx: Transaction, leaving: list[Allocation], now: int) -> None:
+    for one in leaving:
+        transition = msgspec.structs.replace(one.desired.transition, migrate=True)
+        desired = msgspec.structs.replace(one.desired, transition=transition)
+        allocations.set_desired(tx, msgspec.structs.replace(one, desired=desired), now)
+
+
+def _due(db: ReadSnapshot, node: Node, now: int) -> list[Allocation]:
+    """Return the allocations that the drain must stop next."""
+    there = _to_leave(db, node)
+    ends = node.drain_strategy.ends if node.drain_strategy else None
+    if ends is not None and ends <= now:
+        due = there
+    else:
+        others = [one for one in there if one.job_type != JobType.SYSTEM]
+        due = [one for one in others if one.job_type == JobType.SERVICE] if others else there
+    return [one for one in due if not one.desired.transition.migrate]
+
+
+def _to_leave(db: ReadSnapshot, node: Node) -> list[Allocation]:
+    """Return the allocations that must end before the drain is complete."""
+    spares_system = node.drain_strategy is not None and node.drain_strategy.ignore_system_jobs
+    there = allocations.to_run(db, node.id)
+    return [one for one in there if not (spares_system and one.job_type in _SYSTEM)]
+
+
+def _evaluate(
+    tx: Transaction, node: Node, trigger: Trigger, ids: Iterator[str], now: int
+) -> list[str]:
+    """Create an evaluation for each job with allocations on a node, and for each system job."""
+    here = {(one.namespace, one.job_id) for one in allocations.to_run(tx, node.id)}
+    made = []
+    for namespace, job_id in sorted(here | set(job_listings.on_every_node(tx))):
+        job = jobs.current(tx, namespace, job_id)
+        if job is None:
+            continue
+        evaluation = msgspec.structs.replace(
+            new_evaluation(job, next(ids), trigger, job_modify_index=job.job_modify_index),
+            node_id=node.id,
+        )
+        evaluations.put(tx, evaluation, now)
+        job_status.refresh_summary(tx, namespace, job_id)
+        made.append(evaluation.id)
+    return made
+
+
+def _find(db: ReadSnapshot, node_id: str) -> Node:
+    node = nodes.find(db, node_id)
+    if node is None:
+        raise Refused("node not found")
+    return node
+
+
+def _put(tx: Transaction, node: Node, message: str, kind: str, now: int) -> Node:
+    happened = NodeEvent(message=message, subsystem="Drain", timestamp=rfc3339(now))
+    if kind == "NodeEligibility":
+        happened = msgspec.structs.replace(happened, subsystem="Cluster")
+    events = [*(node.events or ()), happened][-_SHOWN_EVENTS:]
+    return nodes.put(tx, msgspec.structs.replace(node, events=events), kind)
+
+
+# --- running drains ---
+
+
+async def watch_drains(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences | None = None
+) -> None:
+    """Continue all drains: stop allocations in order, and record completed drains."""
+    fences = fences or Fences(clock)
+    while True:
+        with store.watch("nodes/") as change:
+            if not any(one.drain for one in store.read(nodes.every)):
+                await change.wait()
+                continue
+        with store.watch("nodes/", "allocations/", TOPIC) as change:
+            now = clock.now()
+            held = fences.held(_FENCED)
+            draining = [one for one in store.read(nodes.every) if one.drain and one.id not in held]
+            due = [
+                one.id for one in draining if store.read(partial(_goes_on, node_id=one.id, now=now))
+            ]
+            if not due:
+                deadlines = [one.drain_strategy.ends for one in draining if one.drain_strategy]
+                deadlines.append(fences.next_time(_FENCED))
+                next_one = min((one for one in deadlines if one and one > now), default=None)
+                with trio.move_on_after(
+                    float("inf") if next_one is None else (next_one - now) / SECOND
+                ):
+                    await change.wait()
+                continue
+        async with tolerate_disk_full("a drain waits"):
+            for node_id in due:
+                with fences.around(_FENCED, node_id):
+                    await store.write(partial(_go_on, node_id=node_id, ids=ids, now=now))
+
+
+def _goes_on(db: ReadSnapshot, *, node_id: str, now: int) -> bool:
+    node = _find(db, node_id)
+    return node.drain and (not _to_leave(db, node) or bool(_due(db, node, now)))
+
+
+def _go_on(tx: Transaction, *, node_id: str, ids: Iterator[str], now: int) -> None:
+    if not _goes_on(tx, node_id=node_id, now=now):
+        return
+    node = _find(tx, node_id)
+    if leaving := _due(tx, node, now):
+        _ask_to_leave(tx, leaving, now)
+        _evaluate(tx, node, Trigger.NODE_DRAIN, ids, now)
+        return
+    last = node.last_drain
+    if last is not None:
+        last = msgspec.structs.replace(last, status="complete", updated_at=rfc3339(now))
+    done = msgspec.structs.replace(node, drain=False, drain_strategy=None, last_drain=last)
+    _put(tx, done, "Node drain complete", "NodeDrain", now)

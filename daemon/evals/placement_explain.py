@@ -1,0 +1,130 @@
+"""Describe a placement failure: the scheduler's metrics combined with current values."""
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+
+import msgspec
+
+from daemon.evals.cluster_state import node_states
+from daemon.evals.placement_precheck import OPERANDS_OF_MOMENT, values_of
+from daemon.scheduler.nodes.capacity import NodeCapacity, ResourceAsk, resource_ask
+from daemon.scheduler.nodes.cluster_capacity import cluster_capacity
+from daemon.scheduler.nodes.constraints import matches, text_of
+from daemon.scheduler.nodes.feasibility import in_datacenter, in_pool, in_scope
+from daemon.scheduler.state import NodeState
+from daemon.text.placement_message import count_noun, describe_metric
+from storage.queries import allocated_resources
+from storage.read_pool import ReadSnapshot
+from storage.records.evaluation import PlacementMetric
+from storage.records.explanation import Cause
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.node import Node, NodeStatus
+
+_SHOWN_NODES = 3
+_COLLISION = "network: reserved port collision"
+
+
+def explain_group(
+    db: ReadSnapshot, job: Job, group: TaskGroup, metric: PlacementMetric
+) -> tuple[Cause, str]:
+    """Return why no node can run a group, given the scheduler's last metric."""
+    states = node_states(db)
+    here = [one for one in states if one.node.ready and in_scope(job, one.node)]
+    if not here:
+        return Cause.NODE, "; ".join(_closed(job, [one.node for one in states]))
+    need, short = resource_ask(group), metric.dimension_exhausted or {}
+    found = describe_metric(msgspec.structs.replace(metric, resources_exhausted=None))
+    filtered = metric.constraint_filtered or {}
+    parts = [found, *_asked(group, need, [*filtered, *short])]
+    parts += _values(job, group, [one.node for one in here], filtered)
+    parts += _amounts(need, [cluster_capacity(one, ()) for one in here], short)
+    if any(name.startswith(_COLLISION) for name in short):
+        parts += _ports(db, job, need, here)
+    return Cause.PLACE, "; ".join(parts)
+
+
+def _closed(job: Job, nodes: Iterable[Node]) -> Iterator[str]:
+    """Yield why each node in the job's scope is closed for placements."""
+    named = [node for node in nodes if in_pool(job, node)]
+    if not named:
+        yield f'no node is in pool "{job.node_pool}"'
+    for node in named[:_SHOWN_NODES]:
+        yield f'node "{node.name}" {_why_closed(job, node)}'
+    if len(named) > _SHOWN_NODES:
+        yield f"likewise {count_noun(len(named) - _SHOWN_NODES, 'other node')}"
+
+
+def _why_closed(job: Job, node: Node) -> str:
+    if not in_datacenter(job, node):
+        asked = ", ".join(job.datacenters or ()) or "none"
+        return f"is in datacenter {node.datacenter}, not in one of the job ({asked})"
+    if node.status != NodeStatus.READY:
+        return f"is {node.status}" + (f" ({said})" if (said := node.status_description) else "")
+    if node.drain:
+        return f"is being drained; open it again with: steward node drain -disable {node.name}"
+    return f"takes no new work; open it again with: steward node eligibility -enable {node.name}"
+
+
+def _asked(group: TaskGroup, need: ResourceAsk, found: Iterable[str]) -> Iterator[str]:
+    """Yield the named resources that no node has, or has free."""
+    names = {
+        "missing drivers": sorted({task.driver for task in group.tasks or ()}),
+        "missing compatible host volumes": sorted(
+            one.source for one in (group.volumes or {}).values()
+        ),
+    }
+    wanted = [f"{one.count} of {one.name}" for one in need.devices]
+    names |= dict.fromkeys(("missing devices", "devices: no devices match request"), wanted)
+    for reason in found:
+        if reason in names:
+            yield f"it asks for {', '.join(names[reason])}"
+
+
+def _values(
+    job: Job, group: TaskGroup, members: Sequence[Node], filtered: Container[str]
+) -> Iterator[str]:
+    """Yield the existing values of a constrained attribute, or that no node has it."""
+    asked = [job.constraints, group.constraints, *(one.constraints for one in group.tasks or ())]
+    rules = {text_of(one): one for part in asked for one in part or ()}
+    for text, rule in rules.items():
+        if text not in filtered or rule.operand in OPERANDS_OF_MOMENT:
+            continue
+        failing = [one for one in members if not matches(rule, one, job.region)]
+        found = values_of(rule, failing, job.region) if failing else ""
+        # If some node satisfies the constraint, other nodes without the attribute are not worth a
+        # message.
+        if found and (len(failing) == len(members) or not found.startswith("no node has ")):
+            yield found
+
+
+def _amounts(
+    need: ResourceAsk, rooms: Iterable[NodeCapacity], short: Iterable[str]
+) -> Iterator[str]:
+    """Yield the ask for each insufficient resource, and the maximum that a node has free."""
+    known = list(rooms)
+    cpu = max(room.cpu_of(need) for room in known)
+    amounts = (
+        ("cpu", " MHz of cpu", cpu, max(room.cpu for room in known)),
+        ("memory", " MiB of memory", need.memory, max(room.memory for room in known)),
+        ("disk", " MiB of disk", need.disk, max(room.disk for room in known)),
+        ("cores", " cores", need.cores, max(room.free_cores for room in known)),
+    )
+    for name, unit, wanted, free in amounts:
+        if name in short:
+            yield (
+                f"each needs {wanted}{unit}, "
+                f"the most that a node has free is {max(free, 0)}{unit.partition(' of ')[0]}"
+            )
+
+
+def _ports(
+    db: ReadSnapshot, job: Job, need: ResourceAsk, states: Iterable[NodeState]
+) -> Iterator[str]:
+    """Yield the allocations that hold the static ports; other namespaces are not named."""
+    wanted = {port.value for network in need.networks for port in network.reserved_ports or ()}
+    for state in states:
+        for port in sorted(wanted & state.ports):
+            for holder in allocated_resources.of_port(db, state.node.id, port):
+                own = holder.namespace == job.namespace
+                who = f'job "{holder.job_id}"' if own else "another namespace"
+                yield f"port {port} is held by allocation {holder.id[:8]} of {who}"

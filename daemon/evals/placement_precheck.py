@@ -1,0 +1,193 @@
+"""Check before placement whether any node can run a job, and describe the problems.
+
+An error is certain on all nodes, such as an unknown driver or an invalid driver configuration. A
+warning may become irrelevant, because a node may join or a file may be created later.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from daemon.scheduler.nodes.constraints import (
+    DISTINCT_HOSTS,
+    DISTINCT_PROPERTY,
+    matches,
+    resolve,
+    text_of,
+)
+from daemon.scheduler.nodes.feasibility import in_datacenter, in_pool
+from storage.queries import nodes
+from storage.read_pool import ReadSnapshot
+from storage.records.constraints import Constraint
+from storage.records.driver import canonical, spellings
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.node import Node
+from storage.records.task import Task
+
+# How to install a missing driver.
+_HOW = {"podman": "; install podman and start its socket: systemctl enable --now podman.socket"}
+_SHOWN = 3  # nodes named in a message
+OPERANDS_OF_MOMENT = frozenset({DISTINCT_HOSTS, DISTINCT_PROPERTY})
+
+
+class TaskFindings(Protocol):
+    """Certain errors, and warnings."""
+
+    @property
+    def errors(self) -> list[str]:
+        """Return the errors."""
+        ...
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return the warnings."""
+        ...
+
+
+class PlacementRemarks(msgspec.Struct, frozen=True):
+    """Certain errors, and warnings."""
+
+    errors: list[str] = []
+    warnings: list[str] = []
+
+
+Look = Callable[[Task], TaskFindings]  # returns the errors and warnings of a task on this host
+
+
+def prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
+    """Return the errors and warnings of a complete job; `look` checks a task on this host."""
+    members = list(nodes.every(db))
+    found = PlacementRemarks([], list(_of_scope(job, members)))
+    for group in job.task_groups or ():
+        for task in group.tasks or ():
+            said = look(task)
+            where = f'group "{group.name}", task "{task.name}"'
+            found.errors.extend(f"{where}: {text}" for text in said.errors)
+            found.warnings.extend(f"{where}: {text}" for text in said.warnings)
+            driver = _of_driver(task, members)
+            found.errors.extend(f"{where}: {text}" for text in driver.errors)
+            found.warnings.extend(f"{where}: {text}" for text in driver.warnings)
+        found.warnings.extend(_of_group(job, group, members))
+    return found
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the most similar known name, as the end of a sentence, or empty."""
+    close = difflib.get_close_matches(name, sorted(set(known)), n=1)
+    return f' (did you mean "{close[0]}"?)' if close else ""
+
+
+def _of_scope(job: Job, members: Sequence[Node]) -> Iterator[str]:
+    named = [node for node in members if in_pool(job, node)]
+    asked = [name for name in job.datacenters or () if "*" not in name]
+    if named and asked and not any(in_datacenter(job, node) for node in named):
+        there = sorted({node.datacenter for node in named})
+        hint = near(asked[0], there)
+        yield f"no node is in datacenter {', '.join(asked)}: there is {', '.join(there)}{hint}"
+    yield from _unmet(job.constraints, job, members, "")
+
+
+def _of_driver(task: Task, members: Sequence[Node]) -> PlacementRemarks:
+    names = spellings(task.driver)
+    known = {name: said for node in members for name, said in node.drivers.items()}
+    found = [known[name] for name in names if name in known]
+    able = sorted(name for name, said in known.items() if said.detected and said.healthy)
+    if not members:
+        return PlacementRemarks()
+    if not found:
+        hint = near(task.driver, known)
+        return PlacementRemarks(
+            [f'driver "{task.driver}" is unknown{hint}; there are {", ".join(able)}']
+        )
+    if not any(said.detected and said.healthy for said in found):
+        reasons = sorted({said.health_description for said in found})
+        text = f'driver "{task.driver}" does not work here: {"; ".join(reasons)}'
+        how = _HOW.get(canonical(task.driver), "")
+        return PlacementRemarks([], [f"{text}{how}; there are {', '.join(able)}"])
+    return PlacementRemarks()
+
+
+def _of_group(job: Job, group: TaskGroup, members: Sequence[Node]) -> Iterator[str]:
+    where = f'group "{group.name}": '
+    yield from _unmet(group.constraints, job, members, where)
+    for task in group.tasks or ():
+        yield from _unmet(task.constraints, job, members, where)
+    yield from (f"{where}{text}" for text in _too_large(group, members))
+    volumes = {name for node in members for name in node.host_volumes}
+    for volume in (group.volumes or {}).values():
+        is_there = volume.source in volumes or volume.per_alloc or "${" in volume.source
+        if volume.type == "host" and members and not is_there:
+            hint = near(volume.source, volumes)
+            yield f'{where}no node has the host volume "{volume.source}"{hint}'
+
+
+def _too_large(group: TaskGroup, members: Sequence[Node]) -> Iterator[str]:
+    own = [node for node in members if not node.engine]
+    if not own:
+        return
+    asks = [task.resources for task in group.tasks or () if task.resources is not None]
+    amounts = (
+        ("memory", "MiB", sum(one.memory_mb for one in asks), _memory),
+        ("cpu", "MHz", sum(one.cpu for one in asks), _cpu),
+    )
+    for name, unit, wanted, has in amounts:
+        most = max(map(has, own))
+        if wanted > most:
+            yield f"it asks for {wanted} {unit} of {name}, and the largest node has {most} {unit}"
+
+
+def _memory(node: Node) -> int:
+    return node.node_resources.memory.memory_mb
+
+
+def _cpu(node: Node) -> int:
+    return node.node_resources.cpu.cpu_shares
+
+
+def _unmet(
+    constraints: Iterable[Constraint] | None, job: Job, members: Sequence[Node], where: str
+) -> Iterator[str]:
+    for one in constraints or ():
+        if one.operand in OPERANDS_OF_MOMENT or not members:
+            continue
+        if any(matches(one, node, job.region) for node in members):
+            continue
+        yield f"{where}{unmet(one, members, job.region)}"
+
+
+def unmet(constraint: Constraint, members: Sequence[Node], region: str) -> str:
+    """Return why no node satisfies a constraint: an unknown attribute, or its existing values."""
+    found, rule = values_of(constraint, members, region), text_of(constraint)
+    if found.startswith("no node has "):
+        return found
+    return f"no node meets {rule}: {found}" if found else f"no node meets {rule}"
+
+
+def values_of(constraint: Constraint, members: Sequence[Node], region: str) -> str:
+    """Return the values of a constraint's attribute on nodes, or that no node has it.
+
+    Empty for a constraint without an attribute.
+    """
+    target = constraint.l_target
+    if not target.startswith("${"):
+        return ""
+    values = {node.name: resolve(target, node, region) for node in members}
+    if all(value is None for value in values.values()):
+        scope, _, key = target[2:].removesuffix("}").partition(".")
+        kinds = {"attr": "attribute", "meta": "metadata"}
+        known = [name for node in members for name in _keys(node, scope)]
+        return f'no node has the {kinds.get(scope, "value")} "{key}"{near(key, known)}'
+    return ", ".join([f"{name} has {value}" for name, value in values.items() if value][:_SHOWN])
+
+
+def _keys(node: Node, scope: str) -> Iterable[str]:
+    match scope:
+        case "attr":
+            return node.attributes
+        case "meta":
+            return node.meta
+        case _:
+            return ("unique.id", "unique.name", "datacenter", "class", "pool", "region")

@@ -1,0 +1,124 @@
+"""The scheduler configuration: stored values and validation.
+
+Settings that this version cannot honor are rejected instead of ignored.
+
+There is one worker. Without a worker, or for a job type without one, evaluations stay pending. This
+lasts until the setting is changed or the daemon restarts.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from storage.errors import Malformed
+from storage.queries import evaluations, settings
+from storage.read_pool import ReadSnapshot
+from storage.records.codec import encode
+from storage.records.operator_api import SchedulerConfig
+from storage.store import Store
+from storage.writer import Transaction
+
+_NAME = "scheduler"
+_FIRST = SchedulerConfig(create_index=1, modify_index=1)
+_ALGORITHMS = ("binpack", "spread")  # equivalent on a single node
+
+
+def configuration(db: ReadSnapshot) -> SchedulerConfig:
+    """Return the stored configuration."""
+    text = settings.find(db, _NAME)
+    return msgspec.json.decode(text, type=SchedulerConfig) if text else _FIRST
+
+
+async def configure(
+    store: Store, wanted: SchedulerConfig, *, expected: int | None = None
+) -> tuple[bool, int]:
+    """Store the configuration; with `expected`, only if that is its current index.
+
+    Return whether it was stored, and the index of its last change. Raises `Malformed`.
+    """
+    _check(wanted)
+    if not wanted.scheduler_algorithm:
+        wanted = msgspec.structs.replace(wanted, scheduler_algorithm=_ALGORITHMS[0])
+
+    def write(tx: Transaction) -> tuple[bool, int]:
+        before = configuration(tx)
+        if expected is not None and before.modify_index != expected:
+            return False, before.modify_index
+        after = msgspec.structs.replace(
+            wanted, create_index=before.create_index, modify_index=tx.index
+        )
+        settings.put(tx, _NAME, encode(after).decode())
+        tx.touch(evaluations.ROOM, evaluations.ROOM)  # preemption may be possible now
+        return True, tx.index
+
+    return await store.write(write)
+
+
+def _check(wanted: SchedulerConfig) -> None:
+    if wanted.scheduler_algorithm and wanted.scheduler_algorithm not in _ALGORITHMS:
+        raise Malformed(f"invalid scheduler algorithm: {wanted.scheduler_algorithm}")
+
+
+# --- workers ---
+
+TYPES = ("service", "batch", "system", "sysbatch")
+CORE = "_core"  # the daemon's internal maintenance, which is never stopped
+ALL = (*TYPES, CORE)
+
+_WORKERS = "scheduler-workers"
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of workers, and their job types."""
+
+    number: int = 1
+    kinds: tuple[str, ...] = ALL
+
+    @property
+    def types(self) -> Sequence[str]:
+        """Return the job types that are processed."""
+        return [one for one in TYPES if one in self.kinds] if self.number else []
+
+    @property
+    def takes_all(self) -> bool:
+        """Return whether all job types are processed."""
+        return len(self.types) == len(TYPES)
+
+
+def workers(db: ReadSnapshot) -> WorkerSettings:
+    """Return the configured workers."""
+    text = settings.find(db, _WORKERS)
+    return msgspec.json.decode(text, type=WorkerSettings) if text else WorkerSettings()
+
+
+async def set_workers(store: Store, number: int, kinds: Sequence[str]) -> WorkerSettings:
+    """Set the number of workers and their job types. Raises `Malformed`.
+
+    Nomad's message is "Invalid request". Steward adds the field and the reason.
+    """
+    if number < 0:
+        raise Malformed(f"Invalid request: num_schedulers is {number}, and the least is 0")
+    if CORE not in kinds:
+        raise Malformed(f'Invalid request: enabled_schedulers lacks "{CORE}"')
+    if unknown := sorted(set(kinds) - set(ALL)):
+        raise Malformed(
+            f'Invalid request: enabled_schedulers has "{unknown[0]}"; there are {", ".join(ALL)}'
+        )
+    if number > 1:
+        raise Malformed(
+            f"Invalid request: num_schedulers is {number}, and this server has 1 at most"
+        )
+    wanted = WorkerSettings(number=number, kinds=tuple(one for one in ALL if one in kinds))
+
+    def write(tx: Transaction) -> None:
+        settings.put(tx, _WORKERS, msgspec.json.encode(wanted).decode())
+        tx.touch(evaluations.ROOM, evaluations.ROOM)  # pending evaluations may be processed now
+
+    await store.write(write)
+    return wanted
+
+
+async def forget_workers(store: Store) -> None:
+    """Process all job types again, as after each start."""
+    if store.read(lambda db: bool(settings.find(db, _WORKERS))):
+        await store.write(lambda tx: settings.remove(tx, _WORKERS))

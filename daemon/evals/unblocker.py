@@ -1,0 +1,162 @@
+"""Find blocked evaluations that would fit now, including by preemption.
+
+Each blocked evaluation stores the missing resources, so that only matching ones are re-evaluated.
+Memory, CPU and disk are numbers; everything else is in `ExtraResources`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cached_property
+
+import msgspec
+
+from daemon.evals.scheduler_config import configuration
+from daemon.scheduler.nodes.capacity import ResourceAsk, resource_ask
+from daemon.scheduler.nodes.cluster_capacity import cluster_capacity
+from daemon.scheduler.nodes.feasibility import in_pool
+from daemon.scheduler.nodes.preemption import PreemptionCandidates
+from daemon.scheduler.state import ClusterState, NodeState, Plan
+from storage.queries import allocated_resources, evaluations
+from storage.queries.evaluations import NO_ROOM
+from storage.read_pool import ReadSnapshot
+from storage.records.allocated_resources import ResourceHolder
+from storage.records.allocation import AllocatedResources, DesiredStatus
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.operator_api import PreemptionConfig
+from storage.records.task import Device, Network, Port
+
+_ANY_ROOM = evaluations.FreedResources(memory=1)
+
+
+class ExtraResources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The ask of an allocation besides CPU, memory and disk, and its job's type and pool.
+
+    Ports have no labels here, so that thousands of blocked evaluations have only a few distinct
+    asks.
+    """
+
+    type: str
+    pool: str = ""  # node pool; empty means any
+    cores: int = 0
+    static: tuple[int, ...] = ()
+    dynamic: int = 0  # number of dynamic ports
+    devices: tuple[Device, ...] = ()
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """Return a network that requests these ports."""
+        static = [Port(label=str(value), value=value) for value in self.static]
+        dynamic = [Port(label=f"any {number}") for number in range(self.dynamic)]
+        return (Network(reserved_ports=static, dynamic_ports=dynamic),)
+
+
+def _besides(job: Job, need: ResourceAsk) -> ExtraResources:
+    static = {
+        port.value
+        for network in need.networks
+        for port in network.reserved_ports or ()
+        if not port.ignore_collision
+    }
+    return ExtraResources(
+        type=job.type,
+        pool=job.node_pool,
+        cores=need.cores,
+        static=tuple(sorted(static)),
+        dynamic=sum(len(network.dynamic_ports or ()) for network in need.networks),
+        devices=need.devices,
+    )
+
+
+def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedResources:
+    """Return the smallest resources with which one allocation of an unplaced group fits.
+
+    All values are zero if no group lacks capacity: only a change of the nodes can help then. If
+    groups differ in kind, any freed resources cause a re-evaluation. Other asks are not stored for
+    several groups, or for a group whose older allocations release resources when they are replaced.
+    """
+    job, needs = state.job, []
+    for name, metric in plan.failed.items():
+        group = job.group(name) if job else None
+        needs.append(resource_ask(group) if group is not None and metric.nodes_exhausted else None)
+    known = [need for need in needs if need is not None]
+    if job is None or not known:
+        return NO_ROOM
+    if len(known) < len(needs):
+        return _ANY_ROOM
+    given_back = _given_back(job, state, plan)
+    besides = (
+        ExtraResources(type=job.type, pool=job.node_pool)
+        if given_back or len(known) > 1
+        else _besides(job, known[0])
+    )
+    # Use the maximum of all replaceable allocations: an unnecessary re-evaluation is harmless.
+    return evaluations.FreedResources(
+        cpu=_beyond((need.cpu for need in known), (one.cpu for one in given_back)),
+        memory=_beyond((need.memory for need in known), (one.memory for one in given_back)),
+        disk=_beyond((need.disk for need in known), (one.disk for one in given_back)),
+        besides=msgspec.json.encode(besides).decode(),
+    )
+
+
+def _given_back(job: Job, state: ClusterState, plan: Plan) -> list[AllocatedResources]:
+    """Return the resources that are released when other unplaced groups are placed."""
+    return [
+        one.placement.resources
+        for one in state.allocations
+        if one.task_group in plan.failed
+        and one.job_version != job.version
+        and one.desired_status == DesiredStatus.RUN
+        and not one.client_terminal
+    ]
+
+
+def _beyond(needed: Iterable[int], held: Iterable[int]) -> int:
+    return max(min(needed) - max(held, default=0), 0)
+
+
+class Unblocker:
+    """The capacity of all nodes at one time."""
+
+    def __init__(self, db: ReadSnapshot, states: tuple[NodeState, ...]) -> None:
+        """Take the states of all nodes."""
+        self._db = db
+        self._rooms = [cluster_capacity(one, ()) for one in states if one.node.ready]
+
+    def fit(self, needed: evaluations.FreedResources, priority: int) -> bool:
+        """Return whether an ask fits on any node for a job of this priority."""
+        besides = ExtraResources(type="")
+        if needed.besides:
+            besides = msgspec.json.decode(needed.besides, type=ExtraResources)
+        need = ResourceAsk(
+            group=TaskGroup(name=""),
+            cpu=needed.cpu,
+            memory=needed.memory,
+            disk=needed.disk,
+            cores=besides.cores,
+            networks=besides.networks,
+            devices=besides.devices,
+            fixed=None,
+        )
+        anyone = Job(id="", priority=priority, node_pool=besides.pool)
+        rooms = [room for room in self._rooms if in_pool(anyone, room.node)]
+        if any(room.lack(need) is None for room in rooms):
+            return True
+        if not self._may_displace.makes_room_for(besides.type):
+            return False
+        return any(
+            PreemptionCandidates(room, self._holders[room.node.id], anyone).choose(need) is not None
+            for room in rooms
+            if not room.queues
+        )
+
+    @cached_property
+    def _may_displace(self) -> PreemptionConfig:
+        return configuration(self._db).preemption_config
+
+    @cached_property
+    def _holders(self) -> dict[str, list[ResourceHolder]]:
+        found: defaultdict[str, list[ResourceHolder]] = defaultdict(list)
+        for one in allocated_resources.holders(self._db):
+            found[one.node_id].append(one)
+        return found

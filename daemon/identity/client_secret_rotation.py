@@ -1,0 +1,306 @@
+"""Rotation of the client secret: create a new one, prove it, use it, and then delete the old one.
+
+Each step is stored before the next begins. So a daemon that stops in between has a valid secret and
+continues after its restart. A directory accepts a new secret only after a while, so it is used only
+after a token was obtained with it. Secrets that Steward did not create stay, unless the
+configuration says otherwise. Each mount runs one step at a time. A step counts only if its initial
+state still holds, and the audit log records it.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.acl.seal import EnvelopeCipher
+from daemon.clock import Clock
+from daemon.fences import Fences
+from daemon.identity.credentials import AccessTokenCache, CloudClient
+from daemon.identity.directory_graph import AppPassword, DirectoryGraph
+from daemon.identity.method_config import client_secret_path, pending_secret_path
+from daemon.jobspec import cron
+from storage.errors import Refused, StewardError
+from storage.queries import audit, identity, mounts, rotations, secrets
+from storage.queries.mounts import MountName
+from storage.records.audit import AuditEntry
+from storage.records.base import MINUTE, SECOND
+from storage.records.identity import MethodConfig, Mount, Rotation
+from storage.store import Store, tolerate_disk_full
+from storage.writer import Transaction
+
+log = logging.getLogger("steward.identity.rotation")
+_FENCED = "rotation"
+
+SETTLES = 60 * SECOND  # before this a new secret is hardly ever known everywhere
+GIVE_UP = 60 * MINUTE  # after this a new secret that does not work is thrown away
+_LONGEST_STEP = 300.0  # seconds, all attempts together
+_ROUND = 15.0  # seconds between looks at what is to be done
+_LONGEST_BACKOFF = 60 * MINUTE
+
+
+class ClientSecretRotator:
+    """The rotations of all mounts."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        seal: EnvelopeCipher,
+        ids: Iterator[str],
+        credentials: AccessTokenCache,
+        graph: DirectoryGraph,
+        client_of: Callable[[Mount], CloudClient],
+        fences: Fences | None = None,
+    ) -> None:
+        self._fences = fences or Fences(clock)
+        self._store = store
+        self._clock = clock
+        self._seal = seal
+        self._ids = ids
+        self._credentials = credentials
+        self._graph = graph
+        self._client_of = client_of
+        self._under_way: dict[str, trio.Lock] = {}  # by accessor
+
+    def state(self, mount: Mount) -> Rotation:
+        """Return how far the rotation of a mount is."""
+        return self._known(mount) or Rotation(since=self._clock.now())
+
+    def _known(self, mount: Mount) -> Rotation | None:
+        return self._store.read(partial(rotations.find, mount=mount.accessor))
+
+    def _alone(self, mount: Mount) -> trio.Lock:
+        return self._under_way.setdefault(mount.accessor, trio.Lock())
+
+    # ---- the steps
+
+    async def begin(self, mount: Mount) -> None:
+        """Make a new secret; it is put to use when it works. Raises `Refused`."""
+        if self._store.read(partial(identity.config, mount=mount.accessor)) is None:
+            raise Refused("config is nil")
+        async with self._alone(mount):
+            await self._begin(mount)
+
+    async def _begin(self, mount: Mount) -> None:
+        client = self._client_of(mount)
+        if not (client.secret or client.settings.environment_secret):
+            raise Refused("there is no client secret to rotate: this method has none")
+        application = await self._graph.application(client)
+        now = self._clock.now()
+        ttl = client.settings.config.root_password_ttl or MethodConfig().root_password_ttl
+        ends_at = now + ttl * SECOND
+        name = f"{_mark(mount)}{next(self._ids)}"
+        before = self.state(mount)
+        # If the daemon stops before it has the new secret, a later round removes that secret, which
+        # has this name.
+        marked = msgspec.structs.replace(before, unclean=True)
+        await self._note(mount, marked)
+        password = await self._graph.add_password(client, application, name, ends_at)
+        place = pending_secret_path(mount)
+        sealed = self._seal.seal((password.secret_text or "").encode(), place)
+        state = msgspec.structs.replace(
+            before,
+            pending=password.key_id,
+            pending_since=now,
+            pending_ends_at=ends_at,
+            problem="",
+            failures=0,
+            try_again_at=0,
+        )
+        text = f"a new client secret was made ({password.key_id})"
+        if not await self._advance(
+            mount, (marked, state), text, lambda tx: secrets.put(tx, place, sealed)
+        ):
+            raise Refused("the configuration was changed meanwhile")
+
+    async def _put_to_use(self, mount: Mount, state: Rotation) -> None:
+        """Put a new secret to use if a token can be got with it. Raises `Refused`."""
+        sealed = self._store.read(partial(secrets.find, place=pending_secret_path(mount)))
+        if sealed is None:
+            raise Refused("the new secret is lost: it will be removed")
+        plain = self._seal.unseal(sealed, pending_secret_path(mount))
+        client = msgspec.structs.replace(self._client_of(mount), secret=plain.decode())
+        await self._credentials.granted(client, client.settings.endpoints.audience)
+        place = client_secret_path(mount)
+        in_place, now = self._seal.seal(plain, place), self._clock.now()
+
+        def write(tx: Transaction) -> None:
+            secrets.put(tx, place, in_place)
+            secrets.remove(tx, pending_secret_path(mount))
+            if config := identity.config(tx, mount.accessor):
+                expiring = msgspec.structs.replace(
+                    config, root_password_expires_at=state.pending_ends_at
+                )
+                identity.put_config(tx, mount.accessor, expiring)
+
+        done = Rotation(since=state.since, current=state.pending, unclean=True, rotated_at=now)
+        text = f"a token was got with the new client secret, it is in use ({state.pending})"
+        await self._advance(mount, (state, done), text, write)
+        self._credentials.forget(mount.accessor)
+
+    async def _clean_up(self, mount: Mount, state: Rotation) -> None:
+        """Remove the secrets that are not in use any more. Raises `Refused`."""
+        client = self._client_of(mount)
+        application = await self._graph.application(client)
+        # Which one is in use is known only of those that were made here.
+        every = client.settings.config.remove_foreign_passwords and bool(state.current)
+        removed = []
+        for password in application.password_credentials:
+            if password.key_id in (state.current, state.pending):
+                continue
+            if every or _is_ours(mount, password):
+                await self._graph.remove_password(client, application, password.key_id)
+                removed.append(password.key_id)
+            else:
+                log.warning(
+                    "%s: a secret that was not made here stays (%s)", mount.path, password.key_id
+                )
+        clean = msgspec.structs.replace(state, unclean=False, problem="")
+        text = f"old client secrets were removed: {', '.join(removed) or 'there were none'}"
+        await self._advance(mount, (state, clean), text)
+
+    async def _give_up(self, mount: Mount, state: Rotation) -> None:
+        """Throw away a new secret that never worked; the old one stays in use."""
+        without = msgspec.structs.replace(state, pending="", unclean=True)
+        text = f"the new client secret does not work and is removed ({state.pending})"
+        await self._advance(
+            mount, (state, without), text, lambda tx: secrets.remove(tx, pending_secret_path(mount))
+        )
+
+    async def _note(self, mount: Mount, state: Rotation) -> None:
+        """Store the state of a rotation, unless the configuration was deleted in the meantime."""
+
+        def write(tx: Transaction) -> None:
+            if identity.config(tx, mount.accessor):
+                rotations.put(tx, mount.accessor, state)
+
+        await self._store.write(write)
+
+    async def _advance(
+        self,
+        mount: Mount,
+        states: tuple[Rotation, Rotation],
+        text: str,
+        also: Callable[[Transaction], None] = lambda tx: None,
+    ) -> bool:
+        """Record a completed step in the store and in the audit log. Return whether it counts.
+
+        It does not count if a write of the configuration has cancelled the rotation in the
+        meantime.
+        """
+        before, after = states
+        entry = AuditEntry(
+            time=self._clock.now(), method="", path=f"/v1/auth/{mount.path}rotate-root", reason=text
+        )
+
+        def write(tx: Transaction) -> bool:
+            if rotations.find(tx, mount.accessor) != before:
+                return False
+            also(tx)
+            rotations.put(tx, mount.accessor, after)
+            audit.add(tx, entry)
+            return True
+
+        counts = await self._store.write(write)
+        log.info("%s: %s%s", mount.path, text, "" if counts else ", too late")
+        return counts
+
+    # --- background task ---
+
+    async def tend(self) -> None:
+        """Run the due steps of all rotations periodically. Never return."""
+        while True:
+            async with tolerate_disk_full("rotations wait"):
+                await self.tend_once()
+            await trio.sleep(_ROUND)
+
+    async def tend_once(self) -> None:
+        """Do the next step of each rotation, and begin those that are due."""
+        async with trio.open_nursery() as nursery:
+            configured = frozenset(self._store.read(identity.configured))
+            for name in self._store.read(mounts.names):
+                if name.accessor in configured:
+                    nursery.start_soon(self._tend_mount, name)
+
+    async def _tend_mount(self, name: MountName) -> None:
+        with self._fences.unless_held(_FENCED, name.path) as has_turn:
+            if not has_turn:
+                return
+            mount = self._store.read(partial(mounts.by_accessor, accessor=name.accessor))
+            config = self._store.read(partial(identity.config, mount=name.accessor))
+            if mount and config:
+                await self._tended(mount, config)
+
+    async def _tended(self, mount: Mount, config: MethodConfig) -> None:
+        async with self._alone(mount):
+            known, now = self._known(mount), self._clock.now()
+            if known is None:
+                if config.rotation_period or config.rotation_schedule:
+                    await self._note(mount, Rotation(since=now))
+                return
+            if known.try_again_at > now:
+                return
+            try:
+                with trio.fail_after(_LONGEST_STEP):
+                    await self._step(mount, config, known, now)
+            except StewardError as error:
+                await self._failed(mount, str(error))
+            except trio.TooSlowError:
+                await self._failed(mount, "the cloud did not answer in time")
+
+    async def _step(self, mount: Mount, config: MethodConfig, state: Rotation, now: int) -> None:
+        age = now - state.pending_since
+        if state.pending and state.failures and age >= GIVE_UP:
+            await self._give_up(mount, state)
+        elif state.pending and age >= SETTLES:
+            await self._put_to_use(mount, state)
+        elif state.unclean:
+            await self._clean_up(mount, state)
+        elif not state.pending and is_due(config, state, now):
+            await self._begin(mount)
+
+    async def _failed(self, mount: Mount, problem: str) -> None:
+        log.warning("%s: rotation of the client secret: %s", mount.path, problem)
+        now = self._clock.now()
+
+        def write(tx: Transaction) -> None:
+            if known := rotations.find(tx, mount.accessor):
+                rotations.put(tx, mount.accessor, failed(known, problem, now))
+
+        await self._store.write(write)
+
+
+def is_due(config: MethodConfig, state: Rotation, now: int) -> bool:
+    """Return whether a rotation is due."""
+    if config.disable_automated_rotation:
+        return False
+    last = max(state.rotated_at, state.since)
+    if config.rotation_period:
+        return now - last >= config.rotation_period * SECOND
+    if not config.rotation_schedule:
+        return False
+    due = cron.next_after(config.rotation_schedule, last)
+    window = config.rotation_window * SECOND
+    while due is not None and window and due + window < now:
+        due = cron.next_after(config.rotation_schedule, due)
+    return due is not None and due <= now
+
+
+def failed(state: Rotation, problem: str, now: int) -> Rotation:
+    """Return a rotation that waits after a step that failed, longer each time."""
+    failures = min(state.failures + 1, 12)
+    pause = min(_LONGEST_BACKOFF, 15 * SECOND * 2**failures)
+    return msgspec.structs.replace(
+        state, problem=problem, failures=failures, try_again_at=now + pause
+    )
+
+
+def _mark(mount: Mount) -> str:
+    """Return how the names of the secrets begin that are made here for a mount."""
+    return f"steward-{mount.accessor}-"
+
+
+def _is_ours(mount: Mount, password: AppPassword) -> bool:
+    return (password.display_name or "").startswith(_mark(mount))

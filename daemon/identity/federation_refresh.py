@@ -1,0 +1,171 @@
+"""Federation credentials, renewed in the background and stored encrypted.
+
+A federated mount has no client secret. So its access token is fetched at the start and renewed
+every hour, independent of logins. The latest one is stored encrypted. A daemon that starts while
+the directory is down uses it until it expires.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.acl.seal import EnvelopeCipher
+from daemon.clock import Clock
+from daemon.fences import Fences
+from daemon.identity.credentials import AccessTokenCache, CachedToken, CloudClient, TokenGrant
+from daemon.identity.method_config import warm_place
+from storage.errors import Refused, Unsealable
+from storage.queries import identity, mounts, secrets
+from storage.queries.mounts import MountName
+from storage.records.base import HOUR, MINUTE, SECOND
+from storage.records.identity import Mount
+from storage.store import Store, tolerate_disk_full
+from storage.writer import Transaction
+
+log = logging.getLogger("steward.identity.warm")
+_FENCED = "warm cloud token"
+
+AGE = HOUR  # of a token before it is renewed
+_ROUND = 30.0  # seconds between looks
+_LONGEST = 120.0  # seconds for one renewal, all attempts together
+_LONGEST_PAUSE = 5 * MINUTE
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A token as the store keeps it; `whose` is a digest of the settings it was got with."""
+
+    whose: str
+    token: str
+    ends_at: int
+    fetched_at: int
+
+
+class FederationTokenRefresher:
+    """Keeps the federation credential of each mount."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        seal: EnvelopeCipher,
+        credentials: AccessTokenCache,
+        client_of: Callable[[Mount], CloudClient],
+        fences: Fences | None = None,
+    ) -> None:
+        self._fences = fences or Fences(clock)
+        self._store, self._clock, self._seal = store, clock, seal
+        self._credentials = credentials
+        self._client_of = client_of
+        self._pauses: dict[str, tuple[int, int]] = {}  # accessor -> failures, when to try again
+        credentials.on_fetched = self._keep
+
+    def restore(self) -> None:
+        """Load the tokens that the store keeps and that have not ended."""
+        for name in self._store.read(mounts.names):
+            with self._fences.unless_held(_FENCED, name.path) as has_turn:
+                client = self._client(name) if has_turn else None
+                if client is not None:
+                    self._restore(client)
+
+    def _restore(self, client: CloudClient) -> None:
+        place = warm_place(client.mount)
+        sealed = self._store.read(partial(secrets.find, place=place))
+        if sealed is None:
+            return
+        try:
+            kept = msgspec.json.decode(self._seal.unseal(sealed, place), type=_Kept)
+        except (Unsealable, msgspec.DecodeError) as error:
+            log.warning("the access token kept for %s is unusable: %s", place, error)
+            return
+        if kept.whose == _whose(client) and kept.ends_at > self._clock.now():
+            granted = TokenGrant(kept.token)
+            audience = client.settings.endpoints.audience
+            self._credentials.hold(client, audience, granted, kept.fetched_at, kept.ends_at)
+
+    async def tend(self) -> None:
+        """Renew the tokens, indefinitely."""
+        while True:
+            await self.look()
+            await trio.sleep(_ROUND)
+
+    async def look(self) -> None:
+        """Fetch the tokens that are missing, and renew those that are an hour old."""
+        with trio.move_on_after(_LONGEST):
+            async with trio.open_nursery() as nursery:
+                for name in self._store.read(mounts.names):
+                    nursery.start_soon(self._renew, name)
+
+    def _is_due(self, client: CloudClient) -> bool:
+        now = self._clock.now()
+        if now < self._pauses.get(client.mount.accessor, (0, 0))[1]:
+            return False
+        held = self._credentials.held(client, client.settings.endpoints.audience)
+        if held is None:
+            return True
+        held.used_at = now
+        return held.fetched_at + AGE <= now
+
+    async def _renew(self, name: MountName) -> None:
+        with self._fences.unless_held(_FENCED, name.path) as has_turn:
+            client = self._client(name) if has_turn else None
+            if client is not None and self._is_due(client):
+                await self._renewed(client)
+
+    async def _renewed(self, client: CloudClient) -> None:
+        accessor = client.mount.accessor
+        try:
+            await self._credentials.refresh(client, client.settings.endpoints.audience)
+        except Refused as error:
+            failures = self._pauses.get(accessor, (0, 0))[0] + 1
+            pause = min(_LONGEST_PAUSE, 15 * SECOND * 2 ** min(failures, 10))
+            self._pauses[accessor] = (failures, self._clock.now() + pause)
+            told = "the federation credential of %s could not be renewed: %s"
+            log.warning(told, client.mount.path, error)
+        else:
+            self._pauses.pop(accessor, None)
+
+    def _client(self, name: MountName) -> CloudClient | None:
+        """Return the client of a mount that uses federation; None for any other mount."""
+        mount = self._store.read(partial(mounts.by_accessor, accessor=name.accessor))
+        if mount is None:  # deleted since the list was read
+            return None
+        config = self._store.read(partial(identity.config, mount=mount.accessor))
+        if config is None or not config.identity_token_audience:
+            return None
+        try:
+            return self._client_of(mount)
+        except Refused as error:
+            log.warning("the configuration of %s is not complete: %s", mount.path, error)
+            return None
+
+    async def _keep(self, client: CloudClient, audience: str, held: CachedToken) -> None:
+        """Store an encrypted token, unless the mount's configuration changed since the request."""
+        config = client.settings.config
+        if not config.identity_token_audience or audience != client.settings.endpoints.audience:
+            return
+        place = warm_place(client.mount)
+        kept = _Kept(_whose(client), held.token, held.ends_at, held.fetched_at)
+        sealed = self._seal.seal(msgspec.json.encode(kept), place)
+
+        def write(tx: Transaction) -> None:
+            if identity.config(tx, client.mount.accessor) == config:
+                secrets.put(tx, place, sealed)
+
+        async with tolerate_disk_full("the federation credential is not kept"):
+            await self._store.write(write)
+
+
+def _whose(client: CloudClient) -> str:
+    settings = client.settings
+    parts = (
+        settings.tenant_id,
+        settings.client_id,
+        settings.config.identity_token_audience,
+        settings.endpoints.directory,
+        settings.endpoints.audience,
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -1,0 +1,227 @@
+"""Verification of signature and standard claims of a directory's token. No I/O.
+
+Only RS256 is accepted, whatever the token's header says. A key comes from the directory's own
+document, never from the token. The order of checks is Vault's: form and algorithm, signature,
+issuer, audience, expiry, not-before (recorded from Vault: login-jwt-errors).
+"""
+
+import math
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from daemon.text.go_format import quote
+from storage.errors import Refused
+from storage.records.base import SECOND
+from storage.records.identity import DirectoryKey
+
+MAX_LENGTH = 64 * 1024  # characters; a directory's token has about two thousand
+BEFORE_LEEWAY = 5 * 60  # seconds that a start time may be ahead, for clock skew
+_ALGORITHM = "RS256"
+_PARTS = 3
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
+_KEY_BITS = range(2048, 8193)  # smaller ones are broken, larger ones take too long
+_ZERO = "0001-01-01 00:00:00 +0000 UTC"
+_LATEST = 253402300799  # the last second of the year 9999
+_MOST_EXACT = 2**53  # beyond it two numbers of JSON may read as one
+
+_Number = int | float | None
+
+
+class UnknownKey(Refused):
+    """No known key fits: the directory may have a new one."""
+
+    def __init__(self) -> None:
+        super().__init__("failed to verify signature: failed to verify id token signature")
+
+
+class StandardClaims(msgspec.Struct, frozen=True):
+    """The claims that every token has."""
+
+    iss: str = ""
+    aud: str | list[str] | None = None
+    exp: _Number = None
+    nbf: _Number = None
+    iat: _Number = None
+    sub: str | None = None
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """The claims that a role may bind. Names are the cloud's."""
+
+    oid: str | None = None
+    appid: str | None = None
+    nbf: _Number = None
+    groups: list[str | None] | None = None
+    xms_az_rid: str | None = None
+    xms_mirid: str | None = None
+    claim_names: dict[str, object] | None = msgspec.field(name="_claim_names", default=None)
+    hasgroups: object = None
+
+    @property
+    def names_groups_elsewhere(self) -> bool:
+        """Return whether the groups exceed the token, which then only names their source."""
+        return self.hasgroups is True or "groups" in (self.claim_names or {})
+
+
+class _Header(msgspec.Struct, frozen=True):
+    alg: str = ""
+    kid: str = ""
+    crit: object = None
+
+
+class ParsedJwt(msgspec.Struct, frozen=True):
+    """A parsed token, not verified yet."""
+
+    header: _Header
+    signed: bytes
+    payload: bytes
+    signature: bytes
+
+    @property
+    def kid(self) -> str:
+        """Return which key the token claims to be signed with; empty when it does not say."""
+        return self.header.kid
+
+
+def parse_jwt(text: str) -> ParsedJwt:
+    """Parse a token. Raises `Refused`."""
+    text = text.strip()
+    if len(text) > MAX_LENGTH:
+        raise Refused(f"oidc: malformed jwt: longer than {MAX_LENGTH} characters")
+    parts = text.split(".")
+    if len(parts) != _PARTS:
+        raise Refused(
+            "oidc: malformed jwt: go-jose/go-jose: compact JWS format must have three parts"
+        )
+    head = _header(_decoded(parts[0]))
+    if head.alg != _ALGORITHM:
+        raise Refused(
+            f"oidc: malformed jwt: unexpected signature algorithm {quote(head.alg)}; "
+            f'expected ["{_ALGORITHM}"]'
+        )
+    return ParsedJwt(
+        header=head,
+        signed=f"{parts[0]}.{parts[1]}".encode(),
+        payload=_decoded(parts[1]),
+        signature=_signature(parts[2]),
+    )
+
+
+def _decoded(part: str) -> bytes:
+    if not _BASE64URL.fullmatch(part):
+        raise Refused("oidc: malformed jwt: a part is not base64url")
+    try:
+        return urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    except ValueError:
+        raise Refused("oidc: malformed jwt: a part of it was cut") from None
+
+
+def _signature(part: str) -> bytes:
+    """Return a signature; it has one spelling only, any other is a signature of nothing."""
+    found = _decoded(part)
+    return found if urlsafe_b64encode(found).rstrip(b"=") == part.encode() else b""
+
+
+def _header(raw: bytes) -> _Header:
+    try:
+        return msgspec.json.decode(raw, type=_Header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"oidc: malformed jwt: its header cannot be read: {error}") from error
+
+
+def verify_signature(token: ParsedJwt, keys: Sequence[DirectoryKey]) -> None:
+    """Return if one of the keys signed this token. Raises `UnknownKey`."""
+    if token.header.crit is not None:
+        raise UnknownKey  # Steward supports no critical extensions
+    for key in matching_keys(token, keys):
+        public = _public(key.n, key.e)
+        if public is None:
+            continue
+        try:
+            public.verify(token.signature, token.signed, PKCS1v15(), SHA256())
+        except InvalidSignature:
+            continue
+        return
+    raise UnknownKey
+
+
+def matching_keys(token: ParsedJwt, keys: Iterable[DirectoryKey]) -> list[DirectoryKey]:
+    """Return the keys that may have signed a token: all, when it names none."""
+    return [key for key in keys if token.kid in ("", key.kid)]
+
+
+@lru_cache(maxsize=64)
+def _public(n: str, e: str) -> RSAPublicKey | None:
+    """Return a key, or None when its numbers are none."""
+    try:
+        modulus, exponent = (int.from_bytes(_decoded(number)) for number in (n, e))
+        if modulus.bit_length() not in _KEY_BITS:
+            return None
+        return RSAPublicNumbers(exponent, modulus).public_key()
+    except (ValueError, Refused):
+        return None
+
+
+def check_standard(
+    token: ParsedJwt, *, issuer: str, audience: str, now: int, leeway: int = 0
+) -> None:
+    """Check the standard claims. Raises `Refused`.
+
+    `now` is in nanoseconds. `leeway` extends the validity at both ends, in seconds.
+    """
+    claims = _standard(token)
+    if claims.iss != issuer:
+        raise Refused(
+            "oidc: id token issued by a different provider, "
+            f"expected {quote(issuer)} got {quote(claims.iss)}"
+        )
+    audiences = [claims.aud] if isinstance(claims.aud, str) else claims.aud or []
+    if audience not in audiences:
+        listed = " ".join(map(quote, audiences))
+        raise Refused(f"oidc: expected audience {quote(audience)} got [{listed}]")
+    too_far = claims.exp is not None and claims.exp > _MOST_EXACT
+    if claims.exp is None or too_far or (int(claims.exp) + leeway) * SECOND <= now:
+        raise Refused(f"oidc: token is expired (Token Expiry: {format_timestamp(claims.exp)})")
+    if claims.nbf is not None and (int(claims.nbf) - BEFORE_LEEWAY - leeway) * SECOND > now:
+        raise Refused(
+            f"oidc: current time {format_timestamp(now // SECOND)} before the nbf (not before) time: "
+            f"{format_timestamp(claims.nbf)}"
+        )
+
+
+def _standard(token: ParsedJwt) -> StandardClaims:
+    try:
+        claims = msgspec.json.decode(token.payload, type=StandardClaims)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"oidc: failed to unmarshal claims: {error}") from error
+    for number in (claims.exp, claims.nbf):
+        if number is not None and not math.isfinite(number):
+            raise Refused(f"oidc: failed to unmarshal claims: {number} is no time")
+    return claims
+
+
+def read_claims(token: ParsedJwt) -> Claims:
+    """Return the claims that a role may bind. Raises `Refused`."""
+    try:
+        return msgspec.json.decode(token.payload, type=Claims)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"a claim is not of its type: {error}") from error
+
+
+def format_timestamp(seconds: float | None) -> str:
+    """Format a time as Vault does; a time out of range is shown as a number."""
+    if seconds is None:
+        return _ZERO
+    if not 0 <= seconds <= _LATEST:
+        return f"{seconds} s after 1970"
+    shown = datetime.fromtimestamp(int(seconds), UTC).replace(tzinfo=None)
+    return f"{shown.isoformat(' ')} +0000 UTC"

@@ -1,0 +1,62 @@
+"""Recorded checks of a login, rule by rule.
+
+A login stops at the first broken rule. The log of a rejection and `explain` use the same record, so
+they cannot differ.
+"""
+
+from collections.abc import Iterable
+from types import TracebackType
+
+from daemon.identity.bindings import BindingCheck
+from storage.errors import Refused, StewardError
+
+
+class LoginTrace:
+    """The verdicts so far."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[BindingCheck] = []
+
+    def require(self, verdicts: Iterable[BindingCheck]) -> None:
+        """Note all of these verdicts. Raises `Refused` for the first rule that is broken."""
+        found = list(verdicts)
+        self.verdicts += found
+        if broken := next((one for one in found if one.refusal), None):
+            raise Refused(broken.refusal)
+
+    def rule(self, rule: str, looked_at: str, seen: str = "") -> "_Rule":
+        """Record the verdict of the checks in the block: whether they raise."""
+        return _Rule(self, rule, looked_at, seen)
+
+    def broken(self) -> str:
+        """Return the broken rule and the checked value; empty if no rule is broken."""
+        return next(
+            (f"{one.rule} ({one.looked_at}: {one.seen})" for one in self.verdicts if one.refusal),
+            "",
+        )
+
+
+class _Rule:
+    """A block that checks one rule."""
+
+    def __init__(self, examination: LoginTrace, rule: str, looked_at: str, seen: str) -> None:
+        self._examination, self._rule = examination, rule
+        self._looked_at, self._seen = looked_at, seen
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        refusal = ""
+        if isinstance(error, StewardError):
+            refusal = str(error) or type(error).__name__
+        self._examination.verdicts.append(
+            BindingCheck(
+                rule=self._rule, looked_at=self._looked_at, seen=self._seen, refusal=refusal
+            )
+        )

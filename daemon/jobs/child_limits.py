@@ -1,0 +1,133 @@
+"""Limit the number of active dispatched child jobs.
+
+The write that stores a child decides whether it may start. Otherwise it is queued: it has no
+evaluation and costs nothing until another child of its parent ends. Children are released in
+dispatch order. The queue is in the store only, so the loop has no state.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from daemon.clock import Clock, wait_until
+from daemon.fences import TOPIC, Fences
+from daemon.jobs.evaluate import new_evaluation
+from daemon.jobs.stop import stop
+from daemon.jobspec.steward_meta import CHILDREN_AT_ONCE, CHILDREN_BEYOND, OverflowPolicy
+from storage.errors import StorageError, TooOften
+from storage.queries import children, evaluations, job_status, jobs
+from storage.read_pool import ReadSnapshot
+from storage.records.evaluation import Trigger
+from storage.records.job import Job
+from storage.store import Store, tolerate_disk_full
+from storage.writer import Transaction
+
+_FENCED = "held children"
+_AT_ONCE = 32  # child jobs per write
+
+
+def may_start_child(tx: Transaction, parent: Job, *, now: int, ids: Iterator[str]) -> bool:
+    """Return whether another child may start now; otherwise it must be queued.
+
+    If the job is configured so, its oldest children are stopped instead. Raises `TooOften` if the
+    dispatch must be dropped.
+    """
+    limit = CHILDREN_AT_ONCE.of(parent.meta)
+    if limit is None:
+        return True
+    beyond = CHILDREN_BEYOND.of(parent.meta)
+    if beyond is OverflowPolicy.REPLACE:
+        _replace_oldest(tx, parent, limit, now, ids)
+    busy = children.has_at_least_active(tx, parent.namespace, parent.id, limit)
+    if busy and beyond is OverflowPolicy.DROP:
+        raise TooOften(
+            f'job "{parent.id}" has {limit} active children and drops further dispatches: dispatch again when '
+            f"one has ended, or raise {CHILDREN_AT_ONCE.name}"
+        )
+    return not (busy or children.queued_children(tx, parent.namespace, parent.id, 1))
+
+
+def _replace_oldest(tx: Transaction, parent: Job, limit: int, now: int, ids: Iterator[str]) -> None:
+    """Stop the oldest children, so that the limit holds with the new child."""
+    found = children.unstopped(tx, parent.namespace, parent.id, limit + _AT_ONCE)
+    for child_id in found[: max(len(found) - limit + 1, 0)]:
+        child = jobs.current(tx, parent.namespace, child_id)
+        if child is not None:
+            stop(tx, child, now=now, eval_id=next(ids))
+
+
+# --- releases ---
+
+
+@asynccontextmanager
+async def open_children(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences
+) -> AsyncIterator[None]:
+    """Release queued children when others have ended, while the block runs."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            fences.keep_running, "held children", partial(_follow, store, clock, ids, fences)
+        )
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _follow(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
+    while True:
+        with store.watch(children.ROOM, TOPIC) as change:
+            held = fences.held(_FENCED)
+            ready = [
+                key
+                for key in store.read(children.parents_with_queued)
+                if _name(key) not in held and _may_release(store, key, fences)
+            ]
+            if not ready:
+                await wait_until(fences.next_time(_FENCED), clock, change)
+                continue
+        async with tolerate_disk_full("children wait"):
+            for key in ready:
+                with fences.around(_FENCED, _name(key)):
+                    await store.write(partial(release_children, *key, now=clock.now(), ids=ids))
+
+
+def _name(key: tuple[str, str]) -> str:
+    return "/".join(key)
+
+
+def _may_release(store: Store, key: tuple[str, str], fences: Fences) -> bool:
+    try:
+        return store.read(lambda db: _has_room(db, *key))
+    except StorageError:
+        raise
+    except Exception as error:  # one bad parent must not block the others
+        fences.note(_FENCED, _name(key), error)
+        return False
+
+
+def _has_room(db: ReadSnapshot, namespace: str, parent_id: str) -> bool:
+    """Return whether another child of a job may be active."""
+    parent = jobs.current(db, namespace, parent_id)
+    limit = CHILDREN_AT_ONCE.of(parent.meta) if parent else None
+    return limit is None or not children.has_at_least_active(db, namespace, parent_id, limit)
+
+
+def release_children(
+    namespace: str, parent_id: str, tx: Transaction, *, now: int, ids: Iterator[str]
+) -> None:
+    """Release queued children of a job, oldest first, up to its limit."""
+    for child_id in children.queued_children(tx, namespace, parent_id, _AT_ONCE):
+        if not _has_room(tx, namespace, parent_id):
+            return
+        children.release(tx, namespace, child_id)
+        if (child := jobs.current(tx, namespace, child_id)) is not None:
+            evaluate_child(tx, child, now=now, eval_id=next(ids))
+
+
+def evaluate_child(tx: Transaction, child: Job, *, now: int, eval_id: str) -> None:
+    """Create the evaluation of a child that may start."""
+    index = child.job_modify_index
+    evaluation = new_evaluation(child, eval_id, Trigger.JOB_REGISTER, job_modify_index=index)
+    evaluations.put(tx, evaluation, now)
+    job_status.refresh_summary(tx, child.namespace, child.id)

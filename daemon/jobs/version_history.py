@@ -1,0 +1,174 @@
+"""Job versions: revert, stability and tags."""
+
+import msgspec
+
+from daemon.jobs.register import (
+    RegistrationContext,
+    RegistrationResult,
+    check_place,
+    store_submission,
+    store_version,
+)
+from daemon.jobspec.validate import ValidationResult
+from storage.errors import Malformed, Refused
+from storage.queries import jobs, submissions, versions
+from storage.records.base import Record, Uint64
+from storage.records.job import Job, JobStatus, VersionTag
+from storage.store import Store
+from storage.writer import Transaction
+
+
+class JobRevertRequest(Record, frozen=True, kw_only=True):
+    """The body of a revert (spec: Revert to Older Job Version). Its tokens are never stored."""
+
+    job_id: str = ""
+    job_version: Uint64 = 0
+    enforce_prior_version: Uint64 | None = None
+    service_discovery_token: str = ""
+    secrets_token: str = ""
+
+
+class JobStabilityRequest(Record, frozen=True, kw_only=True):
+    """The body that sets a version's stability (spec: Set Job Stability)."""
+
+    job_id: str = ""
+    job_version: Uint64 = 0
+    stable: bool = False
+
+
+class TagVersionRequest(Record, frozen=True, kw_only=True):
+    """The body that tags a version; the newest one without a version or with `latest`."""
+
+    version: Uint64 = 0
+    latest: bool = False
+    description: str = ""
+
+
+def check_ids(body_id: str, path_id: str) -> None:
+    """Raise `Malformed` unless a body names the job of the path."""
+    if not body_id:
+        raise Malformed("JobID must be specified")
+    if body_id != path_id:
+        raise Malformed("Job ID does not match")
+
+
+# --- revert ---
+
+
+async def revert_job(
+    store: Store,
+    namespace: str,
+    request: JobRevertRequest,
+    *,
+    surroundings: RegistrationContext,
+    now: int,
+    eval_id: str,
+) -> RegistrationResult:
+    """Store an older version's definition as the newest version.
+
+    It is validated like a registration, so an older definition can be rejected now. Raises
+    `Refused` or `Invalid`.
+    """
+
+    def write(tx: Transaction) -> RegistrationResult:
+        present = jobs.current(tx, namespace, request.job_id)
+        if present is None:
+            raise Refused(f'job "{request.job_id}" not found')
+        target = _target(tx, present, request)
+        surroundings.budgets.check_stored(target)
+        check_place(tx, target, surroundings.findings(target), surroundings)
+        remarks = surroundings.policies.check(target, override=False)
+        done = store_version(
+            tx,
+            _anew(target, now),
+            present,
+            source=submissions.find(tx, namespace, target.id, target.version),
+            now=now,
+            scaling_ids=(),
+            eval_id=eval_id,
+            budgets=surroundings.budgets,
+        )
+        warnings = ValidationResult(remarks=tuple(remarks)).warnings
+        return msgspec.structs.replace(done, warnings=warnings)
+
+    return await store.write(write)
+
+
+def _target(tx: Transaction, present: Job, request: JobRevertRequest) -> Job:
+    """Return the version to revert to; the order of checks is Nomad's."""
+    if request.job_version == present.version:
+        raise Refused("can't revert to current version")
+    target = jobs.version(tx, present.namespace, present.id, request.job_version)
+    if target is None:
+        raise Refused(_no_version(present.namespace, present.id, request.job_version))
+    prior = request.enforce_prior_version
+    if prior is not None and prior != present.version:
+        raise Refused(f"Current job has version {present.version}; enforcing version {prior}")
+    return target
+
+
+def revert(tx: Transaction, target: Job, now: int) -> Job:
+    """Store the definition of a stable version as the newest one; return the stored job."""
+    stored = jobs.append_version(tx, _anew(target, now))
+    if source := submissions.find(tx, target.namespace, target.id, target.version):
+        store_submission(tx, source, stored)
+    return stored
+
+
+def _anew(target: Job, now: int) -> Job:
+    return msgspec.structs.replace(
+        target, stable=False, version_tag=None, status=JobStatus.PENDING, submit_time=now
+    )
+
+
+def _no_version(namespace: str, job_id: str, number: int) -> str:
+    return f'job "{job_id}" in namespace "{namespace}" at version {number} not found'
+
+
+# --- stability and tags ---
+
+
+async def set_stable(store: Store, namespace: str, request: JobStabilityRequest) -> int:
+    """Set the stability of a version; return the index of the write. Raises `Refused`."""
+
+    def write(tx: Transaction) -> int:
+        job_id, number = request.job_id, request.job_version
+        if not versions.set_stable(tx, namespace, job_id, number, stable=request.stable):
+            raise Refused(_no_version(namespace, job_id, number))
+        return tx.index
+
+    return await store.write(write)
+
+
+async def tag_version(
+    store: Store, namespace: str, job_id: str, name: str, request: TagVersionRequest, now: int
+) -> tuple[VersionTag, int]:
+    """Tag a version; return the tag and the index of the write. Raises `Refused`."""
+    if request.latest and request.version:
+        raise Refused(f"version must be zero when tagging latest, got: {request.version}")
+    tag = VersionTag(name=name, description=request.description, tagged_time=now)
+
+    def write(tx: Transaction) -> tuple[VersionTag, int]:
+        number = request.version
+        if request.latest and (present := jobs.current(tx, namespace, job_id)):
+            number = present.version
+        if versions.tagged(tx, namespace, job_id, name) not in (None, number):
+            raise Refused(f'tag "{name}" already exists on a different version of job "{job_id}"')
+        if not versions.set_tag(tx, namespace, job_id, number, tag):
+            raise Refused(f'job "{job_id}" version {number} not found')
+        return tag, tx.index
+
+    return await store.write(write)
+
+
+async def untag_version(store: Store, namespace: str, job_id: str, name: str) -> int:
+    """Remove a tag from its version; return the index of the write. Raises `Refused`."""
+
+    def write(tx: Transaction) -> int:
+        number = versions.tagged(tx, namespace, job_id, name)
+        if number is None:
+            raise Refused(f'tag "{name}" not found on job "{job_id}"')
+        versions.set_tag(tx, namespace, job_id, number, None)
+        return tx.index
+
+    return await store.write(write)

@@ -1,0 +1,182 @@
+"""Elements of every diff: fields, lists of texts, blocks, and pairing of objects.
+
+A diff omits unchanged blocks. It shows all values of a changed block with their old values.
+Unchanged values give the context of a change (fixture: plan).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from itertools import zip_longest
+from typing import Generic, TypeVar
+
+import msgspec
+
+from daemon.jobspec.diffs.flat import Flat, own_values
+from storage.records.diff import DiffType, FieldDiff, ObjectDiff
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+Objects = list[ObjectDiff]
+
+# Sort order of objects with the same name.
+_ORDER = (DiffType.EDITED, DiffType.ADDED, DiffType.DELETED, DiffType.NONE)
+
+
+class BeforeAfter(msgspec.Struct, Generic[T], frozen=True):
+    """One object before and after; None if it does not exist."""
+
+    old: T | None
+    new: T | None
+
+    def of(self, part: Callable[[T], U | None]) -> "BeforeAfter[U]":
+        """Return a part of the object, or another view of it."""
+        old, new = self.old, self.new
+        return BeforeAfter(None if old is None else part(old), None if new is None else part(new))
+
+    @property
+    def same(self) -> bool:
+        """Return whether nothing changed."""
+        return text_of(self.old) == text_of(self.new)
+
+    @property
+    def fate(self) -> DiffType:
+        """Return the type of the change; an empty object does not exist."""
+        if self.same:
+            return DiffType.NONE
+        if self.old and self.new:
+            return DiffType.EDITED
+        return DiffType.DELETED if self.old else DiffType.ADDED
+
+
+def text_of(value: object) -> bytes:
+    """Return a text that is equal for equal values: in Python, 1 equals True."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+# --- lists ---
+
+
+def by_key(
+    both: BeforeAfter[list[T]], key: Callable[[T], Hashable] = text_of
+) -> list[BeforeAfter[T]]:
+    """Pair objects by key; the nth object with a key matches the nth.
+
+    Objects without a key cannot change. They are only added or deleted.
+    """
+    old, new = _numbered(both.old or (), key), _numbered(both.new or (), key)
+    return [BeforeAfter(old.get(one), new.get(one)) for one in {**old, **new}]
+
+
+def _numbered(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[tuple[Hashable, int], T]:
+    seen: Counter[Hashable] = Counter()
+    found = {}
+    for item in items:
+        name = key(item)
+        found[name, seen[name]] = item
+        seen[name] += 1
+    return found
+
+
+def pair_by_position(both: BeforeAfter[list[T]]) -> list[BeforeAfter[T]]:
+    """Pair objects by their position in the list."""
+    return [BeforeAfter(*pair) for pair in zip_longest(both.old or (), both.new or ())]
+
+
+def diff_each(
+    items: Iterable[BeforeAfter[T]], compare: Callable[[BeforeAfter[T]], Objects]
+) -> Objects:
+    """Return the changed items, sorted by name, then type of change, then content."""
+    return sorted((one for item in items for one in compare(item)), key=_rank)
+
+
+def _rank(one: ObjectDiff) -> tuple[object, ...]:
+    inner, objects = one.fields or [], one.objects or []
+    return (
+        one.name,
+        _ORDER.index(one.type),
+        len(inner),
+        len(objects),
+        [(field.name, field.old, field.new) for field in inner],
+        [_rank(nested) for nested in objects],
+    )
+
+
+# --- fields ---
+
+
+def fields(flat: BeforeAfter[Flat]) -> list[FieldDiff]:
+    """Return every old and new value by name."""
+    old, new = flat.old or {}, flat.new or {}
+    return [_field(name, old.get(name, ""), new.get(name, "")) for name in sorted({**old, **new})]
+
+
+def changes(flat: BeforeAfter[Flat]) -> list[FieldDiff]:
+    """Return the differing values by name."""
+    return [one for one in fields(flat) if one.type != DiffType.NONE]
+
+
+def _field(name: str, old: str, new: str) -> FieldDiff:
+    if old == new:
+        kind = DiffType.NONE
+    elif not old:
+        kind = DiffType.ADDED
+    else:
+        kind = DiffType.EDITED if new else DiffType.DELETED
+    return FieldDiff(type=kind, name=name, old=old, new=new)
+
+
+# --- objects ---
+
+
+def block(
+    name: str,
+    both: BeforeAfter[T],
+    *,
+    flat: Callable[[T], Flat] = own_values,
+    objects: Objects | None = None,
+    show: Callable[[BeforeAfter[Flat]], list[FieldDiff]] = fields,
+) -> Objects:
+    """Return a block with its values and children; None if nothing changed, shown or hidden."""
+    if both.same:
+        return []
+    return [_object(both.fate, name, show(both.of(flat)), objects)]
+
+
+def values(name: str, both: BeforeAfter[T], *, flat: Callable[[T], Flat] = own_values) -> Objects:
+    """Return a block without children; None if its values are equal."""
+    return _unless_same(name, fields(both.of(flat)))
+
+
+def texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
+    """Return an unordered list of texts; None if both sides are empty."""
+    old, new = set(both.old or ()), set(both.new or ())
+    found = [
+        _field(name, one if one in old else "", one if one in new else "") for one in old | new
+    ]
+    found.sort(key=lambda field: (field.old, field.new))
+    return [_object(_overall(found), name, found)] if found else []
+
+
+def changed_texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
+    """Return an unordered list of texts; None if both sides are equal."""
+    return [one for one in texts(name, both) if one.type != DiffType.NONE]
+
+
+def _unless_same(name: str, found: list[FieldDiff]) -> Objects:
+    kind = _overall(found)
+    return [] if kind == DiffType.NONE else [_object(kind, name, found)]
+
+
+def _overall(found: Iterable[FieldDiff]) -> DiffType:
+    """Return the type of change of an object with these fields."""
+    types = {one.type for one in found} - {DiffType.NONE}
+    if not types:
+        return DiffType.NONE
+    return types.pop() if len(types) == 1 else DiffType.EDITED
+
+
+def _object(
+    kind: DiffType, name: str, found: list[FieldDiff], objects: Objects | None = None
+) -> ObjectDiff:
+    return ObjectDiff(type=kind, name=name, fields=found or None, objects=objects or None)

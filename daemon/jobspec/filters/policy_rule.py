@@ -1,0 +1,144 @@
+"""Policy rules: filter expressions with ordered comparisons and traversal of lists.
+
+    all TaskGroups.Tasks as task { task.Resources.MemoryMB <= 4096 }
+
+A rule is parsed once and used many times. So the parser checks that fields exist and that compared
+values have their type. A field of null is null. A job without a block therefore fails a limit on
+that block.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from daemon.jobspec.filters.evaluate import FilterEvaluation, Names, resolved
+from daemon.jobspec.filters.operators import OPERATORS, check_value
+from daemon.jobspec.filters.shapes import ANY, DRIVER, INT, STRING, DocumentShape, shape_of
+from daemon.jobspec.filters.syntax import parse
+from daemon.jobspec.filters.tree import And, CollectionMatch, Comparison, Node, Not, Or, Selector
+from daemon.text.go_format import quote
+from storage.errors import Malformed
+from storage.records.driver import spellings
+
+_Bound = Mapping[str, DocumentShape]  # values of the names that `any` and `all` bind
+
+
+class PolicyFilter:
+    """A rule over the documents of a record."""
+
+    def __init__(self, text: str, record: type[msgspec.Struct]) -> None:
+        """Raise `Malformed` if the rule cannot apply to any document of the record."""
+        self._node = parse(text, of_policy=True)
+        self._shape = shape_of(record)
+        _check(self._node, self._shape, {})
+
+    def holds(self, document: object) -> bool:
+        """Return whether a document satisfies the rule. Raises `Malformed` if it is undecidable."""
+        return _Inspection(document, self._shape).at(self._node, ())
+
+
+# --- evaluation ---
+
+
+class _Inspection(FilterEvaluation):
+    """Evaluation that traverses lists: `TaskGroups.Tasks` selects the tasks of all groups."""
+
+    forgiving = True
+
+    def match(self, node: Comparison, names: Names) -> bool:
+        """Return whether a comparison is true. For drivers, one matching alias suffices."""
+        found = self.find(node.selector, names)
+        if found is None or found[1] is not DRIVER:
+            return super().match(node, names)
+        holds = OPERATORS[node.operator]
+        return any(holds(node, name, STRING) for name in spellings(found[0])) is not node.negated
+
+    def collection(self, node: CollectionMatch, names: Names) -> bool:
+        """Return whether any, or all, items of all selected lists satisfy the condition."""
+        bound, path = resolved(node.selector.path, names)
+        if bound is not None:
+            return super().collection(node, names)
+        lists = (
+            super(_Inspection, self).collection(
+                msgspec.structs.replace(node, selector=Selector(one)), names
+            )
+            for one in self._lists(path)
+        )
+        return all(lists) if node.every else any(lists)
+
+    def _lists(self, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        """Yield the path with every combination of the omitted list indexes."""
+        for number, part in enumerate(path):
+            found = self.walk(path[:number])
+            if found is None:
+                return
+            value, shape = found
+            if shape.kind == "slice" and not part.isdecimal():
+                for index in range(len(value)):
+                    yield from self._lists((*path[:number], str(index), *path[number:]))
+                return
+        yield path
+
+
+# --- checks of a rule ---
+
+
+def _check(node: Node, shape: DocumentShape, names: _Bound) -> None:
+    """Raise `Malformed` if a rule refers to a field or value that documents cannot have."""
+    match node:
+        case Not(inner):
+            _check(inner, shape, names)
+        case And(nodes) | Or(nodes):
+            for one in nodes:
+                _check(one, shape, names)
+        case Comparison():
+            found = _shape_at(node.selector, shape, names, through_lists=False)
+            if found is not ANY:
+                check_value(node, found)
+        case CollectionMatch():
+            found = _shape_at(node.selector, shape, names, through_lists=True)
+            if found is not ANY and found.kind not in ("slice", "map"):
+                raise Malformed(f"{node.selector} is neither a list nor a map")
+            _check(node.node, shape, {**names, **_bound(node, found)})
+
+
+def _bound(node: CollectionMatch, shape: DocumentShape) -> _Bound:
+    item = shape.item or ANY
+    key = STRING if shape.kind == "map" else INT
+    given = {node.name: key if shape.kind == "map" else item, node.index: key, node.item: item}
+    return {name: one for name, one in given.items() if name}
+
+
+def _shape_at(
+    selector: Selector, shape: DocumentShape, names: _Bound, *, through_lists: bool
+) -> DocumentShape:
+    first, *rest = selector.path
+    path = rest if first in names else [first, *rest]
+    found = names.get(first, shape)
+    for part in path:
+        if found.kind == "slice" and not part.isdecimal():
+            if not through_lists:
+                raise Malformed(
+                    f"{selector} goes through a list: write `any` or `all` before {quote(part)}"
+                )
+            found = found.item or ANY
+        found = _inside(found, part, selector)
+    return found
+
+
+def _inside(shape: DocumentShape, part: str, selector: Selector) -> DocumentShape:
+    match shape.kind:
+        case "struct":
+            field = shape.fields.get(part)
+            if field is None:
+                close = difflib.get_close_matches(part, shape.fields, n=1, cutoff=0)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise Malformed(f"{selector}: there is no field {quote(part)}{hint}")
+            return field.shape
+        case "map" | "slice":
+            return shape.item or ANY
+        case "interface":
+            return ANY
+        case kind:
+            raise Malformed(f"{selector}: there is nothing inside of a {kind}")

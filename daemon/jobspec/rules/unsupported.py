@@ -1,0 +1,79 @@
+"""Fields that Steward accepts and stores but ignores, each with the reason.
+
+docs/fields.md lists the effect of every field; a test compares it with this table.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from daemon.text.go_format import quote
+from storage.records.driver import is_listed
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.task import Service, Task
+
+_NEVER_APART = "the only node is never disconnected"
+_NO_MESH = "there is no service mesh here"
+_NO_CLUSTERS = "there is no cluster of another service here"
+_NO_PLUGINS = "there are no storage plugins here"
+
+INERT: Mapping[type, Mapping[str, str]] = {
+    Job: {"multiregion": "one machine is one region"},
+    TaskGroup: {
+        "consul": _NO_CLUSTERS,
+        "disconnect": _NEVER_APART,
+        "max_client_disconnect": _NEVER_APART,
+        "prevent_reschedule_on_lost": _NEVER_APART,
+        "stop_after_client_disconnect": _NEVER_APART,
+    },
+    Task: {
+        "consul": _NO_CLUSTERS,
+        "csi_plugin_config": _NO_PLUGINS,
+        "kind": _NO_MESH,
+        "scaling_policies": "resources of tasks are not scaled here",
+    },
+    Service: {
+        "connect": _NO_MESH,
+        "enable_tag_override": "tags are only changed by the job here",
+    },
+}
+
+
+def unsupported_fields(job: Job) -> Iterator[str]:
+    """Yield a warning for each field that is set and has no effect."""
+    yield from _of(job, "")
+    for group in job.task_groups or ():
+        place = f"group {quote(group.name)}"
+        yield from _of(group, place)
+        yield from _networks(group)
+        for service in group.services or ():
+            yield from _of(service, f"service {quote(service.name)} in {place}")
+        for task in group.tasks or ():
+            where = f"task {quote(task.name)} in {place}"
+            yield from _of(task, where)
+            for service in task.services or ():
+                yield from _of(service, f"service {quote(service.name)} of {where}")
+
+
+def _networks(group: TaskGroup) -> Iterator[str]:
+    """Yield a warning per raw_exec task in a group with network mode `none`.
+
+    Steward isolates such a task from the network only if the agent runs as root.
+    """
+    if not any(network.mode == "none" for network in group.networks or ()):
+        return
+    for task in group.tasks or ():
+        if is_listed(task.driver, ["raw_exec"]):
+            yield (
+                f"task {quote(task.name)} in group {quote(group.name)}: raw_exec keeps it from the network, "
+                'as the mode "none" asks, only where the agent is root; use exec'
+            )
+
+
+def _of(record: Job | TaskGroup | Task | Service, place: str) -> Iterator[str]:
+    reasons = INERT[Job if isinstance(record, Job) else type(record)]
+    for field in msgspec.structs.fields(record):
+        if field.name in reasons and getattr(record, field.name) != field.default:
+            what = f"{place}: {field.encode_name}" if place else field.encode_name
+            yield f"{what} is kept, but does nothing here: {reasons[field.name]}"

@@ -1,0 +1,20 @@
+"""Task settings that weaken the sandbox. They need their own capability besides job submission."""
+
+from storage.records.driver import canonical
+from storage.records.task import Task
+
+_CLOSED: dict[str, tuple[object, ...]] = {
+    "seccomp": (None, "", "default"),
+    "user_namespaces": (None, False, "false"),
+}
+
+
+def weakened_settings(task: Task) -> list[str]:
+    """Return a task's settings that weaken the sandbox, or can do so.
+
+    A reference counts, because it is resolved only when the task starts.
+    """
+    if canonical(task.driver) != "exec":
+        return []
+    block = task.config or {}
+    return [name for name, closed in _CLOSED.items() if block.get(name) not in closed]

@@ -1,0 +1,203 @@
+"""Steward's extensions of jobs: meta keys that begin with `steward_`.
+
+Nomad's tools parse job files and reject unknown blocks, but meta accepts any key. Steward validates
+these keys like fields, so that a typing error is reported. Each key has a row in `EXTENSIONS` and
+in docs/extensions.md, and belongs to one level. Code that uses a key gets its value from its row.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from daemon.jobspec.durations import read_duration
+from daemon.text.go_format import duration, quote
+from storage.errors import Invalid
+from storage.records import notification
+from storage.records.base import HOUR
+from storage.records.job import Job
+from storage.records.notification import NotifyEvent
+
+PREFIX = "steward_"
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+Meta = Mapping[str, str] | None
+
+
+class MetaExtension(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A meta key: its level (job, task group or task) and its parser.
+
+    `read` raises `Invalid` with the required format.
+    """
+
+    name: str
+    place: str
+    read: Callable[[str], T]
+    default: T
+
+    def of(self, meta: Meta) -> T:
+        """Return the value in meta; the default if it is missing or invalid."""
+        try:
+            return self.read((meta or {})[self.name])
+        except (KeyError, Invalid):  # registration rejects invalid values
+            return self.default
+
+
+def flag(text: str) -> bool:
+    """Parse `true` or `false`."""
+    if text not in ("true", "false"):
+        raise Invalid("must be true or false")
+    return text == "true"
+
+
+def one_of(kind: type[E]) -> Callable[[str], E]:
+    """Return a parser for the name of a member."""
+
+    def read(text: str) -> E:
+        try:
+            return kind(text)
+        except ValueError:
+            raise Invalid(f"must be {' or '.join(kind)}") from None
+
+    return read
+
+
+def number(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser for an integer in a range."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
+            raise Invalid(f"must be a whole number from {least} to {most}")
+        if not least <= int(text) <= most:
+            raise Invalid(f"must be from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def span(most: int) -> Callable[[str], int]:
+    """Return a parser for a duration up to a maximum, in nanoseconds."""
+
+    def read(text: str) -> int:
+        try:
+            value = read_duration(text)
+        except ValueError as error:
+            raise Invalid(f"{error}: must be a span of time like 30s or 1h") from None
+        if not 0 <= value <= most:
+            raise Invalid(f"must be from 0s to {duration(most)}")
+        return value
+
+    return read
+
+
+class CatchUpPolicy(StrEnum):
+    """Launches for the slots that passed while the daemon was not running."""
+
+    NONE = "none"
+    LAST = "last"
+    ALL = "all"
+
+
+class OverflowPolicy(StrEnum):
+    """Handling of a dispatch when the maximum number of children is active."""
+
+    QUEUE = "queue"
+    DROP = "drop"
+    REPLACE = "replace"
+
+
+FREQUENT_LAUNCHES = MetaExtension(
+    name="steward_frequent_launches", place="job", read=flag, default=False
+)
+CATCH_UP = MetaExtension(
+    name="steward_catch_up", place="job", read=one_of(CatchUpPolicy), default=CatchUpPolicy.LAST
+)
+CATCH_UP_MOST = MetaExtension(
+    name="steward_catch_up_most", place="job", read=number(1, 1000), default=10
+)
+JITTER = MetaExtension(name="steward_jitter", place="job", read=span(24 * HOUR), default=0)
+
+CHILDREN_AT_ONCE = MetaExtension[int | None](
+    name="steward_children_at_once", place="job", read=number(1, 10_000), default=None
+)
+CHILDREN_BEYOND = MetaExtension(
+    name="steward_children_beyond",
+    place="job",
+    read=one_of(OverflowPolicy),
+    default=OverflowPolicy.QUEUE,
+)
+CHILDREN_KEPT = MetaExtension[int | None](
+    name="steward_children_kept", place="job", read=number(0, 1_000_000), default=None
+)
+CHILDREN_KEPT_FOR = MetaExtension[int | None](
+    name="steward_children_kept_for", place="job", read=span(87_600 * HOUR), default=None
+)
+NOTIFY = MetaExtension[tuple[NotifyEvent, ...]](
+    name=notification.EVENTS, place="job", read=notification.read_events, default=()
+)
+NOTIFY_WEBHOOK = MetaExtension(
+    name=notification.WEBHOOK, place="job", read=notification.read_webhook, default=""
+)
+NOTIFY_COMMAND = MetaExtension(
+    name=notification.COMMAND, place="job", read=notification.read_command, default=""
+)
+NOTIFY_TO = MetaExtension[tuple[str, ...]](
+    name=notification.RECEIVERS, place="job", read=notification.read_receivers, default=()
+)
+
+EXTENSIONS: tuple[MetaExtension[Any], ...] = (
+    FREQUENT_LAUNCHES,
+    CATCH_UP,
+    CATCH_UP_MOST,
+    JITTER,
+    CHILDREN_AT_ONCE,
+    CHILDREN_BEYOND,
+    CHILDREN_KEPT,
+    CHILDREN_KEPT_FOR,
+    NOTIFY,
+    NOTIFY_WEBHOOK,
+    NOTIFY_COMMAND,
+    NOTIFY_TO,
+)
+
+
+def problems(job: Job) -> Iterator[str]:
+    """Yield the errors of a job's Steward keys."""
+    yield from _in("job", "", job.meta)
+    yield from _to_nobody(job.meta or {})
+    for group in job.task_groups or ():
+        yield from _in("task group", group.name, group.meta)
+        for task in group.tasks or ():
+            yield from _in("task", task.name, task.meta)
+
+
+def _to_nobody(meta: Mapping[str, str]) -> Iterator[str]:
+    ways = (NOTIFY_TO.name, NOTIFY_WEBHOOK.name, NOTIFY_COMMAND.name)
+    if NOTIFY.name in meta and not any(way in meta for way in ways):
+        yield f"Meta of job: {quote(NOTIFY.name)} tells nobody; add {' or '.join(map(quote, ways))}"
+
+
+def _in(place: str, name: str, meta: Meta) -> Iterator[str]:
+    where = f"{place} {quote(name)}" if name else place
+    known = {one.name: one for one in EXTENSIONS}
+    for key, text in (meta or {}).items():
+        if not key.startswith(PREFIX):
+            continue
+        extension = known.get(key)
+        if extension is None:
+            yield f"Meta of {where}: unknown key {quote(key)}{_nearest(key, known)}"
+        elif extension.place != place:
+            yield f"Meta of {where}: {quote(key)} belongs in the meta of a {extension.place}"
+        else:
+            try:
+                extension.read(text)
+            except Invalid as error:
+                yield f"Meta of {where}: {quote(key)} is {quote(text)}, {error}"
+
+
+def _nearest(key: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0)
+    return f"; did you mean {quote(close[0])}?" if close else ""

@@ -1,0 +1,211 @@
+"""Create the directories of an allocation before its tasks run.
+
+    <allocation>/            the launcher's: users of the tasks may traverse it, others may not
+        alloc/               shared by the tasks: data, logs, tmp
+        <task>/              local, secrets, private, tmp
+
+A task directory belongs to the task's user, and no other user may enter it. If all tasks of an
+allocation have the same user, that user owns the shared `data` and `tmp`. Otherwise both are open
+to all users who may traverse the directory. Shared directories are sticky, so no task can replace
+files of the launcher or of another user's task.
+
+Everything is created relative to an open descriptor, without following links. An existing directory
+is used only if it belongs to the launcher or to the user that it is created for.
+"""
+
+import errno
+import os
+import stat
+import struct
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+
+from daemon.launcher.claims_and_logs import LOGS, SHARED, below, is_at_work
+from daemon.launcher.messages import AllocDirLayout, Owner, TaskDirLayout
+
+ABOUT = ".about"  # describes the owner of the logs
+LOCAL, SECRETS, PRIVATE, TMP, DATA = "local", "secrets", "private", "tmp", "data"
+ANYBODY: Owner = (-1, -1)  # users of a container's image, which are unknown here
+# The binary format of ACLs (acl(5), <linux/posix_acl_xattr.h>).
+_ACL, _ACL_VERSION, _NO_ID = "system.posix_acl_access", 2, 0xFFFFFFFF
+_ACL_OWNER, _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
+_ABOVE, _OPEN, _STICKY, _PRIVATE, _READABLE = 0o711, 0o777, 0o1777, 0o700, 0o644
+_STEP = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def ours() -> Owner:
+    """Return the launcher's user and group."""
+    return os.geteuid(), os.getegid()
+
+
+def make_root(directory: str) -> None:
+    """Create the directory of all allocations, which users of tasks may traverse.
+
+    Raises `OSError`.
+    """
+    os.makedirs(directory, exist_ok=True)
+    os.chmod(directory, _ABOVE)
+
+
+def lay_out(
+    directory: str,
+    allocation: str,
+    previous: str | None,
+    layout: AllocDirLayout,
+    owners: Sequence[Owner | None],
+    guest: Owner | None = None,
+) -> dict[str, str]:
+    """Create the directories of an allocation; return the tasks that got none, with the reason.
+
+    `previous` is the replaced allocation whose data migrates. `owners` are the users of the tasks,
+    None for the launcher's user; `guest` is the owner for containers. Raises `OSError`.
+    """
+    whose = [one or ours() for one in owners]
+    guest = guest if guest and ANYBODY in whose else ours()
+    if not os.path.isdir(directory):  # the directory of all allocations was removed
+        make_root(directory)
+    troubles = {}
+    with ExitStack() as opened:
+        above = opened.enter_context(below(directory))
+        source = None
+        if previous is not None:
+            with suppress(FileNotFoundError):
+                source = opened.enter_context(below(above, previous))
+                if is_at_work(source):
+                    raise OSError(errno.EBUSY, f"a task of {previous} is at work", previous)
+        home = opened.enter_context(made(above, allocation, None, ours()))
+        _make_shared(home, whose, source, guest)
+        _describe(home, layout.about)
+        for room, owner in zip(layout.rooms, whose, strict=True):
+            try:
+                _make_room(home, room, owner, source, guest)
+            except OSError as error:
+                troubles[room.task] = str(error)
+    return troubles
+
+
+def _make_shared(home: int, users: Collection[Owner], previous: int | None, guest: Owner) -> None:
+    """Create the shared directory; `users` are the owners of the tasks. Raises `OSError`."""
+    us = ours()
+    users = frozenset(users) or {us}
+    others = users - {us}
+    around = _STICKY if others else _PRIVATE
+    is_one = len(users) == 1 and ANYBODY not in users
+    mode, owner = (_PRIVATE, next(iter(users))) if is_one else (_STICKY, us)
+    let_pass(home, {uid for uid, _ in {*others, guest} - {ANYBODY, us}})
+    with made(home, SHARED, around, us) as shared:
+        with made(shared, LOGS, around, us):
+            pass
+        _hand_on(previous, SHARED, DATA, shared)
+        for name in (DATA, TMP):
+            with made(shared, name, mode, owner, is_handed_on=previous is not None):
+                pass
+
+
+def _make_room(
+    home: int, room: TaskDirLayout, owner: Owner, previous: int | None, guest: Owner
+) -> None:
+    """Create the directory of a task. Raises `OSError`.
+
+    If the task does not see the directory, as in a sandbox, it belongs to the launcher. No user can
+    then replace its subdirectories, which are mounted into the sandbox.
+    """
+    if room.task == SHARED:
+        raise FileExistsError(errno.EEXIST, "the tasks of an allocation share it", room.task)
+    us = ours()
+    is_open = owner == ANYBODY
+    whose = guest if is_open else owner
+    mode = _OPEN if is_open else _PRIVATE
+    with made(home, room.task, _PRIVATE, whose if room.is_seen or is_open else us) as inside:
+        _hand_on(previous, room.task, LOCAL, inside)
+        for name, rights, user in (
+            (LOCAL, mode, whose),
+            (SECRETS, mode, whose),
+            (PRIVATE, _PRIVATE, us),
+            (TMP, _STICKY if is_open else _PRIVATE, whose),
+        ):
+            is_handed_on = previous is not None or is_open
+            with made(inside, name, rights, user, is_handed_on=is_handed_on):
+                pass
+
+
+@contextmanager
+def made(
+    above: int, name: str, mode: int | None, owner: Owner, *, is_handed_on: bool = False
+) -> Iterator[int]:
+    """Yield a descriptor of a directory with exactly this mode and owner. Raises `OSError`.
+
+    None keeps the mode of an existing directory. A migrated directory, or one shared with
+    containers, may have any previous owner.
+    """
+    with suppress(FileExistsError):
+        os.mkdir(name, _PRIVATE, dir_fd=above)
+    try:
+        descriptor = os.open(name, os.O_RDONLY | _STEP, dir_fd=above)
+        is_locked = False
+    except PermissionError:  # locked by its task, whose user the launcher has
+        descriptor, is_locked = os.open(name, os.O_PATH | _STEP, dir_fd=above), True
+    try:
+        if not is_locked:
+            _settle(descriptor, name, mode, owner, check=not is_handed_on)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _settle(descriptor: int, name: str, mode: int | None, owner: Owner, *, check: bool) -> None:
+    found = os.fstat(descriptor)
+    if check and found.st_uid not in (os.geteuid(), owner[0]):
+        raise PermissionError(errno.EPERM, f"user {found.st_uid} owns it", name)
+    if (found.st_uid, found.st_gid) != owner and os.geteuid() == 0:
+        os.fchown(descriptor, *owner)
+    if mode is not None and stat.S_IMODE(found.st_mode) != mode:
+        os.fchmod(descriptor, mode)
+
+
+def let_pass(directory: int, users: Collection[int]) -> None:
+    """Let exactly these users traverse a directory. Raises `OSError`.
+
+    The users are listed in an ACL. On a file system without ACLs, all users can traverse it.
+    """
+    if not users:
+        os.fchmod(directory, _PRIVATE)
+        return
+    entries = [(_ACL_OWNER, 7, _NO_ID), *((_ACL_USER, 1, uid) for uid in sorted(users))]
+    entries += [(_ACL_GROUP, 0, _NO_ID), (_ACL_MASK, 1, _NO_ID), (_ACL_OTHERS, 0, _NO_ID)]
+    packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(directory, _ACL, struct.pack("<I", _ACL_VERSION) + packed)
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.EPERM):
+            raise
+        os.fchmod(directory, _ABOVE)
+
+
+def _hand_on(previous: int | None, folder: str, name: str, target: int) -> None:
+    """Move a directory from the previous, ended allocation.
+
+    Each directory is moved atomically and only if the target does not exist, so a repeated request
+    continues an interrupted one. If a task replaced such a directory with a file of another type, it stays.
+    """
+    if previous is None:
+        return
+    with suppress(FileNotFoundError):
+        os.stat(name, dir_fd=target, follow_symlinks=False)
+        return
+    with suppress(FileNotFoundError, NotADirectoryError), below(previous, folder) as source:
+        if stat.S_ISDIR(os.stat(name, dir_fd=source, follow_symlinks=False).st_mode):
+            os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+
+
+def _describe(home: int, about: bytes) -> None:
+    """Write the description of the logs, unless it exists. Raises `OSError`."""
+    with suppress(FileNotFoundError):
+        os.stat(ABOUT, dir_fd=home, follow_symlinks=False)
+        return
+    unfinished = f"{ABOUT}.new"
+    with open(os.open(unfinished, _FILE, 0o600, dir_fd=home), "wb") as file:
+        os.fchmod(file.fileno(), _READABLE)
+        file.write(about)
+    os.rename(unfinished, ABOUT, src_dir_fd=home, dst_dir_fd=home)

@@ -1,0 +1,193 @@
+"""Remove the directory of a terminal allocation, and retain its logs.
+
+<tasks>/alloc/<allocation>            before the removal
+<tasks>/alloc/<allocation>.removed    during the removal, so that no half of it is visible
+<tasks>/logs/<allocation>/            .about, .logs and alloc/logs with the same paths
+"""
+
+import errno
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from daemon.launcher.alloc_dir import ABOUT, made, ours
+from daemon.launcher.claims_and_logs import LOGS, MOVED, SHARED, below, is_at_work
+from daemon.launcher.messages import ID
+
+MOST_SECONDS = 1800.0  # for one removal: enough for ten million files on a slow disk
+GONE = ".removed"  # suffix of a directory that is being removed
+_OURS = re.compile(r"\.[0-9a-f]{16}\.folder")  # names of directories that are queued for removal
+_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def present(directory: str) -> list[str]:
+    """Return the allocations with a subdirectory; with `GONE`, those being removed."""
+    try:
+        with os.scandir(directory) as entries:
+            found = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:  # removed; it is created again when needed
+        return []
+    return [name for name in found if re.fullmatch(ID, name.removesuffix(GONE))]
+
+
+def check(directory: str, allocation: str) -> None:
+    """Raise `OSError` if a task of an allocation is running."""
+    for name in (allocation, f"{allocation}{GONE}"):
+        with suppress(FileNotFoundError), below(directory, name) as home:
+            if is_at_work(home):
+                raise OSError(errno.EBUSY, f"a task of {allocation} is at work", allocation)
+
+
+def keep(directory: str, logs: str, allocation: str) -> None:
+    """Retain the logs of an allocation, unless they are empty. Raises `OSError`.
+
+    After a crash, the next removal of the directory completes it.
+    """
+    with ExitStack() as opened:
+        try:
+            home = opened.enter_context(below(directory, allocation))
+            shared = opened.enter_context(below(home, SHARED))
+        except FileNotFoundError:
+            return
+        if not _has_printed(shared):
+            return
+        os.makedirs(logs, 0o700, exist_ok=True)
+        above = opened.enter_context(below(logs))
+        kept = opened.enter_context(made(above, allocation, 0o700, ours()))
+        _move(MOVED, home, kept)
+        _move(ABOUT, home, kept)
+        _move(LOGS, shared, opened.enter_context(made(kept, SHARED, 0o700, ours())))
+
+
+def _move(name: str, source: int, target: int) -> None:
+    with suppress(FileNotFoundError):
+        os.stat(name, dir_fd=target, follow_symlinks=False)
+        return
+    with suppress(FileNotFoundError):
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+
+
+def _has_printed(shared: int) -> bool:
+    with suppress(OSError):
+        directory = os.open(LOGS, _READ, dir_fd=shared)
+        try:
+            with os.scandir(directory) as entries:
+                return any(one.stat(follow_symlinks=False).st_size for one in entries)
+        finally:
+            os.close(directory)
+    return False
+
+
+def hide(directory: str, allocation: str) -> None:
+    """Rename a directory for its removal, unless the new name exists. Raises `OSError`."""
+    with below(directory) as above, suppress(FileNotFoundError):
+        gone = f"{allocation}{GONE}"
+        try:
+            os.stat(gone, dir_fd=above, follow_symlinks=False)
+        except FileNotFoundError:
+            os.rename(allocation, gone, src_dir_fd=above, dst_dir_fd=above)
+
+
+def remove(directory: str, name: str, seconds: float = MOST_SECONDS) -> None:
+    """Remove a subdirectory with all its files. Raises `OSError` if files remain.
+
+    A process that still creates files could prolong this indefinitely, so it stops after `seconds`.
+    """
+    with below(directory) as above, suppress(FileNotFoundError):
+        with below(above, name) as found:
+            top = os.open(".", _READ, dir_fd=found)
+        try:
+            os.fchmod(top, stat.S_IRWXU)
+            _Removal(top, seconds).run()
+        finally:
+            os.close(top)
+        os.rmdir(name, dir_fd=above)
+
+
+class TooLong(OSError):
+    """A removal exceeded its time limit."""
+
+
+class _Removal:
+    """The removal of a tree of any depth below an open directory, without following links.
+
+    Nested directories are moved up into the open directory and queued there, so two descriptors are
+    enough. Mount points and their contents stay.
+    """
+
+    def __init__(self, top: int, seconds: float) -> None:
+        self._top, self._seconds, self._removed = top, seconds, 0
+        self._end = time.monotonic() + seconds
+        self._changed = True
+        self._trouble: OSError | None = None
+
+    def run(self) -> None:
+        """Remove the tree in rounds until nothing changes. Raises `OSError` if files remain."""
+        while self._changed:
+            self._changed, self._trouble = False, None
+            self._each(self._top, self._take_apart)
+        if self._trouble is not None:
+            raise self._trouble
+
+    def _each(self, descriptor: int, enter: Callable[[int, str], object]) -> None:
+        """Delete the files of a directory, and apply `enter` to its subdirectories."""
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                self._look_at_the_time()
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        enter(descriptor, entry.name)
+                    else:
+                        os.unlink(entry.name, dir_fd=descriptor)
+                    self._changed = True
+                    self._removed += 1
+                except TooLong:
+                    raise
+                except FileNotFoundError:  # removed concurrently
+                    pass
+                except OSError as error:
+                    self._trouble = error
+
+    def _look_at_the_time(self) -> None:
+        if time.monotonic() > self._end:
+            text = (
+                f"not empty after {self._seconds:.0f} s and {self._removed} files:"
+                " something may still write there"
+            )
+            raise TooLong(errno.ETIMEDOUT, text)
+
+    def _move_up(self, folder: int, name: str) -> str:
+        """Queue a directory for removal. Raises `OSError`, with EBUSY or EXDEV for mount points."""
+        waiting = f".{secrets.token_hex(8)}.folder"
+        _unlock(folder, name)
+        os.rename(name, waiting, src_dir_fd=folder, dst_dir_fd=self._top)
+        return waiting
+
+    def _take_apart(self, top: int, name: str) -> None:
+        waiting = name if _OURS.fullmatch(name) else self._move_up(top, name)
+        descriptor = os.open(waiting, _READ, dir_fd=top)
+        try:
+            self._each(descriptor, self._move_up)
+        finally:
+            os.close(descriptor)
+        os.rmdir(waiting, dir_fd=top)
+
+
+def _unlock(folder: int, name: str) -> None:
+    """Make an own directory accessible that a task has locked; not needed as root.
+
+    Raises `OSError`.
+    """
+    descriptor = os.open(name, _STEP, dir_fd=folder)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid == os.geteuid() and found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            # Opened with O_PATH, which permits only this way.
+            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IRWXU)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,142 @@
+"""A separate user ID for each allocation, from a range without accounts on the host.
+
+<tasks>/uids/<allocation> -> 80001
+
+A symbolic link stores the ID of an allocation. It is created before the first directory of the
+allocation and removed after the last. An ID that owns files is therefore never assigned twice, no
+matter when the launcher was killed. An allocation that takes over the data of another one takes
+over its ID. The link of the other one is marked, so that the ID is not transferred twice and
+nothing more starts with it there. An allocation with a directory but without a link was started by
+a version without such IDs.
+"""
+
+import errno
+import grp
+import os
+import pwd
+from contextlib import suppress
+
+from daemon.launcher.alloc_removal import GONE
+from daemon.launcher.channel import Refusal
+from daemon.launcher.claims_and_logs import below
+from daemon.launcher.messages import Span
+
+UIDS = "uids"  # next to the directory of all allocations
+_AS_BEFORE = "none"  # target of a link of an allocation without an ID
+_HANDED_ON = " handed on"  # suffix of an ID that another allocation has taken over
+_NEW = ".new"  # suffix of a link that is about to replace another
+_USABLE = range(1000, 2**32 - 2)
+_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class AllocUids:
+    """The IDs of one launcher. `directory` is that of all allocations, `span` the range."""
+
+    def __init__(self, directory: str, span: Span) -> None:
+        """Load the links, and delete those without a directory. Raises `OSError`."""
+        self._directory, self._numbers = directory, range(span[0], span[1] + 1)
+        self._folder = f"{os.path.dirname(directory)}/{UIDS}"
+        os.makedirs(self._folder, 0o700, exist_ok=True)
+        with below(self._folder) as folder:
+            descriptor = os.open(".", _READ, dir_fd=folder)
+            try:
+                if os.geteuid() == 0:  # an earlier version may have left it to the daemon
+                    os.fchown(descriptor, 0, 0)
+                found = {one: os.readlink(one, dir_fd=folder) for one in os.listdir(descriptor)}
+            finally:
+                os.close(descriptor)
+            self._texts = {name: text for name, text in found.items() if self._is_present(name)}
+            for name in found.keys() - self._texts.keys():
+                os.unlink(name, dir_fd=folder)
+        self._last = span[0] - 1
+
+    def of(self, allocation: str) -> int | None:
+        """Return the ID of an allocation, a new one if it has no directory yet.
+
+        None means that it runs like tasks before there were IDs. Raises `Refusal` when another
+        allocation has taken over the ID, or `OSError`, also when all IDs are in use.
+        """
+        text = self._text(allocation)
+        if text is None:
+            if self._is_present(allocation):
+                return None
+            text = str(self._free())
+            self._keep(allocation, text)
+        if text.endswith(_HANDED_ON):
+            raise Refusal("another allocation has taken over its data and its user")
+        number = int(text) if text.isdecimal() else 0
+        return number if number in _USABLE and not is_account(number) else None
+
+    def inherit(self, allocation: str, previous: str) -> None:
+        """Transfer the ID of an allocation to the one that takes over its data.
+
+        Raises `OSError`.
+        """
+        if allocation in self._texts or self._is_present(allocation):
+            return
+        if (text := self._text(previous)) is None and self._is_present(previous):
+            text = _AS_BEFORE
+        if text is None or text.endswith(_HANDED_ON):
+            return
+        self._keep(allocation, text)
+        if text != _AS_BEFORE:
+            self._keep(previous, f"{text}{_HANDED_ON}")
+
+    def release(self, allocation: str) -> None:
+        """Release the ID of an allocation, unless it still has a directory."""
+        if allocation in self._texts and not self._is_present(allocation):
+            with below(self._folder) as folder, suppress(FileNotFoundError):
+                os.unlink(allocation, dir_fd=folder)
+            del self._texts[allocation]
+
+    def _text(self, allocation: str) -> str | None:
+        """Return the target of a link.
+
+        If the new owner of a transferred ID no longer exists, the ID belongs to its previous owner
+        again.
+        """
+        text = self._texts.get(allocation)
+        if text is None or not text.endswith(_HANDED_ON):
+            return text
+        number = text.removesuffix(_HANDED_ON)
+        if number in self._texts.values():
+            return text
+        self._keep(allocation, number)
+        return number
+
+    def _keep(self, allocation: str, text: str) -> None:
+        with below(self._folder) as folder:
+            with suppress(FileNotFoundError):  # left by a killed launcher
+                os.unlink(_NEW, dir_fd=folder)
+            os.symlink(text, _NEW, dir_fd=folder)
+            os.rename(_NEW, allocation, src_dir_fd=folder, dst_dir_fd=folder)
+        self._texts[allocation] = text
+
+    def _free(self) -> int:
+        """Return a free ID, the next after the last assigned one."""
+        taken = {text.removesuffix(_HANDED_ON) for text in self._texts.values()}
+        numbers, first = self._numbers, self._last + 1 - self._numbers.start
+        for step in range(len(numbers)):
+            number = numbers[(first + step) % len(numbers)]
+            if number in _USABLE and str(number) not in taken and not is_account(number):
+                self._last = number
+                return number
+        raise OSError(
+            errno.EUSERS,
+            f"all {len(numbers)} numbers of task_uids are in use: run garbage collection "
+            "or configure a wider range",
+        )
+
+    def _is_present(self, allocation: str) -> bool:
+        """Return whether any directory of an allocation exists, even during its removal."""
+        place = f"{self._directory}/{allocation}"
+        return os.path.lexists(place) or os.path.lexists(f"{place}{GONE}")
+
+
+def is_account(number: int) -> bool:
+    """Return whether the host has a user or group with this ID."""
+    for find in (pwd.getpwuid, grp.getgrgid):
+        with suppress(KeyError):
+            find(number)
+            return True
+    return False

@@ -1,0 +1,102 @@
+"""Identify the cgroups of tasks (version 2), and kill their processes.
+
+The daemon creates the cgroups in a delegated parent, but cannot signal their processes. Threaded
+cgroups have no `cgroup.kill`, so the processes are killed one by one.
+"""
+
+import os
+import signal
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+_LISTS = ("cgroup.procs", "cgroup.threads", "tasks")
+SHARED = "/shared"  # below a parent: the cgroups of tasks without reserved cores
+_TOGETHER = f"{SHARED}/tasks"  # in version 1 they share one cgroup
+
+
+def belongs(group: str, above: Collection[str], allocation: str, task: str) -> bool:
+    """Return whether a cgroup belongs to a task, below the parent `above`."""
+    place, _, name = group.rpartition("/")
+    return name == f"{allocation}.{task}" and place.removesuffix(SHARED) in above
+
+
+def is_list(
+    file: str, above: Collection[str], allocation: str, task: str, others: Collection[str]
+) -> bool:
+    """Return whether a file is a process list that a task may enter.
+
+    It is the list of the task's cgroup, of a shared one, or of one in `others`.
+    """
+    group, _, name = file.rpartition("/")
+    is_own = belongs(group, above, allocation, task) or group in others
+    return name in _LISTS and (is_own or file.removesuffix(_TOGETHER) in above)
+
+
+def is_made(above: str, allocation: str, task: str) -> bool:
+    """Return whether a task can be in a cgroup below a parent: its own or the shared one exists."""
+    places = (*of_task([above], allocation, task), f"{above}{_TOGETHER}")
+    return any(map(os.path.exists, places))
+
+
+def of_task(above: Collection[str], allocation: str, task: str) -> set[str]:
+    """Return the possible cgroups of a task below the parents."""
+    return {f"{one}{deeper}/{allocation}.{task}" for one in above for deeper in ("", SHARED)}
+
+
+def claimed(text: bytes, allocation: str, task: str) -> set[str]:
+    """Return the cgroup that a claim names for a task, as a set."""
+    first = text.partition(b"\n")[0].removeprefix(b"group ").decode(errors="replace")
+    is_it = first.startswith("/") and first.endswith(f"/{allocation}.{task}")
+    return {first} if is_it else set()
+
+
+def kill(group: str) -> None:
+    """Kill all processes in a cgroup and its children.
+
+    A frozen process creates no children, but it can be killed.
+    """
+    if _write(f"{group}/cgroup.kill"):
+        return
+    _write(f"{group}/cgroup.freeze")
+    for place, thread in threads(group):
+        _kill(thread, place)
+
+
+def threads(group: str) -> Iterator[tuple[str, str]]:
+    """Yield the threads in a cgroup and its children, each with its cgroup."""
+    for place, _, _ in os.walk(group):
+        with suppress(OSError):
+            yield from ((place, one) for one in _read(f"{place}/cgroup.threads").split())
+
+
+def _kill(thread: str, group: str) -> None:
+    with suppress(OSError):  # the process has ended
+        status = _read(f"/proc/{thread}/status")
+        (process,) = (line.split()[1] for line in status.splitlines() if line.startswith("Tgid:"))
+        descriptor = os.pidfd_open(int(process))
+        try:
+            lines = _read(f"/proc/{process}/task/{thread}/cgroup").splitlines()
+            # Still in the cgroup after the pidfd was opened, so the process ID was not reused.
+            if any(one.startswith("0::") and group.endswith(one[3:]) for one in lines):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
+
+
+def _read(file: str) -> str:
+    with open(file) as opened:
+        return opened.read()
+
+
+def _write(file: str) -> bool:
+    """Write 1 to an existing file; return whether the kernel accepted it."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return bool(os.write(descriptor, b"1"))
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)

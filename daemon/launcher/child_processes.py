@@ -1,0 +1,119 @@
+"""Run long operations in child processes, so that they do not block other requests.
+
+The kernel kills a child after its time limit, and when the launcher dies. A child writes its answer
+to a memfd. A child that touches files of a task first changes irrevocably to the task's user.
+"""
+
+import ctypes
+import errno
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from daemon.launcher.channel import sendable
+from daemon.launcher.hardening import disable_core_dumps
+from daemon.launcher.messages import MOST_ERRANDS, Answer, NumberedReply, OperationFailed, Owner
+
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+_NICENESS = 10
+_encoder = msgspec.msgpack.Encoder()
+_answer = msgspec.msgpack.Decoder(Answer)
+
+
+class ChildOperation(NamedTuple):
+    """An operation: its function, time limit in seconds, user, and completion callback."""
+
+    work: Callable[[], Answer]
+    seconds: int
+    user: Owner | None = None
+    after: Callable[[], None] = lambda: None
+
+
+class ChildOperations:
+    """The running children. `channel` is the descriptor that they must not keep open."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._children: dict[int, tuple[int, int, ChildOperation]] = {}
+
+    def begin(self, number: int, errand: ChildOperation) -> OperationFailed | None:
+        """Start an operation for a request; return the error if that fails."""
+        if len(self._children) >= MOST_ERRANDS:
+            errand.after()
+            return OperationFailed(
+                number=errno.EAGAIN, text=f"{MOST_ERRANDS} errands are under way"
+            )
+        result, launcher = os.memfd_create("result"), os.getpid()
+        try:
+            if (pid := os.fork()) == 0:
+                os._exit(self._run(errand, result, launcher))
+        except OSError as error:
+            os.close(result)
+            errand.after()
+            return failure(error)
+        self._children[pid] = number, result, errand
+        return None
+
+    def _run(self, errand: ChildOperation, result: int, launcher: int) -> int:
+        """Run the operation in the child; return the exit status."""
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._channel.close()
+            os.nice(_NICENESS)
+            signal.alarm(errand.seconds)
+            if errand.user is not None and os.geteuid() == 0:
+                os.setgroups([])
+                os.setresgid(*[errand.user[1]] * 3)
+                os.setresuid(*[errand.user[0]] * 3)
+                disable_core_dumps()
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() == launcher:
+                os.write(result, _encoder.encode(done(errand)))
+        except BaseException:
+            return 1
+        return 0
+
+    def halted(self, pid: int) -> None:
+        """Kill a stopped child.
+
+        A task of the same user could have stopped it, and its alarm does not end a stopped process.
+        """
+        if pid in self._children:
+            os.kill(pid, signal.SIGKILL)  # not reaped yet, so the process ID is still its own
+
+    def end(self, pid: int, status: int) -> NumberedReply | None:
+        """Return the answer of an ended child; None for any other process."""
+        number, result, errand = self._children.pop(pid, (0, -1, None))
+        if errand is None:
+            return None
+        try:
+            body = _answer.decode(os.pread(result, os.fstat(result).st_size, 0))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            late = status == -signal.SIGALRM
+            why = f"not done within {errand.seconds} s" if late else f"its child ended: {status}"
+            body = OperationFailed(number=errno.ETIMEDOUT if late else errno.EIO, text=why)
+        finally:
+            os.close(result)
+        errand.after()
+        return NumberedReply(number=number, descriptors=0, body=body)
+
+
+def done(errand: ChildOperation) -> Answer:
+    """Run an operation in this process; return the answer."""
+    try:
+        return errand.work()
+    except (OSError, ValueError) as error:
+        return failure(error)
+
+
+def failure(error: OSError | ValueError) -> OperationFailed:
+    """Return the answer for an error."""
+    if isinstance(error, OSError):
+        text = sendable(error.strerror or str(error))
+        return OperationFailed(number=error.errno or errno.EIO, text=text)
+    return OperationFailed(number=0, text=sendable(str(error)))

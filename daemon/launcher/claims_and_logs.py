@@ -1,0 +1,232 @@
+"""Open the claim files and logs of an allocation.
+
+Everything is below the directory of all allocations, and no path component follows a link. Names
+were validated with the message: they have no slash and no leading dot.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import stat
+from array import array
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+CLAIM = ".claim."
+SHARED = "alloc"
+LOGS = "logs"
+MOVED = ".logs"  # rotated log data, on file systems without holes
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_CLOEXEC
+_CLAIM_MODE, _LOG_MODE = 0o600, 0o644
+_ROOM = 8192  # bytes reserved for a claim
+_KEEP_SIZE = 1  # from linux/falloc.h
+_CANNOT = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+_GET_FLAGS, _SET_FLAGS, _IN_PLACE = 0x80086601, 0x40086602, 0x00800000  # from linux/fs.h
+MOST_CLAIM = 32768  # maximum bytes of a claim, which has a few lines
+_CLAIMED = re.compile(re.escape(CLAIM) + r"([^/]+)\.(\d{1,9})")
+_SHIM = re.compile(rb"^shim (\d{1,9})\n", re.MULTILINE)
+# Errors for files with which a task may have replaced a log: a link, a pipe, a directory.
+_NO_FILE = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
+
+
+@contextmanager
+def below(directory: str | int, *names: str) -> Iterator[int]:
+    """Yield a descriptor of a directory below another, given as path or descriptor.
+
+    Raises `OSError`.
+    """
+    if isinstance(directory, int):
+        found = os.dup(directory)
+    else:
+        found = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in names:
+            deeper = os.open(name, _STEP, dir_fd=found)
+            os.close(found)
+            found = deeper
+        yield found
+    finally:
+        os.close(found)
+
+
+@contextmanager
+def home_of(directory: str, allocation: str) -> Iterator[int]:
+    """Yield the directory of an allocation, or that of its retained logs. Raises `OSError`."""
+    with ExitStack() as opened:
+        try:
+            kept = f"{os.path.dirname(directory)}/{LOGS}"
+            found = opened.enter_context(below(kept, allocation))
+            with below(found, SHARED, LOGS):
+                pass
+        except (FileNotFoundError, NotADirectoryError):
+            found = opened.enter_context(below(directory, allocation))
+        yield found
+
+
+def take_claim(folder: int, task: str, attempt: int) -> int | None:
+    """Return the created and locked claim of an attempt; None when it was started before.
+
+    Raises `OSError`.
+    """
+    flags = _FILE | os.O_RDWR | os.O_APPEND | os.O_CREAT
+    descriptor = os.open(f"{CLAIM}{task}.{attempt}", flags, _CLAIM_MODE, dir_fd=folder)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _SHIM.search(os.pread(descriptor, MOST_CLAIM, 0)):
+            _reserve(descriptor)
+            return descriptor
+    except BlockingIOError:  # held by a shim
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def is_at_work(folder: int) -> bool:
+    """Return whether any claim of an allocation is held by a shim. Raises `OSError`."""
+    return any(is_held(folder, *one) for one in attempts(folder))
+
+
+def attempts(folder: int) -> list[tuple[str, int]]:
+    """Return the tasks and attempt numbers that have claims. Raises `OSError`."""
+    directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        found = map(_CLAIMED.fullmatch, os.listdir(directory))
+        return [(one[1], int(one[2])) for one in found if one]
+    finally:
+        os.close(directory)
+
+
+def is_held(folder: int, task: str, attempt: int) -> bool:
+    """Return whether a shim holds the claim of an attempt. Raises `OSError`."""
+    with _claim(folder, task, attempt) as descriptor:
+        return descriptor is not None and _is_locked(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _reserve(descriptor: int) -> None:
+    """Allocate the blocks of a claim now, so that a full disk loses no exit status.
+
+    Raises `OSError`.
+    """
+    # btrfs only writes in place if copy-on-write is disabled for the file.
+    with suppress(OSError):
+        flags = array("L", [0])
+        fcntl.ioctl(descriptor, _GET_FLAGS, flags)
+        flags[0] |= _IN_PLACE
+        fcntl.ioctl(descriptor, _SET_FLAGS, flags)
+    library = ctypes.CDLL(None, use_errno=True)
+    call = library.fallocate64 if hasattr(library, "fallocate64") else library.fallocate
+    call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    if call(descriptor, _KEEP_SIZE, 0, _ROOM) and ctypes.get_errno() not in _CANNOT:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def shim_of(folder: int, task: str, attempt: int) -> int | None:
+    """Return the process ID of the shim that holds the claim, or None. Raises `OSError`."""
+    with _claim(folder, task, attempt) as descriptor:
+        if descriptor is None or not _is_locked(descriptor):
+            return None
+        found = _SHIM.search(os.pread(descriptor, MOST_CLAIM, 0))
+        return int(found[1]) if found else None
+
+
+def read_claim(folder: int, task: str, attempt: int) -> tuple[bytes, int]:
+    """Return the text of a claim and its modification time; empty if it does not exist.
+
+    Raises `OSError`.
+    """
+    with _claim(folder, task, attempt) as descriptor:
+        if descriptor is None:
+            return b"", 0
+        return os.pread(descriptor, MOST_CLAIM, 0), os.fstat(descriptor).st_mtime_ns
+
+
+@contextmanager
+def _claim(folder: int, task: str, attempt: int) -> Iterator[int | None]:
+    try:
+        descriptor = os.open(f"{CLAIM}{task}.{attempt}", os.O_RDONLY | _FILE, dir_fd=folder)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def shims(folder: int) -> Iterator[int]:
+    """Yield the process IDs of the shims that hold claims of an allocation. Raises `OSError`."""
+    directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        names = os.listdir(directory)
+    finally:
+        os.close(directory)
+    for name in names:
+        task, _, attempt = name.removeprefix(CLAIM).rpartition(".")
+        is_claim = name.startswith(CLAIM) and attempt.isdecimal()
+        if is_claim and (pid := shim_of(folder, task, int(attempt))) is not None:
+            yield pid
+
+
+def put(folder: int, name: str, content: bytes, mode: int) -> None:
+    """Write a file of the launcher atomically. Raises `OSError`."""
+    unfinished = f"{name}.new"
+    flags = _FILE | os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with open(os.open(unfinished, flags, _CLAIM_MODE, dir_fd=folder), "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
+    os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def drop_claim(folder: int, task: str, attempt: int) -> None:
+    """Delete the claim of an attempt, if it exists. Raises `OSError`."""
+    with suppress(FileNotFoundError):
+        os.unlink(f"{CLAIM}{task}.{attempt}", dir_fd=folder)
+
+
+def open_log(folder: int, name: str) -> int:
+    """Return a descriptor for a task's output. Raises `OSError`.
+
+    A link, a pipe, a directory, another user's file, or a file with several links is never written
+    to: a new file replaces it.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    try:
+        return open_own(folder, name, flags)
+    except FileExistsError:
+        os.unlink(name, dir_fd=folder)
+        return open_own(folder, name, flags)
+
+
+def open_own(folder: int, name: str, flags: int) -> int:
+    """Return a descriptor of a log.
+
+    Raises `OSError`, as `FileExistsError` for anything but a regular file of the launcher.
+    """
+    try:
+        descriptor = os.open(name, flags | _FILE | os.O_NONBLOCK, _LOG_MODE, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise FileExistsError(error.errno, error.strerror, name) from error
+        raise
+    found = os.fstat(descriptor)
+    is_own = (found.st_uid, found.st_nlink) == (os.geteuid(), 1)
+    if not (stat.S_ISREG(found.st_mode) and is_own):
+        os.close(descriptor)
+        raise FileExistsError(errno.EEXIST, "not a regular file of ours", name)
+    os.fchmod(descriptor, _LOG_MODE)
+    os.set_blocking(descriptor, True)
+    return descriptor

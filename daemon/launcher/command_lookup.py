@@ -1,0 +1,111 @@
+"""Resolve the command of a task to a file, with the view of the task's user."""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from daemon.launcher.channel import Refusal
+from daemon.launcher.user_policy import User
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LAUNCH = "failed to launch command with executor: rpc error: code = Unknown desc = "
+_INSIDE = "rpc error: code = Unknown desc = failed to start command: "
+
+
+class CommandFile(NamedTuple):
+    """A file as the task names it, and its location, possibly relative to an open directory."""
+
+    shown: str
+    path: str
+    above: int | None = None
+
+
+def find(
+    command: str,
+    own: Iterable[CommandFile],
+    path: str | None,
+    seen: Callable[[str], CommandFile | None],
+    user: User | None,
+) -> str:
+    """Return the file of a command: one of the task's `own`, or from the search path.
+
+    A file in `own` counts only if no user except root and the task's user can have written it.
+    `seen` maps paths of the task to files. Raises `Refusal` if there is no such file, or if it is
+    not executable.
+    """
+    if command.startswith("/"):
+        files = [seen(command)]
+    else:
+        files = [one for one in own if is_trusted(one, user)]
+        folders = [] if "/" in command else (path or DEFAULT_PATH).split(":")
+        files += [seen(f"{folder}/{command}") for folder in folders if folder]
+    there = [one for one in files if command and one and _is_file(one)]
+    for one in there:
+        if _is_executable(one):
+            return one.shown
+    if there:
+        raise Refusal(f'{_LAUNCH}binary "{there[0].shown}" is not executable')
+    raise Refusal(f'{_LAUNCH}binary "{command}" could not be found')
+
+
+def find_in_session(command: str, directory: str, path: str | None) -> str:
+    """Return the file of a command in an exec session, resolved as by a shell there.
+
+    Raises `Refusal` with Nomad's message (recorded from Nomad: alloc-exec).
+    """
+    if "/" in command:
+        place = os.path.join(directory, command)
+        for mode, reason in (
+            (os.F_OK, "no such file or directory"),
+            (os.X_OK, "permission denied"),
+        ):
+            is_there = os.access(place, mode, effective_ids=True)
+            if not is_there or (os.path.isdir(place) and mode == os.X_OK):
+                raise Refusal(f"{_INSIDE}fork/exec {command}: {reason}")
+        return place
+    folders = [folder for folder in (path or DEFAULT_PATH).split(":") if folder]
+    for place in (f"{folder}/{command}" for folder in folders if command):
+        file = CommandFile(place, place)
+        if _is_file(file) and _is_executable(file):
+            return place
+    raise Refusal(f'{_INSIDE}exec: "{command}": executable file not found in $PATH')
+
+
+def is_trusted(file: CommandFile, user: User | None) -> bool:
+    """Return whether only root and the task's user can change a file and its directory."""
+    uids = {0, os.getuid(), user.uid if user else 0}
+    gids = {0, os.getgid(), user.gid if user else 0}
+    try:
+        places = (file.path, os.path.dirname(file.path) or ".")
+        found = [os.stat(one, dir_fd=file.above) for one in places]
+    except (OSError, ValueError):
+        return False
+    return all(
+        one.st_uid in uids
+        and not one.st_mode & stat.S_IWOTH
+        and (one.st_gid in gids or not one.st_mode & stat.S_IWGRP)
+        for one in found
+    )
+
+
+def below(path: str, places: Sequence[tuple[str, int]]) -> CommandFile | None:
+    """Return the location of a file that a task sees below one of `places`, or None.
+
+    The directories in `places` are open elsewhere.
+    """
+    for inside, above in places:
+        if path.startswith(f"{inside}/"):
+            return CommandFile(path, path.removeprefix(f"{inside}/").lstrip("/") or ".", above)
+    return None
+
+
+def _is_file(file: CommandFile) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(file.path, dir_fd=file.above).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_executable(file: CommandFile) -> bool:
+    return os.access(file.path, os.X_OK, dir_fd=file.above, effective_ids=True)

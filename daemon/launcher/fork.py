@@ -1,0 +1,59 @@
+"""Fork the launcher, before the daemon imports its modules."""
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+
+from daemon.launcher.channel import pair
+from daemon.launcher.hardening import come_before_tasks, disable_core_dumps
+from daemon.launcher.server import Server
+
+_NULL = "/dev/null"
+_FIRST = 3  # lower descriptors are the standard streams
+_PR_SET_NAME = 15  # from linux/prctl.h
+_NAME = b"steward-launch"  # shown by `ps`; at most 15 bytes
+
+
+def begin() -> socket.socket:
+    """Fork the launcher; return the daemon's end of the channel."""
+    ours, theirs = pair()
+    gc.freeze()  # keeps garbage collection from writing to shared memory pages
+    if os.fork() == 0:
+        os._exit(become(theirs))
+    theirs.close()
+    return ours
+
+
+def become(channel: socket.socket) -> int:
+    """Run the launcher until the daemon's end closes; return the exit status."""
+    try:
+        return Server(_alone(channel)).run()
+    except BaseException:  # a defect ends both processes
+        traceback.print_exc()
+        return 1
+
+
+def _alone(channel: socket.socket) -> socket.socket:
+    """Close all inherited descriptors except the channel and standard error."""
+    os.setsid()
+    os.chdir("/")
+    os.umask(0o077)
+    disable_core_dumps()
+    come_before_tasks()
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    null = os.open(_NULL, os.O_RDWR)
+    for standard in (0, 1):
+        os.dup2(null, standard)
+    if channel.fileno() != _FIRST:
+        os.dup2(channel.detach(), _FIRST, inheritable=False)
+    channel.detach()
+    os.set_inheritable(_FIRST, False)  # child processes must not inherit the channel
+    os.closerange(_FIRST + 1, os.sysconf("SC_OPEN_MAX"))
+    sys.stdin = sys.stdout = None
+    return socket.socket(fileno=_FIRST)

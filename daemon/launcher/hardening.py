@@ -1,0 +1,60 @@
+"""Memory protection and priority of the daemon's process.
+
+The daemon's memory stays private: no debugger can attach, and no core is dumped. This protects
+against other processes of the daemon's user, such as tasks. It does not protect against root.
+
+All threads share one heap. By default the C library creates up to eight heaps for each core, and
+over hours each grows to the size of its largest work. The interpreter runs one thread at a time, so
+one heap is as fast.
+"""
+
+import ctypes
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+# The kernel shares the CPU among sessions, and each task has its own session. The niceness of a
+# process counts only within its session, so this sets the niceness of the session.
+_AUTOGROUP, _NICE = Path("/proc/self/autogroup"), -10
+_OOM_SCORE, _RATHER_NOT = Path("/proc/self/oom_score_adj"), -500  # in thousandths of the memory
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP = 4, 22  # linux/prctl.h
+_MODE_FILTER = 2  # linux/seccomp.h
+_M_ARENA_MAX = -8  # malloc.h of the GNU C library
+
+
+def disable_core_dumps() -> None:
+    """Forbid dumps and debuggers for this process. Programs that it executes are not affected."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def takes_filters() -> bool:
+    """Return whether the kernel has system call filters.
+
+    The call passes an invalid address, so it installs no filter.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, None, 0, 0)
+    return ctypes.get_errno() != errno.EINVAL  # EFAULT if the kernel has them
+
+
+def use_single_heap() -> None:
+    """Make all threads share one heap. Call it before the first thread; glibc only."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_ARENA_MAX, 1)
+
+
+def come_before_tasks() -> None:
+    """Prefer this process to tasks for CPU and memory, as far as permitted; the shim resets this.
+
+    A session that the daemon did not create, such as a terminal, keeps its share of the CPU.
+    """
+    with suppress(OSError):  # without CAP_SYS_NICE, or the kernel has no autogroups
+        if os.getsid(0) == os.getpid():
+            _AUTOGROUP.write_text(str(_NICE))
+    with suppress(OSError, ValueError):  # without CAP_SYS_RESOURCE
+        if int(_OOM_SCORE.read_text()) > _RATHER_NOT:
+            _OOM_SCORE.write_text(str(_RATHER_NOT))

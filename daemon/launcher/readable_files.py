@@ -1,0 +1,209 @@
+"""Open files and logs of an allocation for the daemon.
+
+Links are followed as long as they stay in the allocation directory; without kernel support, none
+are. Afterwards the kernel reports the real path of the file. Files in secrets directories and
+internal files are never passed on. The type of a file is checked before it is opened for reading.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from daemon.launcher.alloc_dir import ABOUT, PRIVATE, SECRETS
+from daemon.launcher.claims_and_logs import LOGS, SHARED, below, home_of, open_log, open_own
+from daemon.launcher.messages import (
+    SECRET,
+    DirectoryEntry,
+    FileStatus,
+    ListDirectory,
+    OpenFile,
+    OpenLog,
+)
+from daemon.launcher.safe_open import resolver
+from daemon.launcher.task_files import found_of, leads_elsewhere, user_of
+
+_HIDDEN = "."  # prefix of internal names
+_OPEN = os.O_RDONLY | os.O_CLOEXEC
+_READ = _OPEN | os.O_NONBLOCK | os.O_NOCTTY
+_GETDENTS64 = 217 if os.uname().machine == "x86_64" else 61
+_HEAD = struct.Struct("<QqHB")  # of `struct linux_dirent64`: inode, next offset, length, type
+_MOST_OWN = 1024 * 1024  # bytes of a certificate with its chain
+_ROOM = 12_000  # bytes, enough for up to 500 entries
+
+
+def open_file(directory: str, request: OpenFile) -> tuple[FileStatus, list[int]]:
+    """Return the metadata of a file, and its descriptor if it may be read. Raises `OSError`."""
+    with _reached(directory, request) as (home, descriptor, place):
+        facts, passed = os.fstat(descriptor), []
+        if stat.S_ISLNK(facts.st_mode):  # a dangling link, or one that was not followed
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), request.path)
+        if _is_closed(place):
+            return msgspec.structs.replace(found_of(facts), is_secret=True), []
+        if stat.S_ISREG(facts.st_mode):
+            if facts.st_nlink > 1 and facts.st_uid not in _users(home):
+                raise PermissionError(errno.EPERM, "another user's file, by a second name")
+            with suppress(PermissionError):  # locked by its task, whose user the launcher has
+                passed.append(os.open(_name_of(descriptor), _READ))
+        return found_of(facts), passed
+
+
+def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry], int]:
+    """Return directory entries from a position on, and the next position; -1 at the end.
+
+    Raises `OSError`.
+    """
+    with _reached(directory, request) as (_, descriptor, place):
+        inside = os.open(_name_of(descriptor), _OPEN | os.O_DIRECTORY)
+        try:
+            names, position = _names(inside, request.position)
+            found = []
+            for name in names:
+                if not place and name.startswith(_HIDDEN):
+                    continue
+                if not request.sees_secrets and _is_closed([*place, name]):
+                    continue
+                with suppress(FileNotFoundError):
+                    facts = os.stat(name, dir_fd=inside, follow_symlinks=False)
+                    found.append(DirectoryEntry(name=os.fsencode(name), facts=found_of(facts)))
+            return found, position
+        finally:
+            os.close(inside)
+
+
+def read_own(path: str) -> bytes:
+    """Return the content of a file that only root can change, through any links. Raises `OSError`.
+
+    Each path component is opened without following links and checked while open, so that it cannot
+    be replaced after the check.
+    """
+    descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    *folders, last = os.path.realpath(path).strip("/").split("/")
+    try:
+        for name, flags in (*((one, os.O_PATH | os.O_DIRECTORY) for one in folders), (last, _OPEN)):
+            found = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = found
+            _check_own(descriptor, path)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", path)
+        return os.pread(descriptor, _MOST_OWN, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _check_own(descriptor: int, path: str) -> None:
+    facts = os.fstat(descriptor)
+    is_sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
+    others = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
+    if facts.st_uid not in (0, os.geteuid()) or others:
+        raise PermissionError(errno.EPERM, "another user can change it", path)
+
+
+def open_a_log(directory: str, request: OpenLog) -> int:
+    """Return a descriptor of a log for reading or rotation. Raises `OSError`."""
+    name = f"{request.task}.{request.kind}.0"
+    with home_of(directory, request.allocation) as home, below(home, SHARED, LOGS) as logs:
+        return open_log(logs, name) if request.purpose == "rotate" else open_own(logs, name, _OPEN)
+
+
+@contextmanager
+def _reached(
+    directory: str, request: OpenFile | ListDirectory
+) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield the allocation directory, the file at a path below it, and its real path components.
+
+    Raises `OSError`: `SECRET` for files in a secrets directory, or for missing ones, unless
+    permitted.
+    """
+    names = request.path.split("/") if request.path else []
+    if any(map(leads_elsewhere, names)):
+        raise OSError(errno.EPERM, "not a place of this allocation", request.path)
+    with home_of(directory, request.allocation) as home:
+        _judge(names, request)
+        try:
+            descriptor = _follow(home, names)
+        except OSError:
+            _keep_quiet(home, names, request)
+            raise
+        try:
+            place = _place(home, descriptor)
+            if place and place[0].startswith(_HIDDEN) and not place == names == [ABOUT]:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), request.path)
+            _judge(place, request)
+            yield home, descriptor, place
+        finally:
+            os.close(descriptor)
+
+
+def _judge(place: Sequence[str], request: OpenFile | ListDirectory) -> None:
+    if _is_closed(place) and not request.sees_secrets:
+        raise OSError(SECRET, os.strerror(SECRET), request.path)
+
+
+def _keep_quiet(home: int, names: Sequence[str], request: OpenFile | ListDirectory) -> None:
+    """Check the deepest existing directory of a path, because a task can create any link."""
+    for length in range(len(names) - 1, 0, -1):
+        try:
+            descriptor = _follow(home, names[:length])
+        except OSError:
+            continue
+        try:
+            _judge(_place(home, descriptor), request)
+        finally:
+            os.close(descriptor)
+        break
+
+
+def _follow(home: int, names: Sequence[str]) -> int:
+    return resolver(follows=True)(home, "/".join(names) or ".", os.O_PATH | os.O_CLOEXEC)
+
+
+def _name_of(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _place(home: int, descriptor: int) -> list[str]:
+    """Return the real path of an open file below the home, in components. Raises `OSError`."""
+    top, found = (os.readlink(_name_of(one)) for one in (home, descriptor))
+    if not f"{found}/".startswith(f"{top}/"):  # a concurrent rename
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return found.removeprefix(top).split("/")[1:]
+
+
+def _is_closed(place: Sequence[str]) -> bool:
+    """Return whether a path is in a secrets directory, or is one."""
+    return len(place) > 1 and place[1] in (SECRETS, PRIVATE)
+
+
+def _users(home: int) -> set[int]:
+    """Return the users of the tasks of an allocation. Raises `OSError`."""
+    inner = os.open(".", _OPEN | os.O_DIRECTORY, dir_fd=home)
+    try:
+        tasks = [name for name in os.listdir(inner) if not name.startswith(_HIDDEN)]
+        return {user_of(home, name)[0] for name in tasks if name != SHARED}
+    finally:
+        os.close(inner)
+
+
+def _names(directory: int, position: int) -> tuple[list[str], int]:
+    """Return some names in an open directory, and the next position; -1 at the end.
+
+    `os.scandir` reads a whole directory, regardless of its size. Raises `OSError`.
+    """
+    os.lseek(directory, position, os.SEEK_SET)
+    buffer, names = ctypes.create_string_buffer(_ROOM), []
+    size = ctypes.CDLL(None, use_errno=True).syscall(_GETDENTS64, directory, buffer, _ROOM)
+    if size < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    raw, at = buffer.raw, 0
+    while at < size:
+        _, position, length, _ = _HEAD.unpack_from(raw, at)
+        names.append(os.fsdecode(raw[at + _HEAD.size : at + length].split(b"\0", 1)[0]))
+        at += length
+    return [name for name in names if name not in (".", "..")], position if size else -1

@@ -1,0 +1,305 @@
+"""The sandbox of a task: arguments of bubblewrap and setpriv, and how to enter a sandbox.
+
+A task sees the system's programs and configuration read-only, and its own directories. It has a
+private /proc and a few harmless devices, and sees nothing else of the host. It has no capabilities
+and cannot gain any: set-user-ID programs have no effect.
+
+A system call filter blocks tasks and exec sessions from calls that ordinary programs never make.
+
+As root, tasks run as an unprivileged user of the host. Otherwise they run as the launcher's user in
+a user namespace, if permitted.
+"""
+
+import os
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+from daemon.launcher.alloc_dir import LOCAL, SECRETS, TMP
+from daemon.launcher.channel import Refusal
+from daemon.launcher.claims_and_logs import LOGS, SHARED, put
+from daemon.launcher.messages import AllowedVolume, DnsSettings, MountedVolume, TaskCommand
+from daemon.launcher.safe_open import resolver
+from daemon.launcher.shim_script import FILTER, Tools
+from daemon.launcher.shims import children, is_ours
+from daemon.launcher.user_policy import OWN_HOME, User
+
+NOT_THERE = "the task has not begun yet, or has just ended"
+RESOLVER, ACCOUNTS = ".resolv.", ".accounts."  # next to the claims: prefixes of files for a task
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc")
+# Where a task sees its directories, and their paths relative to its own.
+OWN = {OWN_HOME: LOCAL, "/secrets": SECRETS, f"/{SHARED}": f"../{SHARED}", "/tmp": TMP}  # noqa: S108
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+_HIDDEN = ("/etc/steward",)  # the daemon's configuration
+_TAKEN = frozenset({*SYSTEM, "/proc", "/dev", "/sys", "/run", *OWN})
+_RESOLVER = "/etc/resolv.conf"
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_COMPARE = """\
+while [ "$1" != -- ]; do
+  [ "$("$0" -c %d:%i "$1")" = "$2" ] || { echo "the volume at $1 was replaced" >&2; exit 1; }
+  shift 2
+done
+shift
+exec "$@"
+"""
+# Descriptor numbers of the namespaces that an exec session enters; free except for the filter's.
+_NUMBERS = (3, 5, 6, 7, 8, 9)
+_FILES = {"mount": "mnt"}
+_LEVELS = 2  # processes between the shim and the task: bwrap outside and inside
+_READABLE = 0o644
+
+
+def place(mount: MountedVolume) -> str:
+    """Return the path at which a task sees a volume. Raises `Refusal`.
+
+    It must not be over the system's programs, which build the sandbox. It must not be below a
+    directory that a task can write: a link there could redirect it to them.
+    """
+    path = posixpath.normpath(f"/{mount.destination}")
+    path = f"/{path.lstrip('/')}"
+    if path == "/" or f"/{path.split('/')[1]}" in _TAKEN or "\0" in path:
+        raise Refusal(
+            f"volume {mount.name!r} cannot be mounted at {mount.destination!r}: name a directory"
+            " of its own, like /data"
+        )
+    return path
+
+
+def places(mounts: Sequence[MountedVolume]) -> list[str]:
+    """Return the paths at which a task sees its volumes. Raises `Refusal`."""
+    found: list[str] = []
+    for mount in mounts:
+        path = place(mount)
+        if any(f"{path}/".startswith(f"{one}/") or one.startswith(f"{path}/") for one in found):
+            raise Refusal(f"volume {mount.name!r} at {path!r}: it conflicts with another volume")
+        found.append(path)
+    return found
+
+
+class SandboxMount(NamedTuple):
+    """A volume: its path in the task, its path on the host, and a descriptor of that directory."""
+
+    path: str
+    source: str
+    is_read_only: bool
+    descriptor: int
+
+
+def volumes(
+    order: TaskCommand, known: Mapping[str, AllowedVolume], roots: Sequence[str], held: ExitStack
+) -> list[SandboxMount]:
+    """Return the volumes of a task; `held` closes their descriptors. Raises `Refusal`.
+
+    A volume that is not `known` must be below one of the roots after resolving links.
+    """
+    found = []
+    for mount, path in zip(order.volumes, places(order.volumes), strict=True):
+        volume = known.get(mount.volume)
+        source = os.path.realpath(mount.path if volume is None else volume.path)
+        is_below = any(f"{source}/".startswith(f"{root.rstrip('/')}/") for root in roots)
+        try:
+            if not mount.path or (volume is None and not is_below):
+                raise NotADirectoryError
+            descriptor = _without_links(source)
+        except OSError:
+            raise Refusal(f"volume {mount.name!r} is not a directory on this host") from None
+        held.callback(os.close, descriptor)
+        is_read_only = mount.read_only or (volume is not None and volume.read_only)
+        found.append(SandboxMount(path, source, is_read_only, descriptor))
+    return found
+
+
+def _without_links(path: str) -> int:
+    """Return a descriptor of a directory whose path was checked.
+
+    Raises `OSError` for a link that was created since.
+    """
+    top = os.open("/", _DIRECTORY)
+    try:
+        return resolver(follows=False)(top, path.lstrip("/") or ".", _DIRECTORY)
+    finally:
+        os.close(top)
+
+
+def _compared(tools: Tools, mounts: Sequence[SandboxMount]) -> list[str]:
+    """Return the arguments that end a task whose volume is not the checked directory.
+
+    Bubblewrap resolves the path again, a moment after the check. No program of the task has run at
+    that time.
+    """
+    pairs: list[str] = []
+    for one in mounts:
+        found = os.fstat(one.descriptor)
+        pairs += [one.path, f"{found.st_dev}:{found.st_ino}"]
+    return [tools.sh, "-c", _COMPARE, tools.stat, *pairs, "--"] if pairs else []
+
+
+def around(
+    tools: Tools,
+    order: TaskCommand,
+    mounts: Sequence[SandboxMount],
+    user: User | None,
+    *,
+    folder: int,
+    task: str,
+    filtered: bool,
+    alone: bool,
+) -> list[str]:
+    """Return the arguments before a task's command; they run in its directory.
+
+    `user` is the task's user if it differs from the launcher's. With `alone`, the task must have no
+    network and has none so far. Raises `OSError`.
+    """
+    words = [tools.bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    words += ["--die-with-parent"]  # the parent is the shim, which outlives the daemon
+    words += _filter(filtered=filtered)
+    words += ["--unshare-net"] if alone else []
+    for path in SYSTEM:
+        if os.path.islink(path):
+            words += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            words += ["--ro-bind", path, path]
+    for path in filter(os.path.isdir, _HIDDEN):
+        words += ["--tmpfs", path]
+    # Relative to the task's directory, the shim's working directory: arguments show no allocation.
+    words += _names(folder, task, order.dns)
+    words += _accounts(folder, task, user)
+    words += ["--proc", "/proc", *_devices()]
+    for one in mounts:
+        words += ["--ro-bind" if one.is_read_only else "--bind", one.source, one.path]
+    for inside, outside in OWN.items():
+        words += ["--bind", outside, inside]
+    # A separate mount, so that no task can replace the logs that the daemon reads and writes.
+    words += ["--ro-bind", f"../{SHARED}/{LOGS}", f"/{SHARED}/{LOGS}"]
+    words += ["--remount-ro", "/", "--chdir", OWN_HOME, "--"]
+    words += _compared(tools, mounts)
+    words += without_rights(tools, user)
+    # Executed with the task's privileges, so that inaccessible directories stay inaccessible.
+    return words + ([tools.env, f"--chdir={order.work_dir}"] if order.work_dir else [])
+
+
+def _filter(*, filtered: bool) -> list[str]:
+    return ["--seccomp", str(FILTER)] if filtered else []
+
+
+def _devices() -> Iterator[str]:
+    """Yield the harmless devices.
+
+    Without root, private terminals would need a second user namespace, which no exec session could
+    enter. The task therefore has none.
+    """
+    if os.geteuid() == 0:
+        yield from ("--dev", "/dev")
+        return
+    yield from ("--tmpfs", "/dev", "--tmpfs", "/dev/shm")  # noqa: S108  # private to the task
+    for name in _DEVICES:
+        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
+    for name, target in _STREAMS.items():
+        yield from ("--symlink", f"/proc/self/{target}", f"/dev/{name}")
+    yield from ("--remount-ro", "/dev")
+
+
+def _names(folder: int, task: str, dns: DnsSettings | None) -> Iterator[str]:
+    """Yield the mounts for name resolution: the host's settings, or the group's own servers."""
+    seen = os.path.realpath(_RESOLVER)
+    if dns is not None:
+        lines = [f"nameserver {one}" for one in dns.servers]
+        lines += [f"search {' '.join(dns.searches)}"] if dns.searches else []
+        lines += [f"options {' '.join(dns.options)}"] if dns.options else []
+        # Next to the claim, where only the launcher can write: the task's own directories hold
+        # files of the task and of artifacts.
+        text = "".join(f"{line}\n" for line in lines)
+        put(folder, f"{RESOLVER}{task}", text.encode("ascii"), _READABLE)
+        yield from ("--ro-bind", f"../{RESOLVER}{task}", seen)
+    elif not seen.startswith("/etc/") and os.path.exists(seen):
+        yield from ("--ro-bind", seen, seen)
+
+
+def _accounts(folder: int, task: str, user: User | None) -> Iterator[str]:
+    """Yield the mounts that give a name to a user without an account.
+
+    Many programs look up the name of their user.
+    """
+    if user is None or user.is_account:
+        return
+    for name, line in (
+        ("passwd", f"{user.name}:x:{user.uid}:{user.gid}::{user.home}:/usr/sbin/nologin\n"),
+        ("group", f"{user.name}:x:{user.gid}:\n"),
+    ):
+        with open(f"/etc/{name}", "rb") as file:
+            known = file.read()
+        end = b"" if known.endswith(b"\n") else b"\n"
+        put(folder, f"{ACCOUNTS}{name}.{task}", known + end + line.encode(), _READABLE)
+        yield from ("--ro-bind", f"../{ACCOUNTS}{name}.{task}", f"/etc/{name}")
+
+
+def without_rights(tools: Tools, user: User | None) -> list[str]:
+    """Return the arguments that drop all privileges of a command and change to a user."""
+    words = [tools.setpriv, "--no-new-privs", "--inh-caps=-all"]
+    if user is not None:
+        groups = ",".join(map(str, user.groups)) or str(user.gid)
+        words += [f"--reuid={user.uid}", f"--regid={user.gid}", f"--groups={groups}"]
+        words += ["--bounding-set=-all"]
+    return [*words, "--"]
+
+
+def way_in(
+    tools: Tools,
+    order: TaskCommand,
+    user: User | None,
+    namespaces: Mapping[str, int],
+    *,
+    filtered: bool,
+) -> list[str]:
+    """Return the arguments before a command in an exec session, by the numbers from `opened`.
+
+    The command gets the root and the working directory of the first mount namespace. A process with
+    a filter cannot enter namespaces. A second bubblewrap, which changes nothing else, therefore
+    installs the filter after the command has entered them.
+    """
+    words = [tools.nsenter, *(f"--{one}=/proc/self/fd/{at}" for one, at in namespaces.items())]
+    words += ["--preserve-credentials"] if "user" in namespaces else []
+    words += ["--"]
+    if filtered:
+        words += [tools.bwrap, *_filter(filtered=True), "--die-with-parent"]
+        words += ["--dev-bind", "/", "/", "--"]
+    chdir = f"--chdir={order.work_dir or OWN_HOME}"
+    return [*words, *without_rights(tools, user), tools.env, chdir]
+
+
+def opened(
+    shim: int, user: User | None, held: ExitStack, *, alone: bool
+) -> dict[str, tuple[int, int]]:
+    """Open the namespaces of the sandbox below a shim.
+
+    Return a descriptor for each, and its number in a child. All belong to one process, which is
+    still below the shim after the last was opened, so its process ID was not reused. Raises
+    `Refusal`.
+    """
+    kinds = ["user"] if user is None and os.geteuid() != 0 else []
+    kinds += ["mount", "pid", "ipc", "uts", *(["net"] if alone else [])]
+    sandbox, found = sandbox_of(shim), {}
+    with suppress(OSError):
+        for kind, number in zip(kinds, _NUMBERS, strict=False):
+            name = f"/proc/{sandbox}/ns/{_FILES.get(kind, kind)}"
+            found[kind] = os.open(name, os.O_RDONLY | os.O_CLOEXEC), number
+            held.callback(os.close, found[kind][0])
+    if sandbox is None or len(found) < len(kinds) or sandbox_of(shim) != sandbox:
+        raise Refusal(NOT_THERE)
+    return found
+
+
+def sandbox_of(shim: int) -> int | None:
+    """Return the bwrap process inside the sandbox that waits for the task, or None.
+
+    The task below it may have entered another mount namespace, where other programs have the names
+    of those that the launcher runs. The bwrap process is Steward's, and it is inside the sandbox
+    once it has started the task.
+    """
+    pids, sandbox = [shim], 0
+    for _ in range(_LEVELS + 1):
+        sandbox = pids[0] if pids else 0
+        pids = children(sandbox) if sandbox else []
+    return sandbox if pids and is_ours(sandbox) else None

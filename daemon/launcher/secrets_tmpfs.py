@@ -1,0 +1,102 @@
+"""Secrets in memory: a small tmpfs over the `secrets` directory of a task.
+
+It has the owner of that directory, and no other user can enter it. It is unmounted when the
+allocation has ended.
+
+A systemd service may have its own mount namespace, which ends with it. A child process therefore
+mounts in the host's namespace. If that is not permitted, secrets stay on disk.
+"""
+
+import ctypes
+import os
+import re
+import stat
+from contextlib import suppress
+
+from daemon.launcher.alloc_dir import SECRETS
+from daemon.launcher.claims_and_logs import below
+from daemon.launcher.safe_open import resolver
+
+_SOURCE = "steward"  # identifies Steward's mounts
+_KIND = f"tmpfs {_SOURCE} "
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+OURS, FIRST = "/proc/self/ns/mnt", "/proc/1/ns/mnt"  # mount namespaces of this process and of init
+_NOSUID, _NODEV, _NOEXEC, _DETACH = 2, 4, 8, 2  # from sys/mount.h
+_LEAST = 4  # MiB
+_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def is_elsewhere(place: str) -> bool:
+    """Return whether the host sees a directory of the launcher in another mount namespace."""
+    try:
+        if os.readlink(OURS) == os.readlink(FIRST):
+            return False
+        return os.path.samestat(os.stat(place), os.stat(f"/proc/1/root{place}"))
+    except OSError:  # init belongs to another user, or sees other files
+        return False
+
+
+def step_over(directory: str) -> None:
+    """Enter the host's mount namespace, which must have the directory; only in a child.
+
+    Raises `OSError`.
+    """
+    if is_elsewhere(directory):
+        namespace = os.open(FIRST, os.O_RDONLY | os.O_CLOEXEC)
+        called("setns", namespace, 0)
+        os.close(namespace)
+
+
+def seclude(directory: str, allocation: str, task: str, megabytes: int) -> None:
+    """Mount a tmpfs for the secrets of a task, unless it is mounted or the directory has files.
+
+    Raises `OSError`.
+    """
+    with below(directory, allocation, task) as inside:
+        source = os.open(SECRETS, _READ, dir_fd=inside)
+        try:
+            found = os.fstat(source)
+            if found.st_dev != os.fstat(inside).st_dev or os.listdir(source):
+                return
+            size = f"size={max(megabytes, _LEAST)}m,nr_inodes=1024"
+            rights = f"mode={stat.S_IMODE(found.st_mode):o},uid={found.st_uid},gid={found.st_gid}"
+            flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
+            place, options = os.fsencode(f"/proc/self/fd/{source}"), f"{size},{rights}".encode()
+            called("mount", _SOURCE.encode(), place, b"tmpfs", flags, options)
+        finally:
+            os.close(source)
+
+
+def reveal(directory: str, allocation: str) -> None:
+    """Delete and unmount the secrets of an allocation, even if tasks have moved them.
+
+    Raises `OSError`.
+    """
+    home = f"{os.path.realpath(directory)}/{allocation}"
+    for place in reversed(mounted(home)):
+        with suppress(FileNotFoundError), below(directory, allocation) as above:
+            found = resolver(follows=False)(
+                above, place.removeprefix(f"{home}/"), os.O_PATH | os.O_CLOEXEC
+            )
+            try:
+                called("umount2", os.fsencode(f"/proc/self/fd/{found}"), _DETACH)
+            finally:
+                os.close(found)
+
+
+def mounted(home: str) -> list[str]:
+    """Return Steward's tmpfs mounts below a directory, in mount order."""
+    found = []
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            before, _, after = line.partition(" - ")
+            place = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4])
+            if after.startswith(_KIND) and place.startswith(f"{home}/"):
+                found.append(place)
+    return found
+
+
+def called(name: str, *given: object) -> None:
+    """Call a function of the C library. Raises `OSError`."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*given) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

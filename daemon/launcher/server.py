@@ -1,0 +1,614 @@
+"""The server of the launcher: one thread that reads a message, checks it, performs it and answers.
+
+A malformed message stops the launcher and therefore the daemon. A message that is not permitted, or
+that fails, is answered with the reason.
+"""
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+
+from daemon.launcher import (
+    alloc_dir,
+    alloc_removal,
+    cgroups,
+    child_processes,
+    process_scan,
+    readable_files,
+    secrets_tmpfs,
+    task_files,
+    unpacker,
+    volumes,
+)
+from daemon.launcher.alloc_uids import AllocUids
+from daemon.launcher.channel import (
+    ProtocolViolation,
+    Refusal,
+    close,
+    read_record,
+    read_sealed,
+    receive,
+    sealed,
+    send,
+)
+from daemon.launcher.child_processes import ChildOperation, ChildOperations
+from daemon.launcher.claims_and_logs import attempts, below, is_held, read_claim
+from daemon.launcher.disk_usage import DiskUsageScan
+from daemon.launcher.exec_sessions import ExecSessions
+from daemon.launcher.messages import (
+    MOST_PAYLOAD,
+    MOST_USING,
+    VERSION,
+    AllocDirLayout,
+    AlreadyStarted,
+    Answer,
+    ClaimList,
+    ClaimText,
+    ConnectPodman,
+    CreateAllocDir,
+    DirectoryEntries,
+    DirectoryPart,
+    DirectoryUsage,
+    Done,
+    EndedAttempt,
+    EndSession,
+    FindAttempt,
+    FinishAttempt,
+    GetProcessInfo,
+    GetSessionExit,
+    Hello,
+    HelloReply,
+    KillAttempt,
+    LaidOut,
+    LauncherPolicy,
+    ListAllocations,
+    ListClaims,
+    ListDirectory,
+    MakeVolume,
+    MeasureDirectory,
+    Message,
+    MountSecrets,
+    NoteText,
+    NumberedReply,
+    NumberedRequest,
+    OpenFile,
+    OpenLog,
+    ProbeSandbox,
+    ProcessStarted,
+    ReadFile,
+    ReadNote,
+    ReadOwn,
+    RefusedReply,
+    RemoveDirectory,
+    RemoveVolume,
+    RetainLogs,
+    ScanProcesses,
+    ScanResult,
+    ScanTarget,
+    SendSignal,
+    SessionExit,
+    SessionOpened,
+    SignalResult,
+    StartSession,
+    StartTask,
+    TaskCommand,
+    UnmountSecrets,
+    UnpackStream,
+    WriteFile,
+    WriteNote,
+)
+from daemon.launcher.shims import Key, Shims
+from daemon.launcher.task_start import Starter
+from daemon.launcher.user_policy import UserPolicy
+
+Given = tuple[Answer, list[int]]  # the answer and its descriptors
+
+LOCK = ".launcher"  # in the directory of all allocations; locked by the running launcher
+_EXIT_WRONG = 1
+_QUICK, _LONG = 60, 24 * 3600  # time limits of operations in seconds
+_layout = msgspec.msgpack.Decoder(AllocDirLayout)
+_policy = msgspec.msgpack.Decoder(LauncherPolicy)
+_order = msgspec.msgpack.Decoder(TaskCommand)
+
+
+class Server:
+    """The state of one launcher process."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._decoder = msgspec.msgpack.Decoder(NumberedRequest)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._errands = ChildOperations(channel)
+        self._sessions = ExecSessions()
+        self._shims = Shims(self._over, self._errands.halted)
+        self._directory = ""  # of all allocations; empty before the greeting
+        self._groups: frozenset[str] = frozenset()  # parent cgroups of tasks
+
+    def run(self) -> int:
+        """Serve until the daemon's end closes; return the exit status."""
+        bell, ringer = os.pipe()
+        for descriptor in (bell, ringer):
+            os.set_blocking(descriptor, False)
+        # The handler does not interrupt `poll`; the byte in the wakeup pipe does.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
+        waits = select.poll()
+        waits.register(self._channel, select.POLLIN)
+        waits.register(bell, select.POLLIN)
+        try:
+            while True:
+                ready = [descriptor for descriptor, _ in waits.poll()]
+                if bell in ready:
+                    os.read(bell, 4096)
+                    self._shims.reap()
+                if self._channel.fileno() in ready and not self._serve_one():
+                    return 0
+        except ProtocolViolation as error:
+            say(f"a wrong message: {error}")
+            return _EXIT_WRONG
+        except (BrokenPipeError, ConnectionResetError):  # the daemon ended before the answer
+            return 0
+
+    def _serve_one(self) -> bool:
+        """Answer the next request; return whether there was one. Raises `ProtocolViolation` or `OSError`."""
+        data, descriptors = receive(self._channel)
+        if not data:
+            return False
+        try:
+            try:
+                question = self._decoder.decode(data)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ProtocolViolation(str(error)) from None
+            given = self._answer(question, descriptors)
+            if isinstance(given, ChildOperation):
+                if (failed := self._errands.begin(question.number, given)) is None:
+                    return True
+                given = failed, []
+        finally:
+            close(descriptors)
+        body, passed = given
+        try:
+            self._reply(
+                NumberedReply(number=question.number, descriptors=len(passed), body=body), passed
+            )
+        finally:
+            close(passed)
+        return True
+
+    def _reply(self, reply: NumberedReply, passed: Sequence[int] = ()) -> None:
+        send(self._channel, self._encoder.encode(reply), passed)
+
+    def _over(self, pid: int, status: int) -> None:
+        """Answer the request of an ended child, or record the exit status of a session."""
+        self._sessions.bury(pid, status)
+        if reply := self._errands.end(pid, status):
+            self._reply(reply)
+
+    def _answer(
+        self, question: NumberedRequest, descriptors: Sequence[int]
+    ) -> Given | ChildOperation:
+        kind = type(question.body)
+        wanted, handler = _TABLE[kind]
+        if question.descriptors != len(descriptors) or len(descriptors) not in wanted:
+            raise ProtocolViolation(f"{kind.__name__} came with {len(descriptors)} descriptors")
+        if bool(self._directory) == (kind is Hello):
+            raise ProtocolViolation(f"{kind.__name__} came at the wrong time")
+        try:
+            return handler(self, question.body, descriptors)
+        except Refusal as error:
+            say(f"{kind.__name__} is refused: {error}")
+            return RefusedReply(text=str(error)), []
+        except (OSError, ValueError) as error:  # `ValueError`: a value that exec cannot accept
+            return child_processes.failure(error), []
+
+    # --- requests ---
+
+    def greet(self, request: Hello, descriptors: Sequence[int]) -> Given:
+        """Lock the directory of allocations; wait until an earlier launcher has ended."""
+        if request.version != VERSION:
+            raise ProtocolViolation(f"version {request.version} of the protocol, not {VERSION}")
+        self.allow(read_record(descriptors[0], MOST_PAYLOAD, _policy), request.directory)
+        alloc_dir.make_root(request.directory)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        # The descriptor stays open, and so locked, until this process ends.
+        fcntl.flock(os.open(f"{request.directory}/{LOCK}", flags, 0o600), fcntl.LOCK_EX)
+        if (span := self._own_uids) is not None and os.geteuid() == 0:
+            self._users.uids = AllocUids(request.directory, span)
+        return HelloReply(is_root=os.geteuid() == 0), []
+
+    def allow(self, policy: LauncherPolicy, directory: str) -> None:
+        """Store the permissions for a directory of allocations."""
+        self._directory, self._users = directory, UserPolicy(policy)
+        self._own_uids = policy.own_uids
+        self._starter = Starter(policy, directory, self._users)
+        self._groups, self._podman = frozenset(policy.groups), policy.podman
+        self._files = policy.files
+
+    def start(self, request: StartTask, descriptors: Sequence[int]) -> Given:
+        """Start a shim."""
+        order = read_record(descriptors[0], MOST_PAYLOAD, _order)
+        found = self._starter.start(request, order)
+        if found is None:
+            return AlreadyStarted(), []
+        pid, descriptor = found
+        self._shims.note(_key(request), pid)
+        return ProcessStarted(pid=pid), [descriptor]
+
+    def open_session(self, request: StartSession, descriptors: Sequence[int]) -> Given:
+        """Start a command inside a task."""
+        order = read_record(descriptors[0], MOST_PAYLOAD, _order)
+        own = self._shims.pid_of(_key(request))
+        pid, passed = self._starter.open_session(request, order, own)
+        return SessionOpened(session=self._sessions.note(pid)), passed
+
+    def end_session(self, request: EndSession, descriptors: Sequence[int]) -> Given:
+        """Kill an exec session."""
+        del descriptors
+        self._sessions.kill(request.session, hang_up=request.hang_up)
+        return Done(), []
+
+    def conclude(self, request: GetSessionExit, descriptors: Sequence[int]) -> Given:
+        """Return the exit status of an exec session."""
+        del descriptors
+        self._shims.reap()
+        return SessionExit(status=self._sessions.take_status(request.session)), []
+
+    def look(self, request: ProbeSandbox, descriptors: Sequence[int]) -> Given:
+        """Return the sandbox support of this host."""
+        del request, descriptors
+        return self._starter.look(), []
+
+    def lay_out(self, request: CreateAllocDir, descriptors: Sequence[int]) -> Given:
+        """Create the directories of an allocation."""
+        layout = read_record(descriptors[0], MOST_PAYLOAD, _layout)
+        if self._users.uids is not None and request.previous is not None:
+            alloc_removal.check(self._directory, request.previous)
+            self._users.uids.inherit(request.allocation, request.previous)
+        owners = [
+            self._users.owner(one.driver, one.user, request.allocation) for one in layout.rooms
+        ]
+        troubles = alloc_dir.lay_out(
+            self._directory,
+            request.allocation,
+            request.previous,
+            layout,
+            owners,
+            self._users.guest,
+        )
+        return LaidOut(troubles=troubles), []
+
+    def write(self, request: WriteFile, descriptors: Sequence[int]) -> Given:
+        """Write a file for a task."""
+        if request.owner is not None:
+            self._users.check_owner(request.owner)
+        task_files.write(self._directory, request, read_sealed(descriptors[0], MOST_PAYLOAD))
+        return Done(), []
+
+    def read(self, request: ReadFile, descriptors: Sequence[int]) -> Given:
+        """Return the metadata and content of a file."""
+        del descriptors
+        found, content = task_files.read(self._directory, request)
+        return found, [sealed(content)] if request.most else []
+
+    def note(self, request: WriteNote, descriptors: Sequence[int]) -> Given:
+        """Store a note about a task."""
+        del descriptors
+        task_files.note(self._directory, request)
+        return Done(), []
+
+    def recall(self, request: ReadNote, descriptors: Sequence[int]) -> Given:
+        """Return the text of a note."""
+        del descriptors
+        return NoteText(text=task_files.recall(self._directory, request)), []
+
+    def open_file(self, request: OpenFile, descriptors: Sequence[int]) -> Given:
+        """Open a file that is not secret."""
+        del descriptors
+        return readable_files.open_file(self._directory, request)
+
+    def list(self, request: ListDirectory, descriptors: Sequence[int]) -> Given:
+        """Return the entries of a directory."""
+        del descriptors
+        entries, position = readable_files.entries(self._directory, request)
+        record = self._encoder.encode(DirectoryEntries(entries=entries))
+        return DirectoryPart(position=position), [sealed(record)]
+
+    def connect(self, request: ConnectPodman, descriptors: Sequence[int]) -> Given:
+        """Connect to root's podman, if permitted."""
+        del request, descriptors
+        if not self._podman:
+            raise Refusal("podman_root is off")
+        with socket.socket(socket.AF_UNIX) as found:
+            found.setblocking(False)
+            found.connect(self._podman)
+            return Done(), [found.detach()]
+
+    def open_log(self, request: OpenLog, descriptors: Sequence[int]) -> Given:
+        """Open a log."""
+        del descriptors
+        return Done(), [readable_files.open_a_log(self._directory, request)]
+
+    def read_own(self, request: ReadOwn, descriptors: Sequence[int]) -> Given:
+        """Return the content of a configured file."""
+        del descriptors
+        if request.path not in self._files:
+            raise Refusal(
+                f"{request.path!r} is not a certificate file of the configuration at startup"
+            )
+        return Done(), [sealed(readable_files.read_own(request.path))]
+
+    def signal(self, request: SendSignal, descriptors: Sequence[int]) -> Given:
+        """Signal the main process of an attempt, or its shim."""
+        del descriptors
+        with self._folder(request) as folder:
+            is_sent = self._shims.signal(
+                folder,
+                _key(request),
+                request.signal,
+                is_walled=request.is_walled,
+                to_shim=request.to_shim,
+            )
+        return SignalResult(is_sent=is_sent), []
+
+    def finish(self, request: FinishAttempt, descriptors: Sequence[int]) -> Given:
+        """Return the claim of an ended attempt."""
+        del descriptors
+        status = self._shims.take_status(_key(request))
+        if not self._shims.has(request.allocation):
+            self._starter.networks.let_go(request.allocation)
+        with self._folder(request) as folder:
+            text, at = b"", 0
+            if folder is not None:
+                text, at = read_claim(folder, request.task, request.attempt)
+        return EndedAttempt(claim=text, at=at, status=-1 if status is None else status), []
+
+    def keep(self, request: RetainLogs, descriptors: Sequence[int]) -> ChildOperation:
+        """Retain the logs of an allocation."""
+        del descriptors
+        alloc_removal.check(self._directory, request.allocation)
+
+        def work() -> Answer:
+            alloc_removal.keep(self._directory, self._logs, request.allocation)
+            return Done()
+
+        return ChildOperation(work, _QUICK)
+
+    def remove(self, request: RemoveDirectory, descriptors: Sequence[int]) -> ChildOperation:
+        """Remove a directory."""
+        del descriptors
+        if not request.is_kept:
+            alloc_removal.check(self._directory, request.allocation)
+            alloc_removal.hide(self._directory, request.allocation)
+
+        def work() -> Answer:
+            if request.is_kept:
+                alloc_removal.remove(self._logs, request.allocation)
+            for name in (f"{request.allocation}{alloc_removal.GONE}", request.allocation):
+                if not request.is_kept:
+                    self._empty(name)
+                    alloc_removal.remove(self._directory, name)
+            return Done()
+
+        return ChildOperation(work, _LONG, after=lambda: self._release(request.allocation))
+
+    def _release(self, allocation: str) -> None:
+        """Release the user ID of a removed allocation."""
+        try:
+            if self._users.uids is not None:
+                self._users.uids.release(allocation)
+        except OSError as error:
+            say(f"the uid of allocation {allocation} stays taken: {error}")
+
+    def make_volume(self, request: MakeVolume, descriptors: Sequence[int]) -> Given:
+        """Create the directory of a volume."""
+        del descriptors
+        if request.owner != (-1, -1):
+            self._users.check_owner(request.owner)
+        volumes.make(self._volumes, request.volume, request.mode, request.owner)
+        return Done(), []
+
+    def remove_volume(self, request: RemoveVolume, descriptors: Sequence[int]) -> ChildOperation:
+        """Delete the directory of a volume."""
+        del descriptors
+
+        def work() -> Answer:
+            volumes.remove(self._volumes, request.volume)
+            return Done()
+
+        return ChildOperation(work, _LONG)
+
+    def measure(self, request: MeasureDirectory, descriptors: Sequence[int]) -> ChildOperation:
+        """Return the disk usage of a directory."""
+        del descriptors
+
+        def work() -> Answer:
+            with below(self._place(request), request.allocation) as top:
+                measuring = DiskUsageScan(top)
+                measuring.run()
+            return DirectoryUsage(used=measuring.used, written=measuring.written)
+
+        return ChildOperation(work, _LONG)
+
+    def seclude(self, request: MountSecrets, descriptors: Sequence[int]) -> ChildOperation:
+        """Mount a tmpfs for secrets, if permitted."""
+        del descriptors
+
+        def work() -> Answer:
+            if os.geteuid() == 0:
+                secrets_tmpfs.step_over(self._directory)
+                secrets_tmpfs.seclude(
+                    self._directory, request.allocation, request.task, request.megabytes
+                )
+            return Done()
+
+        return ChildOperation(work, _QUICK)
+
+    def reveal(self, request: UnmountSecrets, descriptors: Sequence[int]) -> ChildOperation:
+        """Delete and unmount secrets."""
+        del descriptors
+
+        def work() -> Answer:
+            self._empty(request.allocation)
+            return Done()
+
+        return ChildOperation(work, _QUICK)
+
+    def _empty(self, name: str) -> None:
+        """Delete and unmount secrets, in a child process."""
+        if os.geteuid() == 0:
+            secrets_tmpfs.step_over(self._directory)
+            secrets_tmpfs.reveal(self._directory, name)
+
+    def unpack(self, request: UnpackStream, descriptors: Sequence[int]) -> ChildOperation:
+        """Unpack a stream into a directory of a task."""
+        (passed,) = descriptors
+        top, user = unpacker.find(self._directory, request)
+
+        def work() -> Answer:
+            with open(passed, "rb", closefd=False) as stream:
+                unpacker.unpack(top, request, stream)
+            return Done()
+
+        return ChildOperation(work, _LONG, user, after=lambda: os.close(top))
+
+    def present(self, request: ListAllocations, descriptors: Sequence[int]) -> Given:
+        """Return the existing directories; the sealed file has one name per line."""
+        del descriptors
+        return Done(), [sealed("\n".join(alloc_removal.present(self._place(request))).encode())]
+
+    def _place(self, request: MeasureDirectory | ListAllocations) -> str:
+        return self._logs if request.is_kept else self._directory
+
+    @property
+    def _logs(self) -> str:
+        """Return the directory of retained logs."""
+        return f"{os.path.dirname(self._directory)}/logs"
+
+    @property
+    def _volumes(self) -> str:
+        """Return the directory of API-created volumes."""
+        return f"{os.path.dirname(self._directory)}/volumes"
+
+    def adopt(self, request: FindAttempt, descriptors: Sequence[int]) -> Given:
+        """Return the claim of an attempt, and a pidfd of its shim if it is alive."""
+        del descriptors
+        text, at, is_claimed, passed = b"", 0, False, []
+        with self._folder(request) as folder:
+            with self._shims.opened(folder, _key(request)) as shim:
+                passed += [os.dup(shim[1])] if shim else []
+            if folder is not None:
+                is_claimed = is_held(folder, request.task, request.attempt)
+                text, at = read_claim(folder, request.task, request.attempt)
+        return ClaimText(text=text, at=at, is_held=is_claimed or bool(passed)), passed
+
+    def claims(self, request: ListClaims, descriptors: Sequence[int]) -> Given:
+        """Return the attempts of an allocation that have claims."""
+        del descriptors
+        with self._folder(request) as folder:
+            return ClaimList(found=[] if folder is None else attempts(folder)), []
+
+    def end(self, request: KillAttempt, descriptors: Sequence[int]) -> Given:
+        """Kill all processes in the cgroups of an attempt."""
+        del descriptors
+        for one in self._groups_of(request):
+            cgroups.kill(one)
+        return Done(), []
+
+    def _groups_of(self, request: KillAttempt | GetProcessInfo) -> set[str]:
+        """Return the possible cgroups of an attempt."""
+        found = cgroups.of_task(self._groups, request.allocation, request.task)
+        if request.attempt is not None:
+            with self._folder(request) as folder:
+                if folder is not None:
+                    text, _ = read_claim(folder, request.task, request.attempt)
+                    # Only launchers write claims, this one or an earlier one.
+                    found |= cgroups.claimed(text, request.allocation, request.task)
+        return found
+
+    def usage(self, request: GetProcessInfo, descriptors: Sequence[int]) -> Given:
+        """Return process information of an attempt."""
+        del descriptors
+        found = [int(one) for each in self._groups_of(request) for _, one in cgroups.threads(each)]
+        if not found:
+            names = (request.allocation, request.task, request.attempt)
+            mark = ScanTarget(allocation=names[0], task=names[1], attempt=names[2], action="find")
+            (found,) = process_scan.sweep(self._directory, [mark])
+        return Done(), [sealed(b"\0".join(process_scan.facts(found[:MOST_USING])))]
+
+    def sweep(self, request: ScanProcesses, descriptors: Sequence[int]) -> Given:
+        """Scan for the processes of attempts and act on them."""
+        del descriptors
+        return ScanResult(found=process_scan.sweep(self._directory, request.marks)), []
+
+    @contextmanager
+    def _folder(
+        self,
+        request: SendSignal
+        | FinishAttempt
+        | FindAttempt
+        | ListClaims
+        | KillAttempt
+        | GetProcessInfo,
+    ) -> Iterator[int | None]:
+        """Yield the directory of an allocation; None if it was removed. Raises `OSError`."""
+        with ExitStack() as held:
+            try:
+                found = held.enter_context(below(self._directory, request.allocation))
+            except (FileNotFoundError, NotADirectoryError):
+                found = None
+            yield found
+
+
+def _key(request: StartTask | StartSession | SendSignal | FinishAttempt | FindAttempt) -> Key:
+    return request.allocation, request.task, request.attempt
+
+
+def say(text: str) -> None:
+    """Write one escaped line to the daemon's log."""
+    line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    # The launcher has no other log.
+    print(f"steward: launcher: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+# The number of descriptors and the handler of each request type.
+_TABLE: dict[type[Message], tuple[range, Callable[..., Given | ChildOperation]]] = {
+    Hello: (range(1, 2), Server.greet),
+    StartTask: (range(1, 2), Server.start),
+    StartSession: (range(1, 2), Server.open_session),
+    EndSession: (range(1), Server.end_session),
+    GetSessionExit: (range(1), Server.conclude),
+    ProbeSandbox: (range(1), Server.look),
+    CreateAllocDir: (range(1, 2), Server.lay_out),
+    SendSignal: (range(1), Server.signal),
+    FinishAttempt: (range(1), Server.finish),
+    WriteFile: (range(1, 2), Server.write),
+    ReadFile: (range(1), Server.read),
+    WriteNote: (range(1), Server.note),
+    ReadNote: (range(1), Server.recall),
+    OpenFile: (range(1), Server.open_file),
+    ListDirectory: (range(1), Server.list),
+    OpenLog: (range(1), Server.open_log),
+    ReadOwn: (range(1), Server.read_own),
+    ConnectPodman: (range(1), Server.connect),
+    RetainLogs: (range(1), Server.keep),
+    RemoveDirectory: (range(1), Server.remove),
+    MeasureDirectory: (range(1), Server.measure),
+    ListAllocations: (range(1), Server.present),
+    FindAttempt: (range(1), Server.adopt),
+    ListClaims: (range(1), Server.claims),
+    KillAttempt: (range(1), Server.end),
+    ScanProcesses: (range(1), Server.sweep),
+    MountSecrets: (range(1), Server.seclude),
+    UnpackStream: (range(1, 2), Server.unpack),
+    UnmountSecrets: (range(1), Server.reveal),
+    MakeVolume: (range(1), Server.make_volume),
+    RemoveVolume: (range(1), Server.remove_volume),
+    GetProcessInfo: (range(1), Server.usage),
+}

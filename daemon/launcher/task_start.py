@@ -1,0 +1,505 @@
+"""Start tasks and exec sessions: check the order, build the command line, and run it.
+
+The daemon describes the requirements of the job. All arguments of programs that run as root are
+built here: the shim, the sandbox, and the change of the user.
+"""
+
+import fcntl
+import os
+import resource
+import select
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+
+import msgspec
+
+from daemon.launcher import alloc_dir, cgroups, sandbox
+from daemon.launcher.channel import Refusal
+from daemon.launcher.claims_and_logs import (
+    LOGS,
+    SHARED,
+    below,
+    drop_claim,
+    open_log,
+    read_claim,
+    shim_of,
+    shims,
+    take_claim,
+)
+from daemon.launcher.command_lookup import CommandFile, find, find_in_session
+from daemon.launcher.command_lookup import below as below_one_of
+from daemon.launcher.hardening import takes_filters
+from daemon.launcher.messages import (
+    LauncherPolicy,
+    SandboxSupport,
+    StartSession,
+    StartTask,
+    TaskCommand,
+)
+from daemon.launcher.networks import Networks
+from daemon.launcher.shim_script import FILTER, command_line, find_tools
+from daemon.launcher.user_policy import OWN_HOME, User, UserPolicy, being
+
+NO_GROUP = "-"  # entry of a start without a cgroup
+_NULL = "/dev/null"
+_OUT, _CLAIM, _ERR = 1, 2, 3  # descriptors of a shim, in addition to the filter
+_ASIDE = 16  # lowest number for descriptors that are not passed by number to a child
+_WITHIN = 10_000  # milliseconds for a trial
+_TERMINAL = "xterm"  # the default TERM of a terminal in a task
+_DISABLED = "raw_exec is off: set raw_exec = true in the agent's configuration, or use exec"
+_NO_SECCOMP = "the kernel has no filters of system calls (CONFIG_SECCOMP_FILTER)"
+_NO_NETWORK = "raw_exec cannot keep a task from the network where the agent is not root; use exec"
+# Python and the daemon's parent may ignore signals; tasks get the default actions.
+_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+Line = tuple[list[str], dict[str, str]]  # arguments and variables
+
+
+class PreparedCommand(msgspec.Struct, frozen=True):
+    """A command line with its working directory and user.
+
+    `namespaces` are entered first: a descriptor for each, and its number in the child.
+    """
+
+    line: Line
+    place: int
+    user: User | None
+    namespaces: Mapping[str, tuple[int, int]]
+
+
+class Starter:
+    """Starts the tasks of one policy."""
+
+    def __init__(self, policy: LauncherPolicy, directory: str, users: UserPolicy) -> None:
+        self._policy, self._directory, self._users = policy, directory, users
+        self._volumes = {one.name: one for one in policy.volumes}
+        self._tools = find_tools()
+        # The daemon raises its own limit; tasks get the original one.
+        self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.networks = Networks()
+        self._said: SandboxSupport | None = None  # the result of a trial
+
+    # --- starts ---
+
+    def start(self, request: StartTask, order: TaskCommand) -> tuple[int, int] | None:
+        """Start the shim of an attempt; return its process ID and pidfd, or None if it was started.
+
+        Raises `OSError` or `ValueError`.
+        """
+        with below(self._directory, request.allocation) as folder, ExitStack() as held:
+            claim = take_claim(folder, request.task, request.attempt)
+            if claim is None:
+                return None
+            held.callback(os.close, claim)
+            try:
+                prepared = self._prepared(request, order, folder, held)
+            except Refusal:
+                drop_claim(folder, request.task, request.attempt)
+                raise
+            outputs = []
+            for kind in ("stdout", "stderr"):
+                name = f"{request.task}.{kind}.0"
+                outputs.append(_output(folder, name, is_kept=request.is_logged))
+                held.callback(os.close, outputs[-1])
+            os.ftruncate(claim, 0)
+            os.write(claim, f"group {request.group}\n".encode())
+            actions = [
+                (os.POSIX_SPAWN_OPEN, 0, _NULL, os.O_RDONLY, 0),
+                *((os.POSIX_SPAWN_DUP2, *pair) for pair in zip(outputs, (_OUT, _ERR), strict=True)),
+                (os.POSIX_SPAWN_DUP2, claim, _CLAIM),
+            ]
+            pid = self._spawn(prepared, order, request.allocation, folder, actions)
+            found = pid, os.pidfd_open(pid)
+            if request.attempt:
+                drop_claim(folder, request.task, request.attempt - 1)
+            return found
+
+    def open_session(
+        self, request: StartSession, order: TaskCommand, shim: int | None
+    ) -> tuple[int, list[int]]:
+        """Start a command inside a task; return its process ID, its pidfd, and its stream ends.
+
+        These are a terminal, or standard input, output and error. `shim` is that of the attempt if
+        it is a child of the launcher. Raises like `start`.
+        """
+        with below(self._directory, request.allocation) as folder, ExitStack() as held:
+            own = shim
+            shim = own or shim_of(folder, request.task, request.attempt)
+            if shim is None:
+                raise Refusal(sandbox.NOT_THERE)
+            prepared = self._prepared(request, order, folder, held, shim)
+            if not own and shim_of(folder, request.task, request.attempt) != shim:
+                raise Refusal(sandbox.NOT_THERE)  # the process ID may have been reused
+            mine, actions = _ends(prepared.user, held, is_terminal=request.is_terminal)
+            pid = self._spawn(prepared, order, request.allocation, folder, actions)
+            kept = [os.dup(one) for one in mine]
+            return pid, [os.pidfd_open(pid), *kept]
+
+    # --- checks and command lines ---
+
+    def _prepared(
+        self,
+        request: StartTask | StartSession,
+        order: TaskCommand,
+        folder: int,
+        held: ExitStack,
+        shim: int | None = None,
+    ) -> PreparedCommand:
+        """Return the command line, inside the task of `shim` if given.
+
+        Raises `Refusal`, `OSError` or `ValueError`.
+        """
+        if not (self._tools.sh and self._tools.setsid and self._tools.env):
+            raise Refusal("a program that tasks need is missing: sh, setsid or env")
+        if request.task == SHARED:
+            raise Refusal("the tasks of an allocation share it")
+        self._check_entries(request, order, folder)
+        if order.driver == "raw_exec" and not self._policy.runs_raw_exec:
+            raise Refusal(_DISABLED)
+        if order.filter != "default" and not self._policy.opens_filters:
+            raise Refusal("exec_unfiltered is off: no task may relax its system call filter")
+        user = self._users.of_task(order.driver, order.user, request.allocation)
+        if user is not None and not self._tools.setpriv:
+            raise Refusal("the program setpriv is missing: tasks cannot change their user")
+        home = held.enter_context(below(folder, request.task))
+        path = f"{self._directory}/{request.allocation}/{request.task}"
+        env = _environment(order, user)
+        if isinstance(request, StartSession) and request.is_terminal:
+            env.setdefault("TERM", _TERMINAL)
+        words = [*map(os.fsdecode, (order.command, *order.args))]
+        wrap: list[str] = []
+        namespaces: dict[str, tuple[int, int]] = {}
+        if order.driver == "exec":
+            place, becomes = home, None
+            env |= {} if shim else {"PWD": order.work_dir or OWN_HOME}
+            if shim is None:
+                wrap = self._walls(request, order, words, env, user, folder, home, held)
+            else:
+                namespaces = sandbox.opened(shim, user, held, alone=self._is_alone(order))
+                wrap = self._way_in(order, user, namespaces)
+        else:
+            place, becomes = self._bare(order, words, env, user, home, path, held, shim), user
+        line = command_line(
+            self._tools,
+            words,
+            env,
+            place=path,
+            entry="\n".join(order.entries),
+            open_files=self._open_files,
+            data=order.data,
+            user=becomes,
+            wrap=wrap,
+            inside=shim is not None,
+            apart=bool(namespaces) or (user is not None and os.geteuid() == 0),
+            closed=[number for _, number in namespaces.values()],
+        )
+        return PreparedCommand(line, place, user, namespaces)
+
+    def _check_entries(
+        self, request: StartTask | StartSession, order: TaskCommand, folder: int
+    ) -> None:
+        """Raise `Refusal` for a cgroup of another task, or if a required cgroup is missing."""
+        above, names = self._policy.groups, (request.allocation, request.task)
+        text, _ = read_claim(folder, request.task, request.attempt)
+        started_in = cgroups.claimed(text, *names)  # possibly by a daemon with other cgroups
+        for one in filter(None, order.entries):
+            if not cgroups.is_list(one, above, *names, started_in):
+                raise Refusal(f"{one!r} is not the list of processes of a group of the task")
+        is_exec = order.driver == "exec"
+        needed = self._policy.exec_groups if is_exec else self._policy.raw_exec_groups
+        # A session enters the cgroups of its task, regardless of the current policy.
+        if isinstance(request, StartSession):
+            needed = [one for one in needed if cgroups.is_made(one, *names)] + [*started_in]
+        elif request.group != (os.path.dirname(next(iter(order.entries), "")) or NO_GROUP):
+            raise Refusal(f"{request.group} is not the group that the task enters first")
+        for one in needed:
+            if not any(entry.startswith(f"{one}/") for entry in order.entries):
+                raise Refusal(f"the task would not enter its group of {one}")
+
+    def _bare(
+        self,
+        order: TaskCommand,
+        words: list[str],
+        env: dict[str, str],
+        user: User | None,
+        home: int,
+        path: str,
+        held: ExitStack,
+        shim: int | None,
+    ) -> int:
+        """Resolve the command of raw_exec; return its working directory. Raises `Refusal`."""
+        if order.volumes:
+            raise Refusal("raw_exec has no sandbox: use exec to mount volumes")
+        place = home
+        with _as(user):
+            if order.work_dir:
+                try:
+                    place = os.open(
+                        order.work_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=home
+                    )
+                except OSError:
+                    reason = f'working directory "{order.work_dir}" does not exist'
+                    raise Refusal(reason) from None
+                held.callback(os.close, place)
+            directory = order.work_dir or path
+            env.setdefault("PWD", directory)
+            if shim is not None:
+                words[0] = find_in_session(words[0], directory, env.get("PATH"))
+            else:
+                own = [f"{path}/local/{words[0]}", f"{path}/{words[0]}"]
+                files = [CommandFile(one, one) for one in own]
+                words[0] = find(
+                    words[0], files, env.get("PATH"), lambda one: CommandFile(one, one), user
+                )
+        return place
+
+    def _walls(
+        self,
+        request: StartTask | StartSession,
+        order: TaskCommand,
+        words: list[str],
+        env: Mapping[str, str],
+        user: User | None,
+        folder: int,
+        home: int,
+        held: ExitStack,
+    ) -> list[str]:
+        """Return the arguments that build the sandbox, and resolve the command of exec.
+
+        Raises `Refusal`.
+        """
+        if trouble := self.look().walls:
+            raise Refusal(trouble)
+        # No other user may replace directories that are mounted into the sandbox.
+        if os.geteuid() == 0:
+            mine = alloc_dir.made(folder, request.task, None, alloc_dir.ours(), is_handed_on=True)
+            held.enter_context(mine)
+        mounts = sandbox.volumes(order, self._volumes, self._policy.volume_roots, held)
+        opened = [(one.path, one.descriptor) for one in mounts]
+        for inside, outside in sandbox.OWN.items():
+            above, names = (folder, [SHARED]) if outside == f"../{SHARED}" else (home, [outside])
+            opened.append((inside, held.enter_context(below(above, *names))))
+
+        def seen(path: str) -> CommandFile | None:
+            is_system = path.startswith(tuple(f"{one}/" for one in sandbox.SYSTEM))
+            return below_one_of(path, opened) or (CommandFile(path, path) if is_system else None)
+
+        own = seen(f"{OWN_HOME}/{words[0]}")
+        with _as(user):
+            words[0] = find(words[0], [own] if own else [], env.get("PATH"), seen, user)
+        return sandbox.around(
+            self._tools,
+            order,
+            mounts,
+            user,
+            folder=folder,
+            task=request.task,
+            filtered=bool(self._filter(order)),
+            alone=self._is_alone(order),
+        )
+
+    def _way_in(
+        self, order: TaskCommand, user: User | None, namespaces: Mapping[str, tuple[int, int]]
+    ) -> list[str]:
+        """Return the arguments that enter a sandbox. Raises `Refusal`."""
+        if trouble := self.look().walls:
+            raise Refusal(trouble)
+        numbers = {kind: number for kind, (_, number) in namespaces.items()}
+        return sandbox.way_in(self._tools, order, user, numbers, filtered=bool(self._filter(order)))
+
+    @staticmethod
+    def _is_alone(order: TaskCommand) -> bool:
+        """Return whether the sandbox isolates a task from the network."""
+        return order.network == "none" and os.geteuid() != 0
+
+    def _filter(self, order: TaskCommand) -> bytes:
+        """Return the system call filter of a task; empty if it has none."""
+        if order.driver == "raw_exec" or order.filter == "off" or self.look().no_filter:
+            return b""
+        by_kind = {"default": self._policy.filter, "namespaces": self._policy.wide_filter}
+        return by_kind[order.filter]
+
+    def _spawn(
+        self,
+        prepared: PreparedCommand,
+        order: TaskCommand,
+        allocation: str,
+        folder: int,
+        actions: Sequence[tuple[object, ...]],
+    ) -> int:
+        words, env = prepared.line
+        with (
+            _readable(self._filter(order)) as filtered,
+            self._network(order, allocation, folder),
+            _standing(prepared.place),
+            ExitStack() as held,
+        ):
+            more = [(os.POSIX_SPAWN_DUP2, filtered, FILTER)] if filtered else []
+            for found, number in prepared.namespaces.values():
+                # Duplicated to a high number, so that no descriptor has the number of another.
+                copy = fcntl.fcntl(found, fcntl.F_DUPFD_CLOEXEC, _ASIDE)
+                held.callback(os.close, copy)
+                more.append((os.POSIX_SPAWN_DUP2, copy, number))
+            return os.posix_spawn(
+                words[0],
+                words,
+                env,
+                file_actions=[*actions, *more],
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_SIGNALS,
+            )
+
+    def _network(
+        self, order: TaskCommand, allocation: str, folder: int
+    ) -> AbstractContextManager[None]:
+        """Return a context in which a task starts in its network. Raises `Refusal` or `OSError`."""
+        if order.network != "none":
+            return nullcontext()
+        if os.geteuid() == 0:
+            return self.networks.inside(allocation, shims(folder))
+        if order.driver == "raw_exec":
+            raise Refusal(_NO_NETWORK)
+        return nullcontext()  # the sandbox isolates each task separately
+
+    # --- sandbox support ---
+
+    def look(self) -> SandboxSupport:
+        """Return why this host cannot start tasks or build sandboxes, found by a trial.
+
+        A failed trial is repeated: the host may have lacked processes or time.
+        """
+        if self._said is None:
+            found = self._look()
+            if found.walls:
+                return found
+            self._said = found
+        return self._said
+
+    def _look(self) -> SandboxSupport:
+        tools = self._tools
+        missing = [one for one in ("sh", "setsid", "env") if not getattr(tools, one)]
+        shell = f"a program that it needs is missing: {', '.join(missing)}" if missing else ""
+        missing = [
+            one for one in ("bwrap", "nsenter", "setpriv", "stat") if not getattr(tools, one)
+        ]
+        if missing:
+            trouble = (
+                f"a program that it needs is missing: {', '.join(missing)} (package bubblewrap)"
+            )
+            return SandboxSupport(tools=shell, walls=trouble, no_filter="")
+        trouble = self._try(b"")
+        if trouble:
+            trouble = f"this machine lets us build no sandbox: {trouble}"
+            return SandboxSupport(tools=shell, walls=trouble, no_filter="")
+        no_filter = self._policy.no_filter or ("" if takes_filters() else _NO_SECCOMP)
+        if not no_filter and (trouble := self._try(self._policy.filter)):
+            if not self._policy.is_dev:
+                trouble = f"this machine puts up no filter of system calls: {trouble}"
+                return SandboxSupport(tools=shell, walls=trouble, no_filter="")
+            no_filter = trouble
+        return SandboxSupport(tools=shell, walls="", no_filter=no_filter)
+
+    def _try(self, program: bytes) -> str:
+        """Build a sandbox with its filter as for a task; return the error or an empty string."""
+        words = [self._tools.bwrap, *(["--seccomp", str(FILTER)] if program else [])]
+        words += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
+        words += ["--proc", "/proc", "--dev", "/dev", "--", self._tools.setpriv, "--version"]
+        reader, writer = os.pipe()
+        with _readable(program) as filtered, ExitStack() as held:
+            held.callback(os.close, reader)
+            actions: list[tuple[object, ...]] = [(os.POSIX_SPAWN_DUP2, writer, 2)]
+            actions += [(os.POSIX_SPAWN_DUP2, filtered, FILTER)] if filtered else []
+            try:
+                pid = os.posix_spawn(words[0], words, {}, file_actions=actions, setsid=True)
+            finally:
+                os.close(writer)
+            watched = os.pidfd_open(pid)
+            held.callback(os.close, watched)
+            waits = select.poll()
+            waits.register(watched, select.POLLIN)
+            if not waits.poll(_WITHIN):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return f"no sandbox within {_WITHIN // 1000} s"
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            os.set_blocking(reader, False)
+            try:
+                said = os.read(reader, 4096).decode(errors="replace").strip()
+            except BlockingIOError:
+                said = ""
+            return (said or f"exit status {status}") if status else ""
+
+
+def _environment(order: TaskCommand, user: User | None) -> dict[str, str]:
+    """Return a task's variables, with the user's own instead of the agent's."""
+    env = {os.fsdecode(name): os.fsdecode(value) for name, value in order.env.items()}
+    if user is not None:
+        personal = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
+        env |= {name: personal[name] for name in order.personal}
+    return env
+
+
+def _as(user: User | None) -> AbstractContextManager[None]:
+    return being(user.owner, user.groups) if user else nullcontext()
+
+
+def _output(folder: int, name: str, *, is_kept: bool) -> int:
+    if not is_kept:
+        return os.open(_NULL, os.O_WRONLY)
+    with below(folder, SHARED, LOGS) as logs:
+        return open_log(logs, name)
+
+
+def _ends(
+    user: User | None, held: ExitStack, *, is_terminal: bool
+) -> tuple[list[int], list[tuple[object, ...]]]:
+    """Return the daemon's stream ends, and the file actions for the command's.
+
+    `held` closes all of them.
+    """
+
+    def pair(ends: tuple[int, int]) -> tuple[int, int]:
+        for one in ends:
+            held.callback(os.close, one)
+        return ends
+
+    if is_terminal:
+        master, slave = pair(os.openpty())
+        os.fchown(slave, user.uid if user else os.geteuid(), -1)
+        # A session leader that opens a terminal makes it its controlling terminal.
+        opened = (os.POSIX_SPAWN_OPEN, 0, os.ttyname(slave), os.O_RDWR, 0)
+        return [master], [opened, *((os.POSIX_SPAWN_DUP2, 0, one) for one in (1, 2))]
+    (reader, writer), out, err = (pair(os.pipe()) for _ in range(3))
+    theirs = (reader, out[1], err[1])
+    return [writer, out[0], err[0]], [
+        (os.POSIX_SPAWN_DUP2, end, place) for place, end in enumerate(theirs)
+    ]
+
+
+@contextmanager
+def _standing(place: int) -> Iterator[None]:
+    """Change the working directory for the block, because children inherit it."""
+    os.fchdir(place)
+    try:
+        yield
+    finally:
+        os.chdir("/")
+
+
+@contextmanager
+def _readable(program: bytes) -> Iterator[int | None]:
+    """Yield a descriptor from which a filter can be read; None without a filter."""
+    if not program:
+        yield None
+        return
+    reader, writer = os.pipe()
+    try:
+        os.set_blocking(writer, False)  # a filter larger than the pipe buffer is an error
+        try:
+            os.write(writer, program)
+        finally:
+            os.close(writer)
+        yield reader
+    finally:
+        os.close(reader)

@@ -1,0 +1,1 @@
+"""Network clients and listeners, and the addresses they may reach."""

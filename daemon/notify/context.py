@@ -1,0 +1,90 @@
+"""The context of a notification, for readers on call; loaded when the message is sent."""
+
+import shlex
+from urllib.parse import quote, urlencode
+
+from daemon.evals import job_states
+from daemon.evals.failures import newest_error
+from daemon.notify.message import Context, FailureCause
+from daemon.text.job_state import State
+from daemon.text.task_failure import last_lines
+from storage.queries import allocations
+from storage.read_pool import ReadSnapshot
+from storage.records.failure import TaskError
+from storage.records.notification import Notification, NotifyEvent
+from storage.records.times import rfc3339
+
+_LINES = 20  # of standard error
+_RUNS = 50  # child jobs in which consecutive failures are counted
+
+
+def context_of(
+    db: ReadSnapshot, one: Notification, *, site: str, now: int, here: str = ""
+) -> Context:
+    """Return the context of a notification.
+
+    `site` is the address of the web UI, `here` the node to name if the allocation's node is
+    unknown.
+    """
+    state = job_states.state_of(db, one.namespace, one.job_id, now)
+    error = None
+    if one.event == NotifyEvent.FAILURE:
+        error = newest_error(db, one.namespace, one.run_id)
+    failed, last_success = _history(db, one, now)
+    elsewhere = {"namespace": one.namespace} if one.namespace != "default" else {}
+    words = [f"--namespace={name}" for name in elsewhere.values()]
+    return Context(
+        host=_host(db, error) or here,
+        state=state.word if state else "",
+        error=_cause(error) if error else None,
+        failed_in_a_row=max(failed, one.failures if one.event == NotifyEvent.FAILURE else 0),
+        failing_since=_since(one),
+        last_success=last_success,
+        link=f"{site}/ui/job/{quote(one.job_id, safe='')}{_query(elsewhere)}" if site else "",
+        command=shlex.join(["steward", "job", "explain", *words, one.job_id]),
+    )
+
+
+def _since(one: Notification) -> str:
+    is_failing = one.event == NotifyEvent.FAILURE and one.failing_since
+    return rfc3339(one.failing_since) if is_failing else ""
+
+
+def _query(given: dict[str, str]) -> str:
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _host(db: ReadSnapshot, error: TaskError | None) -> str:
+    found = allocations.find(db, error.allocation_id) if error else None
+    return found.placement.node_name if found else ""
+
+
+def _cause(error: TaskError) -> FailureCause:
+    return FailureCause(
+        summary=error.summary,
+        group=error.task_group,
+        task=error.task,
+        allocation_id=error.allocation_id,
+        exit_code=error.exit_code,
+        signal=error.signal,
+        oom_killed=error.oom_killed,
+        restarts=error.restarts,
+        attempt=error.restarts + 1,
+        stderr="\n".join(last_lines(error, _LINES)),
+    )
+
+
+def _history(db: ReadSnapshot, one: Notification, now: int) -> tuple[int, str]:
+    """Return the number of consecutive failures and the time of the last success.
+
+    Only child jobs have a history; for others the values are empty.
+    """
+    if one.run_id == one.job_id:
+        return 0, ""
+    failed = 0
+    for run in job_states.runs(db, one.namespace, one.job_id, now, _RUNS):
+        if run.result == State.FAILED:
+            failed += 1
+        elif run.result == State.COMPLETE:
+            return failed, rfc3339(run.ended)
+    return failed, ""

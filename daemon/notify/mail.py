@@ -1,0 +1,188 @@
+"""E-mail: a message by SMTP, encrypted and with a login if the receiver requires it.
+
+`smtplib` runs in a thread, and the sender waits for it. The sender opens the connection to a permitted
+address. When the attempt times out, the sender shuts the connection down, and the thread returns.
+Rules: RFC 5321 (SMTP), RFC 3207 (STARTTLS), RFC 4954 (AUTH), RFC 5322 (headers), RFC 3834 (automatic).
+"""
+
+import os
+import smtplib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime
+
+import msgspec
+import trio
+
+from daemon.config.notify_receivers import server_of
+from daemon.net.egress_policy import EgressDenied
+from daemon.net.http_client import HttpError, Permit, connect
+from daemon.notify import words
+from daemon.notify.channels import DeliveryFailed
+from daemon.notify.message import Batch
+from storage.errors import Invalid
+from storage.records.base import SECOND
+from storage.records.notification import Encryption, Receiver
+
+_ANSWERS_WITHIN = 15.0  # seconds per response; the attempt as a whole has its own limit
+_GOOD = 250
+_OTHER_CHARACTERS = "#<>[]()\\\"',;:@ \t"
+
+
+class Mail(msgspec.Struct, frozen=True, kw_only=True):
+    """A message with its envelope."""
+
+    sender: str
+    to: tuple[str, ...]
+    data: bytes
+
+
+def compose(batch: Batch, receiver: Receiver, now: int) -> Mail:
+    """Return the mail for a batch; `now` is the time of the attempt in nanoseconds.
+
+    Control characters are removed from header values, and the library rejects any that remain.
+    """
+    mail = EmailMessage(policy=SMTP)
+    mail["From"] = receiver.sender
+    mail["To"] = ", ".join(receiver.to)
+    mail["Subject"] = f"[{words.line(batch.here)}] {words.subject(batch)}"
+    mail["Date"] = format_datetime(datetime.fromtimestamp(now // SECOND, UTC))
+    mail["Message-ID"] = f"<{_atom(batch.id)}@{_atom(batch.here) or 'steward'}>"
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(words.text(batch), charset="utf-8", cte="quoted-printable")
+    return Mail(sender=receiver.sender, to=tuple(receiver.to), data=mail.as_bytes())
+
+
+def _atom(text: str) -> str:
+    kept = words.line(text).encode("ascii", "ignore").decode()
+    return "".join(one for one in kept if one not in _OTHER_CHARACTERS)
+
+
+async def send(mail: Mail, receiver: Receiver, password: str, here: str, permit: Permit) -> str:
+    """Send a mail; return the server's response. Raises `DeliveryFailed`.
+
+    `here` is this host's name in the greeting.
+    """
+    try:
+        host, port = server_of(receiver.server)
+        stream = await connect(host, port, tls=False, permit=permit)
+    except (HttpError, EgressDenied, Invalid) as error:
+        raise DeliveryFailed(str(error)) from error
+    assert isinstance(stream, trio.SocketStream)  # noqa: S101  # not encrypted yet
+    own = socket.socket(fileno=os.dup(stream.socket.fileno()))
+    own.settimeout(_ANSWERS_WITHIN)
+    talk = _Talk(own, host, mail, receiver, password, _atom(here) or "localhost")
+    async with stream, _shut_down_when_cancelled(stream):
+        outcome = await trio.to_thread.run_sync(talk.run)
+    if isinstance(outcome, DeliveryFailed):
+        raise outcome
+    return outcome
+
+
+@asynccontextmanager
+async def _shut_down_when_cancelled(stream: trio.SocketStream) -> AsyncIterator[None]:
+    """Close the connection when the block is cancelled, which unblocks the thread that uses it."""
+
+    async def watch() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with suppress(OSError):
+                stream.socket.shutdown(socket.SHUT_RDWR)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+class _Client(smtplib.SMTP):
+    """A client on an existing connection."""
+
+    def __init__(self, connection: socket.socket, host: str, here: str) -> None:
+        self._connection = connection
+        # The port is only used in messages; the connection exists already.
+        super().__init__(host, 25, local_hostname=here)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        return self._connection
+
+
+class _Talk:
+    """An SMTP session with a mail server, in a thread."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        host: str,
+        mail: Mail,
+        receiver: Receiver,
+        password: str,
+        here: str,
+    ) -> None:
+        self._connection, self._host, self._mail = connection, host, mail
+        self._receiver, self._password, self._here = receiver, password, here
+
+    def run(self) -> str | DeliveryFailed:
+        """Return the server's response, or the reason why the mail was not sent."""
+        try:
+            return self._send()
+        except DeliveryFailed as problem:
+            return problem
+        except ssl.SSLError as error:
+            return DeliveryFailed(f"the connection cannot be encrypted: {error}")
+        except smtplib.SMTPNotSupportedError as error:
+            return DeliveryFailed(f"the server cannot do what is asked for: {error}")
+        except smtplib.SMTPResponseException as error:
+            return _refused(error.smtp_code, error.smtp_error)
+        except (OSError, smtplib.SMTPException, ValueError) as error:
+            return DeliveryFailed(f"the connection failed: {error}")
+        finally:
+            self._connection.close()
+
+    def _send(self) -> str:
+        is_wrapped = self._receiver.tls == Encryption.TLS
+        connection = self._encrypted() if is_wrapped else self._connection
+        with _Client(connection, self._host, self._here) as client:
+            if self._receiver.tls == Encryption.STARTTLS:
+                # Raises if the server does not offer TLS, so nothing is sent unencrypted.
+                client.starttls(context=self._context())
+            client.ehlo_or_helo_if_needed()
+            if self._receiver.user:
+                client.login(self._receiver.user, self._password)
+            return self._deliver(client)
+
+    def _deliver(self, client: smtplib.SMTP) -> str:
+        _check(client.mail(self._mail.sender))
+        refused = []
+        for address in self._mail.to:
+            code, said = client.rcpt(address)
+            if code not in (250, 251):
+                refused.append((code, said))
+        if len(refused) == len(self._mail.to):
+            raise _refused(*refused[0])
+        code, said = client.data(self._mail.data)
+        _check((code, said))
+        lost = f"; {len(refused)} of {len(self._mail.to)} addresses refused" if refused else ""
+        return f"{code} {words.line(said.decode(errors='replace'))}{lost}"
+
+    def _encrypted(self) -> ssl.SSLSocket:
+        return self._context().wrap_socket(self._connection, server_hostname=self._host)
+
+    def _context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self._receiver.ca_file or None)
+
+
+def _check(answer: tuple[int, bytes]) -> None:
+    if answer[0] != _GOOD:
+        raise _refused(*answer)
+
+
+def _refused(code: int, said: bytes | str) -> DeliveryFailed:
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    return DeliveryFailed(f"the mail server answered with {code}", answer=words.line(text)[:300])

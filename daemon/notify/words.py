@@ -1,0 +1,145 @@
+"""Message texts: a subject of one line, and a body for an operator on call. No I/O."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from daemon.notify.message import Batch, Context, FailureCause, NotificationWithContext
+from daemon.text.job_state import TROUBLE
+from storage.records.notification import Notification, NotifyEvent
+from storage.records.times import rfc3339
+
+_LONGEST_SUBJECT = 200  # characters
+_NAMED = 3  # jobs in the subject of a group
+_LISTED = 20  # notifications without their context in the text of a group
+# Sequences that color a terminal or move its cursor, and all other control characters.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_PLURALS = {"failure": "failures", "recovery": "recoveries", "missed": "missed", "late": "late"}
+
+
+def plain(text: str) -> str:
+    """Return a text without control characters, except for tabs and ends of lines."""
+    return _CONTROL.sub("", text.replace("\r\n", "\n"))
+
+
+def line(text: str) -> str:
+    """Return a text as one line without control characters."""
+    return " ".join(plain(text).split())
+
+
+def name_of(one: Notification) -> str:
+    """Return a job as messages name it, with its namespace where that is not the usual one."""
+    return one.job_id if one.namespace == "default" else f"{one.namespace}/{one.job_id}"
+
+
+def subject(batch: Batch) -> str:
+    """Return a message in one line of at most 200 characters."""
+    if batch.is_test:
+        return "Test of Steward's notifications"
+    every = batch.every
+    said = headline(batch.first[0]) if len(every) == 1 else _of_group(batch)
+    said = line(said)
+    return said if len(said) <= _LONGEST_SUBJECT else f"{said[: _LONGEST_SUBJECT - 1]}…"
+
+
+def headline(telling: NotificationWithContext) -> str:
+    """Return one notification in one sentence."""
+    one, context = telling.one, telling.context
+    if one.event == NotifyEvent.RECOVERY:
+        return f"{name_of(one)}: {one.reason}"
+    if one.event == NotifyEvent.MISSED:
+        return f"{name_of(one)} missed a run: {one.reason}"
+    if one.event == NotifyEvent.LATE:
+        return f"{name_of(one)} runs late: {one.reason}"
+    is_trouble = context.state in TROUBLE
+    state = {"failed": "failed"}.get(context.state, f"is {context.state}")
+    cause = context.error.summary if context.error else one.reason
+    return f"{name_of(one)} {state if is_trouble else 'failed'}: {cause}"
+
+
+def _of_group(batch: Batch) -> str:
+    said = [
+        f"{number} {event if number == 1 else _PLURALS[event]}"
+        for event, number in batch.counts.items()
+    ]
+    return f"{', '.join(said)}: {_jobs(batch.every)}"
+
+
+def _jobs(every: Sequence[Notification]) -> str:
+    names = list(dict.fromkeys(map(name_of, every)))
+    shown, more = names[:_NAMED], len(names) - _NAMED
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def text(batch: Batch) -> str:
+    """Return a message as lines of plain text."""
+    if batch.is_test:
+        said = f"A person tests this receiver on {line(batch.here)}. No job failed."
+        return f"{subject(batch)}\n\n{said}\n"
+    parts = ["\n".join(_block(one)) for one in batch.first]
+    if batch.rest:
+        parts.append("\n".join(_rest(batch.rest)))
+    return plain("\n\n".join(parts)) + "\n"
+
+
+def _rest(rest: Sequence[Notification]) -> Iterator[str]:
+    yield f"And {len(rest)} more:"
+    for one in rest[:_LISTED]:
+        yield f"  {line(f'{name_of(one)}: {one.event}: {one.reason}')}"
+    if len(rest) > _LISTED:
+        yield f"  … and {len(rest) - _LISTED} more"
+
+
+def _block(telling: NotificationWithContext) -> Iterator[str]:
+    one, context = telling.one, telling.context
+    yield line(headline(telling))
+    yield ""
+    for label, value in _facts(one, context):
+        if value:
+            yield f"{label + ':':<11} {line(value)}"
+    if context.error and context.error.stderr:
+        yield "Last lines of the standard error:"
+        yield from (f"  {said}" for said in plain(context.error.stderr).splitlines())
+
+
+def _facts(one: Notification, context: Context) -> Iterator[tuple[str, str]]:
+    yield "Job", name_of(one)
+    yield "Run", one.run_id if one.run_id != one.job_id else ""
+    yield "State", context.state
+    yield "Time", _moment(rfc3339(one.create_time))
+    yield "Reason", one.reason if context.error else ""  # without an error the first line has it
+    if context.error:
+        yield from _of_error(context.error)
+    yield "Host", context.host
+    yield "In a row", _in_a_row(context)
+    yield "Page", context.link
+    yield "Look at", context.command
+
+
+def _of_error(error: FailureCause) -> Iterator[tuple[str, str]]:
+    yield "Task", f"{error.task} of group {error.group}, allocation {error.allocation_id}"
+    yield "End", end_of(error)
+    yield "Attempt", str(error.attempt)
+
+
+def end_of(error: FailureCause) -> str:
+    """Return how a task ended: its exit code, and the signal with its name."""
+    parts = [f"exit code {error.exit_code}" if error.exit_code else ""]
+    parts.append(f"signal {error.signal}" if error.signal else "")
+    parts.append("out of memory" if error.oom_killed else "")
+    return ", ".join(filter(None, parts)) or error.summary
+
+
+def _in_a_row(context: Context) -> str:
+    if not context.failed_in_a_row:
+        return ""
+    often = "1 failure"
+    if context.failed_in_a_row > 1:
+        often = f"{context.failed_in_a_row} failures"
+    since = f", since {_moment(context.failing_since)}" if context.failing_since else ""
+    good = f"; last success {_moment(context.last_success)}" if context.last_success else ""
+    return f"{often}{since}{good}"
+
+
+def _moment(text: str) -> str:
+    """Return an RFC 3339 text in UTC as people write it: `2026-11-21 01:40:00 UTC`."""
+    return f"{text[:10]} {text[11:19]} UTC"

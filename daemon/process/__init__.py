@@ -1,0 +1,1 @@
+"""The daemon as a process: start, rights, confinement, signals and systemd."""

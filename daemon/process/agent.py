@@ -1,0 +1,105 @@
+"""The `steward agent` command: settings from the command line, and the start of the daemon."""
+
+import os
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+from daemon.config.loading import DEFAULT_FILE, PREFIX, load_settings, split_pairs
+from storage.errors import StewardError
+
+
+@click.command()
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), help="TOML file with the settings."
+)
+@click.option(
+    "--dev", is_flag=True, default=None, help="Development mode: loopback only, ACLs off."
+)
+@click.option(
+    "--dev-cloud",
+    is_flag=True,
+    default=None,
+    help="Start a fake identity provider for login tests.",
+)
+@click.option("--acl", is_flag=True, default=None, help="Require tokens (with --dev).")
+@click.option("--user", help='User that the daemon switches to, or "root" [default: steward].')
+@click.option("--data-dir", help="Directory for all data.")
+@click.option("--key-file", help="File with the root key that encrypts the stored secrets.")
+@click.option(
+    "--ask-passphrase",
+    is_flag=True,
+    default=None,
+    help="Prompt for a passphrase instead of a key file.",
+)
+@click.option("--bind", help="Address to listen on [default: 127.0.0.1].")
+@click.option(
+    "--allow-plain-text", is_flag=True, default=None, help="Allow plain HTTP beyond loopback."
+)
+@click.option("--tls-cert", help="File with the daemon's certificate and its chain.")
+@click.option("--tls-key", help="File with the certificate's private key.")
+@click.option(
+    "--tls-client-ca", help="File with CA certificates; clients need a certificate issued by one."
+)
+@click.option("--socket", help='Socket for operators on this host, or "none".')
+@click.option("--operator-group", help="Group whose members are operators, in addition to root.")
+@click.option("--port", help="Port to listen on; 0 picks one [default: 4646].")
+@click.option("--region", help="Name of the region [default: global].")
+@click.option("--datacenter", help="Name of the datacenter [default: dc1].")
+@click.option("--node-name", help="Name of this node [default: the host's].")
+@click.option("--node-class", help="Class of this node, for constraints.")
+@click.option("--node-pool", help="Node pool of this node [default: default].")
+@click.option(
+    "--node-meta", multiple=True, metavar="KEY=VALUE", help="Metadata of this node, as key=value."
+)
+@click.option("--cpu-total-mhz", help="CPU available to tasks, instead of the detected value.")
+@click.option("--memory-total-mb", help="Memory available to tasks, instead of the detected value.")
+@click.option("--disk-total-mb", help="Disk available to tasks, instead of the detected value.")
+@click.option("--audit-file", help="File that receives a copy of the audit log.")
+@click.option("--log-level", help="debug, info, warning or error [default: info].")
+@click.option("--log-format", help="text or json [default: text].")
+@click.pass_obj
+def agent(
+    channel: socket.socket, /, file: Path | None, node_meta: tuple[str, ...], **flags: object
+) -> None:
+    """Run the daemon in the foreground.
+
+    Settings come from a file, then STEWARD_... variables, then these options. Later sources
+    override earlier ones.
+
+    Example: steward agent --dev
+    """
+    from daemon.process.main import EXIT_CONFIG, run
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        if node_meta:
+            given["node_meta"] = split_pairs(list(node_meta), "--node-meta")
+        file = file or _file_of_environment()
+        # A reload calls this again when the daemon may already run as another user.
+        read = partial(load_settings, file, dict(os.environ), given, is_root=os.geteuid() == 0)
+        config = read()
+    except StewardError as error:
+        click.echo(f"steward: {error}", err=True)
+        sys.exit(EXIT_CONFIG)
+    sys.exit(run(config, read, channel, file or DEFAULT_FILE))
+
+
+def start_daemon(arguments: list[str], channel: socket.socket) -> None:
+    """Run the daemon with these arguments; invalid ones exit like invalid settings.
+
+    `channel` is the socket to the launcher process.
+    """
+    try:
+        agent.main(arguments, prog_name="steward agent", standalone_mode=False, obj=channel)
+    except click.ClickException as error:
+        click.echo(f"steward: {error.format_message()}; see steward agent --help", err=True)
+        sys.exit(78)
+
+
+def _file_of_environment() -> Path | None:
+    name = os.environ.get(f"{PREFIX}CONFIG")
+    return Path(name) if name else None

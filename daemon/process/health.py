@@ -1,0 +1,53 @@
+"""Health check of the daemon's parts for the watchdog of the service manager.
+
+The daemon exits if a part fails, so this check finds parts that hang. If the check runs, the event
+loop runs. A write without changes proves the writer, any read proves the readers, and a task's
+request proves the listeners.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from storage.errors import StorageError
+from storage.store import Store
+
+_QUESTION = b"GET /v1/status/leader HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+async def check_health(store: Store, listening: Path) -> None:
+    """Return after all parts have responded; never return if one of them hangs.
+
+    `listening` is the daemon's socket for tasks. An immediate error is not a hang, for example a
+    full disk or too many connections.
+    """
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_try, partial(store.write, lambda _: None))
+        nursery.start_soon(_reads_go_on, store)
+        nursery.start_soon(_try, partial(_ask, listening))
+
+
+async def _reads_go_on(store: Store) -> None:
+    """Return after a long read has ended: this one or, if many are queued, an earlier one."""
+
+    async def first(work: Callable[[], Awaitable[None]]) -> None:
+        await _try(work)
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first, partial(store.read_long, lambda _: None))
+        nursery.start_soon(first, store.long_read_ends)
+
+
+async def _try(work: Callable[[], Awaitable[None]]) -> None:
+    with suppress(OSError, StorageError, trio.BrokenResourceError):
+        await work()
+
+
+async def _ask(listening: Path) -> None:
+    async with await trio.open_unix_socket(listening) as way:
+        await way.send_all(_QUESTION)
+        await way.receive_some()  # the beginning of an answer, or a rejection

@@ -1,0 +1,258 @@
+"""`steward install` and `steward uninstall`: set up or remove the daemon as a systemd service.
+
+Root installs it for the host. Other users install it for themselves, with the systemd manager of
+their user.
+"""
+
+import grp
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+import click
+import msgspec
+
+from daemon.config.settings import default_data_dir
+from daemon.process.service_account import NAME
+from storage.errors import Invalid, Refused
+
+SERVICE, SOCKET = "steward.service", "steward.socket"
+UNITS = (SERVICE, "steward-tasks.service", SOCKET)
+_RUNS_HERE = Path("/run/systemd/system")  # exists if systemd is the init process: sd_booted(3)
+_OF_THE_SYSTEM = Path("/etc/systemd/system")
+_OF_PACKAGES = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
+_EXEC_START = "ExecStart=/usr/bin/steward agent"
+# Directives that a user's manager does not support, or that would restrict tasks without need. The
+# data of a user stays in its default directory.
+_FOR_ROOT_ALONE = re.compile(
+    r"(State|Runtime|Configuration)Directory\w*=|Protect\w+=|LockPersonality=|RestrictRealtime="
+    r"|SystemCallArchitectures=|OOMScoreAdjust=|# Tasks inherit"
+)
+
+# The user that the daemon switches to. The group may read the settings, so that a reload works too.
+_ACCOUNT = f'u {NAME} - "Steward" /var/lib/steward'
+_SETTINGS = Path("/etc/steward")
+
+Systemctl = Callable[[str, str], None]  # an action and a unit, which may be empty
+
+
+class UnitLocation(msgspec.Struct, frozen=True):
+    """The target of the units: the system, or one user without root's rights."""
+
+    directory: Path
+    of_user: bool = False
+
+    @property
+    def data(self) -> str:
+        """Return the data directory of the daemon that is started there."""
+        return str(default_data_dir({}))
+
+    @property
+    def systemctl(self) -> str:
+        """Return the systemctl command that people type."""
+        return "systemctl --user" if self.of_user else "systemctl"
+
+
+@click.command("install")
+@click.option("--now", is_flag=True, help="Also start it now.")
+@click.option("--user", is_flag=True, help="Install for this user only, without root.")
+def install_command(*, now: bool, user: bool) -> None:
+    """Install this program as a service that starts at boot.
+
+    Example: steward install --now
+    """
+    place = _place(user=user)
+    command = executable_path(sys.argv[0], os.environ)
+    if not place.of_user:
+        click.echo(make_account(_run, _SETTINGS))
+    for line in install(place, command, _systemctl(place), now=now):
+        click.echo(line)
+
+
+@click.command("uninstall")
+@click.option("--user", is_flag=True, help="Uninstall the service of this user.")
+def uninstall_command(*, user: bool) -> None:
+    """Stop and remove the service; data, settings and running tasks stay.
+
+    Example: steward uninstall
+    """
+    place = _place(user=user)
+    for line in uninstall(place, _systemctl(place)):
+        click.echo(line)
+
+
+def install(
+    place: UnitLocation, command: Sequence[str], systemctl: Systemctl, *, now: bool
+) -> Iterator[str]:
+    """Write the units, enable the service and optionally start it; yield the steps taken.
+
+    Raises `Refused` for units that Steward did not write, and `Invalid` for a program that other
+    users can change.
+    """
+    for name in UNITS:
+        _check_ours(place.directory / name)
+    for word in command:
+        if word.startswith("/"):
+            check_program_owner(Path(word), os.geteuid() if place.of_user else 0)
+    for name in UNITS:
+        unit = place.directory / name
+        changed = _write(unit, unit_text(name, command, of_user=place.of_user))
+        yield f"{'wrote' if changed else 'unchanged:'} {unit}"
+    systemctl("daemon-reload", "")
+    systemctl("enable", SERVICE)
+    if place.of_user:
+        yield "the daemon starts when you log in; to start it at boot, run: loginctl enable-linger"
+    else:
+        yield "the daemon starts at boot"
+    if now:
+        # A running daemon may be an older program. Its tasks keep running during the restart.
+        systemctl("restart", SERVICE)
+        yield (
+            f"the daemon runs: see {place.systemctl} status steward; the first token is in "
+            f"{place.data}/store/bootstrap-token"
+        )
+    else:
+        yield f"start the daemon with: {place.systemctl} start steward"
+
+
+def uninstall(place: UnitLocation, systemctl: Systemctl) -> Iterator[str]:
+    """Stop the service and remove the units; yield the steps taken. Raises `Refused`."""
+    present = [name for name in UNITS if (place.directory / name).exists()]
+    if not present:
+        yield f"there is no {place.directory / SERVICE}: nothing to do"
+        return
+    for name in present:
+        _check_ours(place.directory / name)
+    # The socket comes first: a connection to it would start the daemon again.
+    for name in (SOCKET, SERVICE):
+        if name in present:
+            systemctl("disable --now", name)
+    yield "stopped the daemon; running tasks continue"
+    for name in present:
+        (place.directory / name).unlink()
+        yield f"removed {place.directory / name}"
+    systemctl("daemon-reload", "")
+    yield f"kept the data in {place.data} and the settings"
+
+
+def make_account(run: Callable[[Sequence[str]], None], settings: Path) -> str:
+    """Create the daemon's user and let it read the settings; return the step taken."""
+    try:
+        run(["systemd-sysusers", "--inline", _ACCOUNT])
+        group = grp.getgrnam(NAME).gr_gid
+    except (KeyError, Refused) as error:
+        return f"the daemon will run as root, because there is no user {NAME}: {error}"
+    settings.mkdir(mode=0o750, exist_ok=True)
+    for place, mode in ((settings, 0o750), (settings / "steward.toml", 0o640)):
+        if place.exists():
+            os.chown(place, -1, group, follow_symlinks=False)
+            place.chmod(mode)
+    return f"the daemon will run as the user {NAME}, who may read {settings}"
+
+
+def _write(unit: Path, text: str) -> bool:
+    """Write a unit; return whether its text changed."""
+    if unit.exists() and unit.read_text() == text:
+        return False
+    unit.parent.mkdir(parents=True, exist_ok=True)
+    fresh = unit.with_name(f"{unit.name}.new")
+    fresh.write_text(text)
+    fresh.chmod(0o644)
+    fresh.replace(unit)
+    return True
+
+
+def unit_text(name: str, command: Sequence[str], *, of_user: bool = False) -> str:
+    """Return the text of a unit that starts the daemon with `command`."""
+    text = resources.files("daemon").joinpath(name).read_text()
+    # systemd expands `%` and `$`, and parses quotes much like a shell.
+    words = shlex.join(command).replace("%", "%%").replace("$", "$$")
+    text = text.replace(_EXEC_START, f"ExecStart={words} agent")
+    if not of_user:
+        return text
+    lines = [line for line in text.splitlines() if not _FOR_ROOT_ALONE.match(line)]
+    # The manager of a user has neither the network target nor the system's targets.
+    kept = "\n".join(lines).replace("multi-user.target", "default.target")
+    return re.sub(r"\b(network-online|local-fs|time-sync)\.target ", "", kept) + "\n"
+
+
+def executable_path(started_as: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the command that starts this program again from any directory."""
+    if launcher := environment.get("LAUNCHED_STEWARD"):  # set by the single-file executable
+        return [launcher]
+    path = Path(started_as)
+    if path.name == "__main__.py":
+        return [sys.executable, "-m", path.parent.name]
+    return [str(path.absolute())]
+
+
+def check_program_owner(path: Path, owner: int = 0) -> None:
+    """Raise `Invalid` if a user other than root and `owner` can change a program."""
+    for place in _way_to(path):
+        found = place.lstat()
+        shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+        if found.st_uid not in (0, owner) or (shared and not stat.S_ISLNK(found.st_mode)):
+            raise Invalid(
+                f"{path} would run with your rights, but other users can change {place}: install the "
+                "program where only root or you can write, such as /usr/local for root"
+            )
+
+
+def _way_to(path: Path) -> Iterator[Path]:
+    """Yield every path that decides what a path resolves to: itself, its parents, and link targets."""
+    for place in (path, *path.parents):
+        yield place
+        if place.is_symlink():
+            yield from _way_to(place.parent / place.readlink())
+
+
+def _check_ours(unit: Path) -> None:
+    first = unit_text(unit.name, []).partition("\n")[0]
+    if unit.exists() and not unit.read_text().startswith(first):
+        raise Refused(
+            f"{unit} exists but was not created by steward install: move or delete it and try again"
+        )
+
+
+def _place(*, user: bool) -> UnitLocation:
+    """Return the target of the units. Raises `Refused` if units cannot be used or written there."""
+    if not _RUNS_HERE.is_dir():
+        raise Refused(
+            'systemd is not the init process of this host: start the daemon with "steward agent"'
+        )
+    if user:
+        if os.geteuid() == 0:
+            raise Refused("--user is not for root: run the command without it")
+        base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        return UnitLocation(Path(base) / "systemd/user", of_user=True)
+    if os.geteuid() != 0:
+        raise Refused("only root may do this: use sudo, or the option --user")
+    if any((directory / SERVICE).exists() for directory in _OF_PACKAGES):
+        raise Refused(
+            "a package has installed the service: start it with systemctl enable --now steward, "
+            "remove it with apt"
+        )
+    return UnitLocation(_OF_THE_SYSTEM)
+
+
+def _systemctl(place: UnitLocation) -> Systemctl:
+    def ask(verb: str, unit: str) -> None:
+        _run([*place.systemctl.split(), "--quiet", *verb.split(), *([unit] if unit else [])])
+
+    return ask
+
+
+def _run(words: Sequence[str]) -> None:
+    """Run a systemd command. Raises `Refused`."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  # our own words
+    except OSError as error:
+        raise Refused(f"{shlex.join(words)} failed: {error.strerror}") from error
+    if done.returncode:
+        raise Refused(f"{shlex.join(words)} failed: {done.stderr.strip() or done.returncode}")

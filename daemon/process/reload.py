@@ -1,0 +1,91 @@
+"""Reload of the settings of a running daemon: SIGHUP, `systemctl reload steward`.
+
+A reload applies the certificate and the settings in `LIVE`, which no other part has copied. All are
+read and checked before the first is changed, so an error changes nothing.
+"""
+
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+from daemon.acl.lockout import LockoutPolicy
+from daemon.app.context import AppContext
+from daemon.config.settings import FIELDS, Settings
+from daemon.jobspec.policies import JobPolicySet
+from daemon.web.connections import ConnectionListeners
+from storage.errors import StewardError
+from storage.records.base import SECOND
+
+LIVE = ("job_policies", "lockout_seconds", "lockout_threshold", "log_level")
+_CERTIFICATE = ("tls_cert", "tls_key")
+
+log = logging.getLogger("steward")
+
+
+class SettingsReloader:
+    """The settings that the daemon started with, and the sources to read them again."""
+
+    def __init__(
+        self,
+        config: Settings,
+        read: Callable[[], Settings],
+        listeners: ConnectionListeners,
+        parts: AppContext,
+        read_own: Callable[[str], Awaitable[int]],
+        wrappers: ConnectionListeners | None = None,
+    ) -> None:
+        """`read_own` opens a file named in the settings that only root can read.
+
+        `wrappers` are the listeners for cluster hosts, if there are any.
+        """
+        self._config, self._read, self._read_own = config, read, read_own
+        self._listeners, self._parts, self._wrappers = listeners, parts, wrappers
+
+    async def __call__(self) -> None:
+        """Reload all settings; log an error, and change nothing, if one is invalid."""
+        try:
+            fresh = self._read()
+            policies = JobPolicySet(fresh.job_policies)
+            async with self._opened(fresh) as opened:
+                if self._wrappers and fresh.of_wrappers.is_encrypted:
+                    self._wrappers.reload(fresh.of_wrappers, opened)
+                if fresh.is_encrypted == self._config.is_encrypted:
+                    self._listeners.reload(fresh, opened)
+        except StewardError as error:
+            log.error("the settings are unchanged: %s", error)  # noqa: TRY400  # no defect
+            return
+        self._parts.policies.become(policies)
+        self._parts.tokens.failures.lock_out = LockoutPolicy(
+            fresh.lockout_threshold, fresh.lockout_seconds * SECOND
+        )
+        self._parts.monitor.change(fresh.log_level)
+        log.info("reloaded the certificate and the settings")
+        if later := self._differing(fresh):
+            log.warning(
+                "these settings change only with a restart of the daemon: %s", ", ".join(later)
+            )
+
+    @asynccontextmanager
+    async def _opened(self, fresh: Settings) -> AsyncIterator[dict[Path, Path]]:
+        """Yield copies of files that only root can read, opened by the launcher.
+
+        The later check reports other faults.
+        """
+        opened: dict[Path, Path] = {}
+        with ExitStack() as held:
+            for path in fresh.certificate_files:
+                if os.access(path, os.R_OK):
+                    continue
+                with suppress(OSError):
+                    descriptor = await self._read_own(str(path))
+                    held.callback(os.close, descriptor)
+                    opened[path] = Path(f"/proc/self/fd/{descriptor}")
+            yield opened
+
+    def _differing(self, fresh: Settings) -> list[str]:
+        """Return the settings that changed but need a restart."""
+        both = fresh.is_encrypted and self._config.is_encrypted
+        fixed = FIELDS.keys() - {*LIVE, *(_CERTIFICATE if both else ())}
+        return sorted(name for name in fixed if getattr(fresh, name) != getattr(self._config, name))

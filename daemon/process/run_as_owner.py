@@ -1,0 +1,96 @@
+"""Access to the store in a child process that runs as the store's owner.
+
+Root's commands read files that the daemon's user has written. That user may have replaced them with
+links, or with data that attacks a parser. So root's commands take that user's rights before they
+open any of them.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from daemon.launcher.hardening import disable_core_dumps
+from daemon.process.service_account import ROOT, ServiceAccount, become, of_owner
+from storage.errors import (
+    Invalid,
+    Refused,
+    StewardError,
+    StorageDamaged,
+    StorageFull,
+    StorageLocked,
+    StorageUnusable,
+    Unsealable,
+    leaves,
+)
+
+T = TypeVar("T")
+_MOST = 16 * 1024 * 1024  # bytes of a result
+_KINDS = {
+    one.__name__: one
+    for one in (
+        *(Invalid, Refused, Unsealable),
+        *(StorageDamaged, StorageFull, StorageLocked, StorageUnusable),
+    )
+}
+
+
+class _Said(msgspec.Struct):
+    """The output of the child process: a result in JSON, or the kind and the text of an error."""
+
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: str = ""
+    text: str = ""
+
+
+def owner_of(directory: Path) -> ServiceAccount | None:
+    """Return the owner of a directory, or None if no change of user is needed or possible."""
+    try:
+        found = os.stat(directory)
+    except OSError:
+        return None
+    return None if os.geteuid() != ROOT or found.st_uid == ROOT else of_owner(found)
+
+
+def as_user(account: ServiceAccount | None, work: Callable[[], T], kind: type[T]) -> T:
+    """Run `work` in a child process as a user and return its result; with None, run it here.
+
+    Raises `StewardError`.
+    """
+    if account is None:
+        return work()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        os._exit(_as_child(account, work, writing))
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        data = pipe.read(_MOST)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        said = msgspec.json.decode(data, type=_Said)
+        if not said.error:
+            return msgspec.json.decode(said.result, type=kind)
+    except msgspec.DecodeError as error:
+        raise StewardError(f"the process of user {account.name} failed, status {status}") from error
+    raise _KINDS.get(said.error, StewardError)(said.text)
+
+
+def _as_child(account: ServiceAccount, work: Callable[[], object], writing: int) -> int:
+    said, status = _Said(error="StewardError", text="it failed"), 1
+    try:
+        become(account)
+        disable_core_dumps()
+        said, status = _Said(result=msgspec.Raw(msgspec.json.encode(work()))), 0
+    except* StewardError as group:
+        first = next(leaves(group))
+        said = _Said(error=type(first).__name__, text=str(first))
+    except* Exception as group:
+        first = next(leaves(group))
+        said = _Said(error="StewardError", text=str(first) or type(first).__name__)
+    with os.fdopen(writing, "wb") as pipe:
+        pipe.write(msgspec.json.encode(said))
+    return status

@@ -1,0 +1,103 @@
+"""Confinement of the daemon before it opens its store: rights, system calls and files.
+
+It happens once, before the first thread, and after everything that needs root's rights was opened.
+A daemon that stays root keeps its capabilities, because the features that need root need them.
+"""
+
+import logging
+import os
+import resource
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from daemon.config.settings import Settings
+from daemon.confinement import bpf, filters, kernel
+from daemon.launcher.hardening import disable_core_dumps
+from daemon.process.service_account import ROOT, ServiceAccount, become, places_of_program, why_root
+
+_log = logging.getLogger("steward")
+
+_PROCESSES = 512  # of the daemon's user: threads, git, notification commands
+# Files that every daemon reads, if the host has them.
+_READABLE = (
+    *("/etc", "/usr", "/lib", "/lib64", "/bin", "/sbin", "/proc", "/sys"),
+    *("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"),
+    # Possible targets of the link /etc/resolv.conf, and sockets of name services.
+    *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/nscd"),
+    "/var/lib/sss/mc",
+)
+# Below /sys/fs/cgroup, the daemon owns only the cgroups of tasks, which it received before.
+_WRITABLE = ("/dev/null", "/sys/fs/cgroup")
+_CERTIFICATES = (
+    *("tls_cert", "tls_key", "tls_client_ca"),
+    *("wrapper_tls_cert", "wrapper_tls_key", "wrapper_ca"),
+)
+
+
+def confine(config: Settings, account: ServiceAccount | None, also: Sequence[Path] = ()) -> None:
+    """Switch to the daemon's user if it has one, and give up all rights that are not needed.
+
+    `also` lists files that are read later and directories that are written to. Raises `OSError` if
+    the kernel rejects a call that every kernel supports.
+    """
+    # SQLite writes sort data that exceeds memory to a file, which must be in a writable directory.
+    os.environ["SQLITE_TMPDIR"] = str(config.store_dir)
+    if account is None and os.geteuid() == ROOT:
+        if not config.dev:
+            _log.warning(
+                "the daemon runs as root, so a flaw in it gives root's rights: %s", why_root(config)
+            )
+        return
+    folders = [str(one) for one in also if os.path.isdir(one)]
+    files = [str(one.parent) for one in also if not os.path.isdir(one)]
+    # These rules are made before the user changes, because the new user may not reach some of the
+    # paths.
+    rules = kernel.rules_of_files((*writable(config), *folders), (*readable(config), *files))
+    if account is not None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
+        kernel.bound_capabilities()
+        become(account)
+        disable_core_dumps()  # a change of the user resets it
+    kernel.give_up_new_privileges()
+    kernel.give_up_capabilities()
+    if rules is None:
+        _log.warning(
+            "this kernel has no Landlock: only owners and modes limit the daemon's access to files"
+        )
+    else:
+        kernel.keep_to(rules)
+    try:
+        kernel.filter_calls(filters.of_daemon(bpf.this_machine(), programs=starts_programs(config)))
+    except bpf.Unknown as error:
+        _log.warning("the daemon has no system call filter: %s", error)
+
+
+def starts_programs(config: Settings) -> bool:
+    """Return whether the daemon may execute programs: a setting or git needs it."""
+    return bool(config.notify_commands or config.pools or shutil.which("git"))
+
+
+def writable(config: Settings) -> Iterator[str]:
+    """Yield the paths below which the daemon may write."""
+    yield from _WRITABLE
+    yield str(config.store_dir)
+    if config.snapshot_dir != Path():
+        yield str(config.snapshot_dir)
+    if config.audit_file != Path():
+        yield str(config.audit_file.parent)
+
+
+def readable(config: Settings) -> Iterator[str]:
+    """Yield the paths below which the daemon may read, as far as its user can."""
+    yield from _READABLE
+    yield from places_of_program()
+    for path in (getattr(config, name) for name in _CERTIFICATES):
+        if path != Path():
+            # A renewed certificate is often a link to another directory.
+            yield from {str(path.parent), os.path.dirname(os.path.realpath(path))}
+    yield from config.artifact_paths
+    for one in config.notify_receivers.values():
+        # A secret is often replaced by a new file, or is a link to another directory.
+        for file in filter(None, (one.secret_file, one.ca_file)):
+            yield from {os.path.dirname(file), os.path.dirname(os.path.realpath(file))}

@@ -1,0 +1,232 @@
+"""Start-up of the daemon until it gives up root's rights.
+
+This module opens everything that needs root's rights, in this order: the data directory with its
+lock, the sockets, the root key and the launcher. Then the daemon switches its user and confines
+itself. No thread runs yet, and the store is not open.
+"""
+
+import getpass
+import logging
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from daemon.acl.rootkey import KeyFile, KeySource, ReadKey, find_key_source
+from daemon.acl.seal import fitting
+from daemon.config.data_directory import tasks_dir, weak_places
+from daemon.config.settings import Settings
+from daemon.config.stored_defaults import in_force, kept
+from daemon.launcher.client import greet
+from daemon.launcher.messages import HelloReply
+from daemon.process.data_dir_migration import prepare
+from daemon.process.run_as_owner import as_user, owner_of
+from daemon.process.self_confinement import confine
+from daemon.process.service_account import ROOT, ServiceAccount, being, find_account
+from daemon.process.store_ownership import hand_over
+from daemon.process.systemd import inherited_sockets
+from daemon.runner.core.launcher_policy import policy_of, subuids
+from daemon.web.listeners import ListeningSockets, open_doors
+from storage.errors import StorageUnusable
+from storage.store import FILE_NAME, lock
+
+if TYPE_CHECKING:
+    from daemon.runner.task_containment import TaskCgroups
+    from daemon.runner.task_egress import TaskEgressPolicy
+
+log = logging.getLogger("steward")
+
+_ROOT = ServiceAccount("root", ROOT, 0)
+
+
+class StartupResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the daemon after it gave up root's rights, with a locked store.
+
+    `present` holds the settings in force and `given` the settings as read. `read` reads the
+    settings again. `channel` is the socket to the launcher. `holding` manages the cgroups of tasks.
+    `guard` enforces the egress policy.
+    """
+
+    present: Settings
+    given: Settings
+    read: Callable[[], Settings]
+    channel: socket.socket
+    welcome: HelloReply
+    doors: ListeningSockets
+    source: KeySource
+    holding: "TaskCgroups"
+    guard: "TaskEgressPolicy | None"
+
+
+@contextmanager
+def begin(
+    config: Settings, read: Callable[[], Settings], channel: socket.socket, file: Path
+) -> Iterator[StartupResult]:
+    """Open everything that needs the starting user's rights, then give up these rights.
+
+    `file` is the settings file, which a reload reads again. Raises `StewardError`, `LauncherGone`,
+    or `OSError`.
+    """
+    from daemon.runner.task_containment import guard, hold
+
+    account = find_account(config)
+    with ExitStack() as held:
+        data_dir = held.enter_context(_data_directory(config))
+        present = msgspec.structs.replace(config, data_dir=data_dir)
+        held.enter_context(_locked(present.store_dir))
+        # This comes before the store changes its owner: data that another user could have written
+        # is not trusted.
+        present = in_force(present, kept(data_dir, present.store_dir))
+        _settle(present, account)
+        doors = held.enter_context(open_doors(present, inherited_sockets(os.environ)))
+        source = _source(present, account)
+        owner = (account.uid, account.gid) if account else (os.geteuid(), os.getegid())
+        holding = hold(present, owner)
+        _let_pass(holding.places)
+        port = doors.port.getsockname()[1]
+        guarding = guard(msgspec.structs.replace(present, port=port), holding)
+        policy = policy_of(present, owner[0], subuids(), holding.named(present))
+        welcome = greet(channel, present.alloc_dir, policy)
+        is_temporary = config.data_dir == Path()
+        confine(present, account, [file, *([data_dir.parent] if is_temporary else [])])
+        yield StartupResult(
+            present=present,
+            given=config,
+            read=read,
+            channel=channel,
+            welcome=welcome,
+            doors=doors,
+            source=source,
+            holding=holding,
+            guard=guarding,
+        )
+
+
+@contextmanager
+def _data_directory(config: Settings) -> Iterator[Path]:
+    """Create the data directory. A development daemon without the setting gets a temporary one."""
+    if config.data_dir != Path():
+        try:
+            config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageUnusable(
+                f"data_dir = {str(config.data_dir)!r} cannot be made: {error.strerror}; "
+                "name another directory with --data-dir"
+            ) from error
+        _check_places(config)
+        prepare(config.data_dir, (config.key_file, config.snapshot_dir))
+        with _covered(config.data_dir, config):
+            yield config.data_dir
+        return
+    directory = Path(tempfile.mkdtemp(prefix="steward-dev-"))
+    try:
+        prepare(directory)
+        with _covered(directory, config):
+            yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _covered(data_dir: Path, config: Settings) -> Iterator[None]:
+    """Mount the task directories without set-user-ID and devices.
+
+    A development daemon unmounts them at the end of the block.
+    """
+    from daemon.runner.nosuid_mount import cover, uncover
+
+    tasks = tasks_dir(data_dir)
+    if os.geteuid() == ROOT and (reason := cover(tasks)):
+        log.log(
+            logging.INFO if config.dev else logging.WARNING,
+            "set-user-ID files and devices are active below %s: cannot mount it with nosuid and nodev: %s",
+            tasks,
+            reason,
+        )
+    try:
+        yield
+    finally:
+        if config.dev:
+            uncover(tasks)
+
+
+def _check_places(config: Settings) -> None:
+    """Reject a data directory that other users could replace; in development, only warn.
+
+    Raises `StorageUnusable`.
+    """
+    for fault in weak_places(config.data_dir):
+        text = f"data_dir = {str(config.data_dir)!r} is not safe from other users: {fault}"
+        if not config.dev:
+            raise StorageUnusable(text)
+        log.warning("%s", text)
+
+
+@contextmanager
+def _locked(store: Path) -> Iterator[None]:
+    """Hold the lock of the store, taken as the store's owner, who may have put a link at the path."""
+    with ExitStack() as held:
+        with being(owner_of(store) or _ROOT):
+            held.enter_context(lock(store))
+        yield
+
+
+def _let_pass(groups: Iterable[Path]) -> None:
+    """Let the daemon's user enter its own cgroups, even if their parents had a strict umask."""
+    for above in {above for group in groups for above in group.parents}:
+        mode = stat.S_IMODE(above.stat().st_mode)
+        if os.geteuid() == ROOT and not mode & stat.S_IXOTH:
+            above.chmod(mode | stat.S_IXGRP | stat.S_IXOTH)
+
+
+def _settle(config: Settings, account: ServiceAccount | None) -> None:
+    """Make the daemon's future user the owner of the store. Raises `StorageUnusable`."""
+    if os.geteuid() != ROOT:
+        return
+    store = config.store_dir
+    if hand_over(store, account or _ROOT):
+        log.info("%s and its contents now belong to the user %s", store, (account or _ROOT).name)
+    if account is None:
+        return
+    for name in ("snapshot_dir", "audit_file"):
+        place = getattr(config, name)
+        if place == Path():
+            continue
+        with being(account):
+            can_write = os.access(
+                place if place.exists() else place.parent, os.W_OK, effective_ids=True
+            )
+        if not can_write:
+            log.error(
+                "%s = %r: the daemon's user %s cannot write there; run: chown %s %s",
+                name,
+                str(place),
+                account.name,
+                account.name,
+                place,
+            )
+
+
+def _source(config: Settings, account: ServiceAccount | None) -> KeySource:
+    """Return the source of the root key, already read if it is out of reach later.
+
+    Raises `StewardError`.
+    """
+    source = find_key_source(config, os.environ, getpass.getpass)
+    is_own = account is None and (os.geteuid() == ROOT or config.dev)
+    if is_own or not isinstance(source, KeyFile):
+        return source
+    is_new = not os.path.lexists(config.store_dir / FILE_NAME)
+    if not is_new and source.is_being_replaced:
+        store = config.store_dir
+        keys = ReadKey(source, is_new=False)
+        place = as_user(owner_of(store), lambda: fitting(store, keys), int)
+        source.settle(keys.candidates()[place])
+    return ReadKey(source, is_new=is_new)

@@ -1,0 +1,77 @@
+"""Ownership of the store, and its change when the daemon gets another user.
+
+The owner of the store's directory owns all its contents. The change first closes the directory to
+all users except root. Then it changes the owner of each entry, and of the directory last. If a
+start is interrupted in between, the next start repeats the change.
+
+The previous owner can have put anything into the directory. So no link is followed, and only
+directories and files with a single name change their owner. For any other entry, the change stops
+with an error that names its path.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from daemon.process.service_account import ROOT, ServiceAccount
+from storage.errors import StorageUnusable
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PRIVATE = 0o700
+
+
+def hand_over(store: Path, account: ServiceAccount) -> bool:
+    """Make a user the owner of the store and its contents; return whether the owner changed.
+
+    Only root can do it, below a directory that root owns. Raises `StorageUnusable`.
+    """
+    try:
+        top = os.open(store, _OPEN | os.O_DIRECTORY)
+        try:
+            if os.fstat(top).st_uid == account.uid:
+                return False
+            os.fchown(top, ROOT, ROOT)
+            os.fchmod(top, _PRIVATE)
+            _hand_over(top, store, account)
+            os.fchown(top, account.uid, account.gid)
+            os.fsync(top)
+        finally:
+            os.close(top)
+    except OSError as error:
+        raise StorageUnusable(
+            f"{error.filename or store} cannot be given to the user {account.name}: {error.strerror}; "
+            "move it away, or give it to that user"
+        ) from error
+    return True
+
+
+def _hand_over(directory: int, path: Path, account: ServiceAccount) -> None:
+    for name in sorted(os.listdir(directory)):
+        place = path / name
+        try:
+            found = os.open(name, _OPEN, dir_fd=directory)
+        except OSError as error:
+            raise OSError(error.errno, _why(error), str(place)) from error
+        try:
+            facts = os.fstat(found)
+            if stat.S_ISDIR(facts.st_mode):
+                os.fchown(found, ROOT, ROOT)  # so no other user can add entries
+                _hand_over(found, place, account)
+            elif not stat.S_ISREG(facts.st_mode):
+                raise OSError(errno.EINVAL, "it is neither a file nor a directory", str(place))
+            elif facts.st_nlink != 1 and not _is_kept_twice(directory, facts):
+                raise OSError(errno.EMLINK, "it is also linked from another directory", str(place))
+            os.fchown(found, account.uid, account.gid)
+        finally:
+            os.close(found)
+
+
+def _is_kept_twice(directory: int, facts: os.stat_result) -> bool:
+    """Return whether all names of a file are in its directory, as after a restore."""
+    with os.scandir(directory) as entries:
+        return facts.st_nlink == sum(one.inode() == facts.st_ino for one in entries)
+
+
+def _why(error: OSError) -> str:
+    return "it is a link" if error.errno == errno.ELOOP else error.strerror or str(error)

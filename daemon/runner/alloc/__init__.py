@@ -1,0 +1,1 @@
+"""The life of an allocation and of its tasks."""

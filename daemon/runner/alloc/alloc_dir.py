@@ -1,0 +1,101 @@
+"""Create the directory tree of an allocation before its tasks run."""
+
+import base64
+
+import msgspec
+
+from daemon.launcher.messages import AllocDirLayout, TaskDirLayout
+from daemon.runner.core import task_dir
+from daemon.runner.core.safe_open import PathEscape, relative_path
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.core.task_instance import TaskInstance
+from daemon.runner.logs.retained_logs import LogManifest
+from daemon.runner.setup.runtime import RuntimeContext
+from daemon.runner.setup.task_setup import places_of
+from storage.errors import Refused
+from storage.queries import allocations
+from storage.records.allocation import Allocation
+from storage.records.task import Task
+
+
+async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dict[str, str]:
+    """Create the directories; return the tasks that cannot run, with the reason."""
+    alloc_id = instance.allocation.id
+    directory, previous = host.directory(alloc_id), _kept(host, instance)
+    troubles, rooms = {}, []
+    try:
+        for task in instance.tasks:
+            if not task_dir.can_name(task.name):
+                name = f"task name {task.name!r} cannot be the name of a directory"
+                troubles[task.name] = f"failed to build task directory: {name}"
+                continue
+            is_seen = places_of(host, instance, task).local.startswith(directory)
+            driver = host.drivers.get(task.driver)
+            rooms.append(
+                TaskDirLayout(
+                    task=task.name,
+                    driver=driver.whose if driver else "ours",
+                    user=task.user,
+                    is_seen=is_seen,
+                )
+            )
+        layout = AllocDirLayout(rooms=rooms, about=msgspec.json.encode(_about(instance)))
+        found = await host.launcher.lay_out(alloc_id, layout, previous)
+    except (OSError, ValueError) as error:
+        trouble = f"failed to build the allocation's directory: {error}"
+        return {task.name: trouble for task in instance.tasks}
+    troubles |= {name: f"failed to build task directory: {why}" for name, why in found.items()}
+    for task in instance.tasks:
+        if task.name not in troubles:
+            try:
+                await _bring_payload(host, instance, task)
+            except (OSError, Refused) as error:
+                troubles[task.name] = f"failed to build task directory: {error}"
+    return troubles
+
+
+async def _bring_payload(host: RuntimeContext, instance: TaskInstance, task: Task) -> None:
+    """Write the payload of a dispatch into the task's local directory, unless it exists.
+
+    Raises `Refused` when its name points outside that directory, or `OSError`.
+    """
+    payload, wanted = instance.job.payload, task.dispatch_payload
+    if not payload or wanted is None or not wanted.file:
+        return
+    files = TaskFiles(
+        launcher=host.launcher,
+        allocation=instance.allocation.id,
+        task=task.name,
+        places=places_of(host, instance, task),
+    )
+    try:
+        path = files.own(f"local/{relative_path(wanted.file)}")
+    except PathEscape:
+        raise Refused(
+            f"payload file {wanted.file!r} is outside of the task's local directory"
+        ) from None
+    await files.write(path, base64.b64decode(payload), mode=0o644, is_new=True)
+
+
+def _kept(host: RuntimeContext, instance: TaskInstance) -> str | None:
+    """Return the replaced allocation whose data migrates to this one, or None."""
+    disk, allocation = instance.group.ephemeral_disk, instance.allocation
+    before = allocation.desired.previous_allocation
+    if not before or not (disk.sticky or disk.migrate):
+        return None
+    found = host.store.read(lambda db: allocations.find(db, before))
+    if found is None or _place(found) != _place(allocation):
+        return None
+    return before
+
+
+def _about(instance: TaskInstance) -> LogManifest:
+    return LogManifest(
+        namespace=instance.allocation.namespace,
+        job_id=instance.allocation.job_id,
+        tasks={task.name: task.log_config for task in instance.tasks},
+    )
+
+
+def _place(one: Allocation) -> tuple[str, str, str]:
+    return one.namespace, one.job_id, one.task_group

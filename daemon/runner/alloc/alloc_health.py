@@ -1,0 +1,125 @@
+"""The health of an allocation, as deployments count it. No I/O.
+
+Recorded from Nomad: deploy-no-stable, restart-policy. An allocation is healthy when all its tasks
+have run undisturbed for a minimum time. It is unhealthy when that fails before a deadline, or when
+a task has ended permanently. Health is tracked for allocations of services, with or without a
+deployment, and for all allocations of a deployment.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from daemon.runner.core.lifecycle import hook, is_sidecar
+from storage.records import durations
+from storage.records.allocation import Allocation, TaskPhase, TaskState
+from storage.records.base import SECOND
+from storage.records.group import Migrate, TaskGroup
+from storage.records.job import JobType
+from storage.records.task import Hook, Task
+from storage.records.times import nanoseconds
+
+_BY_HAND = "manual"
+_BY_CHECKS = "checks"
+
+
+class HealthCriteria(msgspec.Struct, frozen=True):
+    """Minimum healthy time and deadline, nanoseconds. Deployments also want reasons."""
+
+    min_healthy_time: int
+    deadline: int
+    for_deployment: bool
+    by_checks: bool
+
+
+def health_criteria(
+    job_type: str, group: TaskGroup, allocation: Allocation
+) -> HealthCriteria | None:
+    """Return the criteria for the allocation's health; None if it is not tracked, or known."""
+    if allocation.health is not None and allocation.health.healthy is not None:
+        return None
+    if allocation.deployment_id:
+        update = group.update
+        if update is None or update.health_check == _BY_HAND:
+            return None
+        return HealthCriteria(
+            update.min_healthy_time,
+            update.healthy_deadline,
+            for_deployment=True,
+            by_checks=update.health_check == _BY_CHECKS,
+        )
+    if job_type != JobType.SERVICE:
+        return None
+    migrate = group.migrate or Migrate()
+    return HealthCriteria(
+        migrate.min_healthy_time,
+        migrate.healthy_deadline,
+        for_deployment=False,
+        by_checks=migrate.health_check == _BY_CHECKS,
+    )
+
+
+def can_no_longer_succeed(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> bool:
+    """Return whether the allocation can no longer become healthy."""
+    return any(
+        states[task.name].failed or (_is_dead(states[task.name]) and _should_run(task))
+        for task in tasks
+    )
+
+
+def has_failed(allocation: Allocation, states: Mapping[str, TaskState]) -> bool:
+    """Return whether a deployment counts the allocation as failed.
+
+    This holds even if a user has set the allocation's health.
+    """
+    return bool(allocation.deployment_id) and any(state.failed for state in states.values())
+
+
+def up_since(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> str | None:
+    """Return the start time of the last started task as text; None unless all tasks are up."""
+    counted = [task for task in tasks if hook(task) != Hook.POSTSTOP]
+    running = [states[task.name] for task in counted if not _has_done_its_part(task, states)]
+    if any(state.state != TaskPhase.RUNNING for state in running):
+        return None
+    return max((state.started_at or "" for state in running), default="")
+
+
+def unhealthy_reasons(
+    tasks: Iterable[Task], states: Mapping[str, TaskState], rule: HealthCriteria, now: int
+) -> dict[str, str]:
+    """Return the reason for each task that is not healthy at the deadline."""
+    found = {}
+    for task in tasks:
+        if hook(task) != Hook.POSTSTOP and (text := _complaint(states[task.name], rule, now)):
+            found[task.name] = text
+    return found
+
+
+def _complaint(state: TaskState, rule: HealthCriteria, now: int) -> str:
+    deadline, least = durations.text(rule.deadline), durations.text(rule.min_healthy_time)
+    if state.failed:
+        return "Unhealthy because of failed task"
+    if state.state == TaskPhase.PENDING:
+        return f"Task not running by healthy_deadline of {deadline}"
+    started = nanoseconds(state.started_at) if state.started_at else now
+    if state.state == TaskPhase.RUNNING and now - started < rule.min_healthy_time:
+        return f"Task not running for min_healthy_time of {least} by healthy_deadline of {deadline}"
+    return "Services not healthy by deadline" if rule.by_checks else ""
+
+
+def _is_dead(state: TaskState) -> bool:
+    return state.state == TaskPhase.DEAD
+
+
+def _should_run(task: Task) -> bool:
+    """Return whether a task should run as long as its allocation."""
+    return not hook(task) or (is_sidecar(task) and hook(task) != Hook.POSTSTOP)
+
+
+def _has_done_its_part(task: Task, states: Mapping[str, TaskState]) -> bool:
+    return not _should_run(task) and _is_dead(states[task.name])
+
+
+def seconds(span: int) -> float:
+    """Convert nanoseconds to seconds."""
+    return span / SECOND

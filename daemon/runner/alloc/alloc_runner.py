@@ -1,0 +1,498 @@
+"""Run one allocation: its directory, its tasks in order, its health, and its end.
+
+Each step follows from the states of its tasks (`lifecycle.py`, `alloc_health.py`) and from its
+desired state. The runner reacts to every change of either immediately.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.runner.alloc import alloc_health as health
+from daemon.runner.alloc.alloc_dir import prepare_alloc_dir
+from daemon.runner.alloc.alloc_health import HealthCriteria
+from daemon.runner.alloc.task_runner import TaskRunner
+from daemon.runner.core import task_dir, task_events
+from daemon.runner.core.driver import ExecStream
+from daemon.runner.core.lifecycle import (
+    GroupShutdown,
+    first_start_time,
+    group_shutdown_cause,
+    hook,
+    kill_order,
+)
+from daemon.runner.core.notifier import Notifier, wait_any
+from daemon.runner.core.resource_usage import of_allocation
+from daemon.runner.core.status_report import AllocReport
+from daemon.runner.core.task_instance import RestoredState, TaskInstance
+from daemon.runner.core.task_script import ScriptResult, run_script
+from daemon.runner.services.discovery import ServiceRegistrar
+from daemon.runner.setup.runtime import RuntimeContext
+from storage.errors import Refused, told
+from storage.records.allocation import (
+    AllocatedResources,
+    Allocation,
+    DesiredStatus,
+    TaskPhase,
+    TaskState,
+)
+from storage.records.base import SECOND
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.service import CheckResult
+from storage.records.task import Hook, Task
+from storage.records.times import rfc3339
+from storage.records.usage import AllocationUsage, AllocationUsageLine
+
+_OVERTIME = "allocation exceeded max_run_duration"  # recorded from Nomad: max-run-duration
+_TAKEN_OFF_WITHIN = 5.0  # seconds that a stop waits for its services to leave the catalog
+
+_log = logging.getLogger("steward.runner")
+
+
+class AllocRunner:
+    """The state machine of one allocation. It starts when its predecessors have ended."""
+
+    def __init__(
+        self,
+        host: RuntimeContext,
+        allocation: Allocation,
+        job: Job,
+        pasts: Mapping[str, RestoredState],
+        predecessors: Iterable[trio.Event] = (),
+    ) -> None:
+        group = job.group(allocation.task_group) or TaskGroup(name=allocation.task_group)
+        self._host, self.node_id = host, host.node_id
+        self._instance = TaskInstance(allocation=allocation, job=job, group=group)
+        self._predecessors = list(predecessors)
+        self._changes = Notifier()
+        self._pasts = dict(pasts)
+        self._tasks: dict[str, TaskRunner] = {}
+        self._stop_wanted = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._watching = trio.CancelScope()
+        self._is_offering = False
+        self._is_timed = False
+        self._is_overfull = False  # whether exceeding the disk limit was already reported
+        self.is_purged = False
+        self.ended = trio.Event()
+        self._report = AllocReport(host.reports, allocation, lambda: self._discovery.offers())
+        self._discovery = ServiceRegistrar(
+            host,
+            lambda: self._instance,
+            self._report,
+            self._stop_wanted.is_set,
+            self._changes,
+            self._restart_unhealthy,
+            self._run_inside,
+        )
+        self._want(allocation)
+
+    @property
+    def id(self) -> str:
+        """Return the ID of the allocation."""
+        return self._instance.allocation.id
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of the allocation."""
+        return self._instance.allocation.namespace
+
+    @property
+    def is_ending(self) -> bool:
+        """Return whether the allocation is stopping."""
+        return self._stop_wanted.is_set()
+
+    @property
+    def directory(self) -> str:
+        """Return the allocation directory."""
+        return self._host.directory(self.id)
+
+    @property
+    def disk(self) -> int:
+        """Return the disk limit of the allocation directory in bytes."""
+        return self.resources.shared.disk_mb * 1024 * 1024
+
+    @property
+    def resources(self) -> AllocatedResources:
+        """Return the resources that the allocation holds until it has ended."""
+        return self._instance.allocation.placement.resources
+
+    # --- requests ---
+
+    def update(self, allocation: Allocation, job: Job) -> None:
+        """Apply a new version of the job and a new desired state."""
+        before = self._instance.allocation
+        group = job.group(allocation.task_group) or self._instance.group
+        self._instance = TaskInstance(allocation=allocation, job=job, group=group)
+        for task in self._tasks.values():
+            task.update(self._instance)
+        if allocation.deployment_id != before.deployment_id:
+            self._report.ask_for_health(allocation)
+            self._watch_health()
+        self._watch_services()
+        self._watch_time()
+        self._want(allocation)
+        if self._nursery is not None:
+            self._report.publish_services()
+        self._changes.announce()
+
+    def purge(self) -> None:
+        """Stop an allocation that was purged from the store."""
+        self.is_purged = True
+        self._stop_wanted.set()
+        self._changes.announce()
+
+    def _want(self, allocation: Allocation) -> None:
+        if allocation.desired_status != DesiredStatus.RUN:
+            self._stop_wanted.set()
+
+    async def restart(self, name: str | None, *, all_tasks: bool = False) -> None:
+        """Restart one task, all running tasks, or all tasks. Raises `Refused`."""
+        await self._settled()
+        if name is None:
+            tasks = [task for task in self._tasks.values() if task.is_running]
+        elif name in self._tasks:
+            tasks = [self._tasks[name]]
+        else:
+            raise Refused(f"Could not find task runner for task: {name}")
+        if self._nursery is None or not all(task.is_running for task in tasks):
+            raise Refused("Task not running")
+        for task in tasks:
+            self._nursery.start_soon(task.restart)
+        for task in self._ended_early() if all_tasks else ():
+            task.revive()
+            self._nursery.start_soon(task.run)
+
+    async def _settled(self) -> None:
+        for task in self._tasks.values():
+            await task.settled()
+
+    def _restart_unhealthy(self, name: str, reason: str) -> None:
+        """Restart a task by its policy; without a name, all running tasks of the group."""
+        for task in self._tasks.values():
+            if name in ("", task.name) and task.is_running and self._nursery is not None:
+                self._nursery.start_soon(task.restart, reason)
+
+    @property
+    def checks(self) -> list[CheckResult]:
+        """Return the last results of the service checks."""
+        return self._discovery.results
+
+    def _ended_early(self) -> list[TaskRunner]:
+        """Return the ended tasks of an allocation that continues; none if it is to stop."""
+        if self._stop_wanted.is_set():  # its end was handled already and would not be handled again
+            return []
+        found = [
+            self._tasks[task.name] for task in self._instance.tasks if hook(task) != Hook.POSTSTOP
+        ]
+        return [task for task in found if task.dead.is_set()]
+
+    async def signal(self, name: str | None, number: str) -> None:
+        """Send a signal to the main process of one task, or of all running tasks.
+
+        Raises `Refused`.
+        """
+        await self._settled()
+        if name is None:
+            for task in self._tasks.values():
+                if task.is_running:
+                    await task.signal(number)
+        elif name in self._tasks:
+            await self._tasks[name].signal(number)
+        else:
+            raise Refused("Task not found")
+
+    async def open_session(self, name: str, command: Sequence[str], *, tty: bool) -> ExecStream:
+        """Run a command inside a task. Raises `Refused`, `NotFound` or `StartFailed`."""
+        if name not in self._tasks:
+            raise Refused("task not found")
+        return await self._tasks[name].open_session(command, tty=tty)
+
+    async def _run_inside(self, name: str, command: Sequence[str]) -> ScriptResult:
+        return await run_script(await self.open_session(name, command, tty=False))
+
+    async def usage(self) -> AllocationUsage:
+        """Return the resource usage of the tasks."""
+        found = {name: await task.usage() for name, task in self._tasks.items()}
+        return of_allocation({name: one for name, one in found.items() if one}, self._now())
+
+    async def brief_usage(self) -> AllocationUsageLine:
+        """Return the resource usage of the tasks in short form."""
+        used = (await self.usage()).resource_usage
+        memory = used.memory_stats
+        return AllocationUsageLine(
+            id=self.id,
+            cpu_percent=used.cpu_stats.percent,
+            memory=memory.usage or memory.rss,
+            restarts=sum(state.restarts for state in self._report.states.values()),
+        )
+
+    async def take_less(self, used: int) -> None:
+        """Report that the allocation exceeds its disk limit.
+
+        If the agent enforces the limit, stop the allocation. `used` is in bytes.
+        """
+        living = [task for task in self._living() if task.is_running]
+        for task in () if self._is_overfull else living:
+            task.note(task_events.disk_exceeded(self._now(), used, self.disk))
+        self._is_overfull = True
+        self._report.publish()
+        if self._host.disk_is_limit and self._nursery is not None:
+            # In the background, because the checks of other allocations continue.
+            for task in living:
+                self._nursery.start_soon(task.fail)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether all tasks are dead."""
+        return bool(self._tasks) and all(task.dead.is_set() for task in self._tasks.values())
+
+    async def reported(self) -> None:
+        """Wait until the store has the final report."""
+        await self._report.stored()
+
+    async def abort(self, at_most: float | None = None) -> None:
+        """Stop all tasks at the same time, each within `at_most` seconds unless that is None."""
+        async with trio.open_nursery() as nursery:
+            for task in self._tasks.values():
+                nursery.start_soon(partial(task.kill, at_most=at_most))
+
+    # --- main loop ---
+
+    async def run(self) -> None:
+        """Run the allocation until all its tasks are dead. When cancelled, release the tasks."""
+        try:
+            await self._live()
+        except Exception as error:
+            # An error in one allocation must not stop the daemon.
+            _log.exception("allocation %s failed", self.id)
+            await self._give_up(told(error))
+        finally:
+            self.ended.set()
+
+    async def _live(self) -> None:
+        tasks = self._instance.tasks
+        for task in tasks:
+            if task.name not in self._report.states:
+                self._report.states[task.name] = TaskState()
+                self._report.event(task.name, task_events.received(self._now()))
+        await self._wait_for_predecessors()
+        inherited = task_dir.exists(self.directory)
+        await self._prepare()
+        self._tasks = {task.name: self._runner(task) for task in tasks}
+        for name, text in self._discovery.faults():
+            self._report.event(name, task_events.hook_failed(self._now(), text))
+        for name, text in () if inherited else self._discovery.strangers():
+            self._report.event(name, task_events.port_in_use(self._now(), text))
+        if self._stop_wanted.is_set() and not self._has_begun():
+            for runner in self._tasks.values():
+                runner.condemn()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for runner in self._tasks.values():
+                nursery.start_soon(runner.run)
+            self._watch_health()
+            self._watch_services()
+            self._watch_time()
+            await self._govern(nursery)
+            nursery.cancel_scope.cancel()
+        self._nursery = None
+        if inherited:
+            # Processes that an earlier daemon started but did not report have no task here.
+            await self._host.destroy(self.id)
+
+    async def _wait_for_predecessors(self) -> None:
+        for ended in self._predecessors:
+            if not ended.is_set() and not self._stop_wanted.is_set():
+                self._report.publish()
+                await wait_any(ended.wait, self._stop_wanted.wait)
+
+    def _runner(self, task: Task) -> TaskRunner:
+        past = self._pasts.get(task.name, RestoredState())
+        return TaskRunner(self._host, self._instance, task.name, self._report, self._changes, past)
+
+    async def _govern(self, nursery: trio.Nursery) -> None:
+        """Stop tasks as the lifecycle rules require, until all are dead."""
+        stopping, leaving = False, None
+        while not all(task.dead.is_set() for task in self._tasks.values()):
+            if self._stop_wanted.is_set() and not stopping:
+                stopping = True
+                self._report.publish()  # deregister the services before the tasks stop
+                nursery.start_soon(self._stop)
+            reason = group_shutdown_cause(self._instance.tasks, self._report.states)
+            if reason is not None and reason != leaving and not stopping:
+                leaving = reason
+                nursery.start_soon(self._leave, reason)
+            await self._changes.wait()
+        failed = health.has_failed(self._instance.allocation, self._report.states)
+        if failed or self._health_rule() is not None:
+            self._note_no_health()
+
+    async def _leave(self, reason: GroupShutdown) -> None:
+        """Stop the remaining tasks because another task ended."""
+        for task in self._living():
+            task.note(task_events.stopped_with_group(self._now(), reason))
+        await self._kill_in_order()
+
+    async def _stop(self) -> None:
+        """Stop the tasks because the allocation is no longer desired."""
+        if not self._has_begun():  # nothing to clean up
+            await self.abort()
+            return
+        if self._discovery.exists:
+            with trio.move_on_after(_TAKEN_OFF_WITHIN):  # a full disk must not keep a task alive
+                await self._report.stored()
+        allocation, group = self._instance.allocation, self._instance.group
+        if group.shutdown_delay and not allocation.desired.transition.no_shutdown_delay:
+            with trio.move_on_after(group.shutdown_delay / SECOND):
+                await self._until_hurried()
+        await self._kill_in_order()
+
+    def _has_begun(self) -> bool:
+        return any(state.started_at for state in self._report.states.values())
+
+    async def _until_hurried(self) -> None:
+        while not self._instance.allocation.desired.transition.no_shutdown_delay:
+            await self._changes.wait()
+
+    async def _kill_in_order(self) -> None:
+        for step in kill_order(self._instance.tasks):
+            async with trio.open_nursery() as nursery:
+                for task in step:
+                    nursery.start_soon(self._tasks[task.name].kill)
+
+    def _living(self) -> list[TaskRunner]:
+        return [
+            self._tasks[task.name]
+            for task in self._instance.tasks
+            if hook(task) != Hook.POSTSTOP and not self._tasks[task.name].dead.is_set()
+        ]
+
+    def _watch_time(self) -> None:
+        """Start the timer of `max_run_duration` as soon as the job sets that limit."""
+        limited = self._instance.group.max_run_duration is not None
+        if self._nursery is not None and limited and not self._is_timed:
+            self._is_timed = True
+            self._nursery.start_soon(self._limit_time)
+
+    async def _limit_time(self) -> None:
+        """Stop all tasks, poststop tasks included, at the end of `max_run_duration`."""
+        while (left := self._time_left()) > 0:
+            with trio.move_on_after(left):
+                await self._changes.wait()
+        longest = self._instance.group.max_run_duration or 0
+        self._report.ended_for = _OVERTIME
+        for task in self._living():
+            task.note(task_events.max_run_exceeded(self._now(), longest))
+        await self.abort()
+
+    def _time_left(self) -> float:
+        """Return the remaining seconds of `max_run_duration`. Time without a daemon counts."""
+        longest = self._instance.group.max_run_duration
+        since: int | None = self._instance.allocation.create_time
+        if self._host.capacity is None:  # time in the queue of a cluster does not count
+            since = first_start_time(self._report.states.values())
+        if longest is None or since is None:
+            return float("inf")
+        return (since + longest - self._now()) / SECOND
+
+    # --- services and health ---
+
+    def _watch_services(self) -> None:
+        """Watch the services as soon as the group has one."""
+        if self._nursery is not None and self._discovery.exists and not self._is_offering:
+            self._is_offering = True
+            self._nursery.start_soon(self._discovery.run)
+
+    def _health_rule(self) -> HealthCriteria | None:
+        instance = self._instance
+        return health.health_criteria(instance.job.type, instance.group, instance.allocation)
+
+    def _watch_health(self) -> None:
+        """Watch the health for the current deployment and cancel the previous watch."""
+        self._watching.cancel()
+        rule = self._health_rule()
+        if rule is not None and self._report.healthy is None and self._nursery is not None:
+            self._watching = trio.CancelScope()
+            self._nursery.start_soon(self._find_health, rule, self._watching)
+
+    async def _find_health(self, rule: HealthCriteria, scope: trio.CancelScope) -> None:
+        with scope:
+            with trio.move_on_after(rule.deadline / SECOND):
+                await self._become_healthy(rule)
+            if self._note_no_health():
+                self._complain(rule)
+                self._report.publish()
+
+    def _note_no_health(self) -> bool:
+        """Report the allocation as unhealthy, unless it was stopped on request."""
+        unknown = self._report.healthy is None and not self._stop_wanted.is_set()
+        if unknown:
+            self._report.health(self._now(), healthy=False)
+        return unknown
+
+    async def _become_healthy(self, rule: HealthCriteria) -> None:
+        """Report health when all tasks ran for `min_healthy_time`.
+
+        Return without a report when the allocation can no longer become healthy.
+        """
+        tasks, states = self._instance.tasks, self._report.states
+        while not health.can_no_longer_succeed(tasks, states):
+            since = self._well_since(rule)
+            if since is None:
+                await self._changes.wait()
+                continue
+            with trio.move_on_after(rule.min_healthy_time / SECOND) as calm:
+                while self._well_since(rule) == since:
+                    await self._changes.wait()
+            if calm.cancelled_caught:
+                self._report.health(self._now(), healthy=True)
+                return
+
+    def _well_since(self, rule: HealthCriteria) -> tuple[str, int] | None:
+        """Return the time since which all tasks run and all relevant checks pass.
+
+        None if a task is down or a check fails. Times are nanoseconds.
+        """
+        up = health.up_since(self._instance.tasks, self._report.states)
+        checked = self._discovery.healthy_since() if rule.by_checks else 0
+        return None if up is None or checked is None else (up, checked)
+
+    def _complain(self, rule: HealthCriteria) -> None:
+        tasks, states = self._instance.tasks, self._report.states
+        if not rule.for_deployment or health.can_no_longer_succeed(tasks, states):
+            return
+        now = self._now()
+        for name, text in health.unhealthy_reasons(tasks, states, rule, now).items():
+            self._report.event(name, task_events.unhealthy(now, text))
+
+    # --- directory ---
+
+    async def _prepare(self) -> None:
+        """Create the directories before any task runs that could interfere."""
+        if self._stop_wanted.is_set():
+            return
+        for name, trouble in (await prepare_alloc_dir(self._host, self._instance)).items():
+            past = self._pasts.get(name, RestoredState())
+            self._pasts[name] = msgspec.structs.replace(past, trouble=trouble)
+
+    async def _give_up(self, reason: str) -> None:
+        """Stop all tasks and report a failure: the runner itself has failed."""
+        await self._host.destroy(self.id)
+        for name, state in self._report.states.items():
+            if state.state != TaskPhase.DEAD:
+                self._report.event(name, task_events.setup_failure(self._now(), reason))
+                self._report.states[name] = msgspec.structs.replace(
+                    state,
+                    state=TaskPhase.DEAD,
+                    failed=True,
+                    finished_at=rfc3339(self._now()),
+                )
+        self._report.publish()
+
+    def _now(self) -> int:
+        return self._host.clock.now()

@@ -1,0 +1,44 @@
+"""Wait for an attempt that starts elsewhere, such as in the queue of a cluster."""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from daemon.runner.core.driver import QueuedTask, StartFailed
+from daemon.runner.core.notifier import wait_any
+
+Wait = Callable[[], Awaitable[object]]
+
+
+async def wait_until_scheduled(
+    running: QueuedTask, note: Callable[[str], None], killed: Wait, tend: Wait | None
+) -> int | None:
+    """Return the start time of a queued attempt.
+
+    None means that the attempt has ended before, or that `killed` has returned. `note` receives
+    progress messages. `tend` keeps the inputs of the task current during the wait. When cancelled,
+    release the attempt. Raises `StartFailed`.
+    """
+    began: int | None = None
+    failure: StartFailed | None = None
+
+    async def begin() -> None:
+        nonlocal began, failure
+        try:
+            began = await running.begun(note)
+        except StartFailed as error:
+            failure = error
+
+    async def tend_for_ever() -> None:
+        if tend is not None:
+            await tend()
+        await trio.sleep_forever()
+
+    try:
+        await wait_any(begin, killed, tend_for_ever)
+    except BaseException:
+        running.release()
+        raise
+    if failure is not None:
+        raise failure
+    return began

@@ -1,0 +1,72 @@
+"""Measure the disk usage of allocations against their `ephemeral_disk`.
+
+The launcher measures the directories of running allocations one after the other. Logs and artifacts
+count. Holes in sparse files and mounts do not.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext
+from typing import Protocol
+
+from daemon.fences import Fences
+from daemon.launcher.messages import DirectoryUsage
+from daemon.runner.alloc.alloc_gc import in_rounds
+
+_log = logging.getLogger("steward.runner")
+_FENCED = "disk usage"
+Measure = Callable[[str], Awaitable[DirectoryUsage]]
+
+
+class MeasuredAllocation(Protocol):
+    """A running allocation."""
+
+    @property
+    def id(self) -> str:
+        """Return the ID of the allocation."""
+        ...
+
+    @property
+    def disk(self) -> int:
+        """Return the disk limit in bytes; 0 means no limit."""
+        ...
+
+    async def take_less(self, used: int) -> None:
+        """Handle a usage of `used` bytes, which exceeds the limit."""
+        ...
+
+
+async def watch(
+    tenants: Callable[[], Iterable[MeasuredAllocation]],
+    measure: Measure,
+    period: float,
+    fences: Fences | None = None,
+) -> None:
+    """Check all running allocations every `period` seconds until cancelled."""
+    await in_rounds(
+        "look at disk usage",
+        lambda: notify_over_limit(tenants(), measure, fences),
+        period=period,
+        first=period,
+    )
+
+
+async def notify_over_limit(
+    tenants: Iterable[MeasuredAllocation], measure: Measure, fences: Fences | None = None
+) -> None:
+    """Notify each allocation that exceeds its limit. An error skips only that allocation."""
+    for one in list(tenants):
+        with fences.around(_FENCED, one.id) if fences else nullcontext():
+            await _look(one, measure)
+
+
+async def _look(one: MeasuredAllocation, measure: Measure) -> None:
+    if not one.disk:
+        return
+    try:
+        used = (await measure(one.id)).used
+    except OSError as error:  # its directory does not exist yet, or no longer
+        _log.debug("the disk usage of allocation %s is unknown: %s", one.id, error)
+        return
+    if used > one.disk:
+        await one.take_less(used)

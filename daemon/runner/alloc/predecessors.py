@@ -1,0 +1,57 @@
+"""Find the predecessors whose end an allocation must wait for before it starts."""
+
+from collections.abc import Callable, Collection
+
+import trio
+
+from daemon.runner.alloc.alloc_runner import AllocRunner
+from storage.records.allocation import AllocatedResources, Allocation
+
+
+def predecessors_of(
+    allocation: Allocation,
+    running: Collection[AllocRunner],
+    capacity: tuple[int, int, int] | None,
+    is_known: Callable[[str], bool],
+) -> list[trio.Event]:
+    """Return the end events of the predecessors of an allocation.
+
+    Predecessors are the allocations that it replaces, those that hold its ports, and those that
+    were preempted for it. If the node lacks capacity otherwise, all stopping allocations are
+    predecessors, because the scheduler has already assigned their resources. `capacity` is the
+    node's CPU (MHz), memory and disk (MB), or None on a cluster with a queue. `is_known` returns
+    whether the store has an allocation; purged ones are unknown.
+    """
+    desired, needs = allocation.desired, allocation.placement.resources
+    awaited = {desired.previous_allocation, *(desired.waits_for or ())}
+    some_end, ports = any(one.is_ending for one in running), needs.ports
+    crowded = (
+        capacity is not None
+        and some_end
+        and _is_crowded(
+            [needs, *(one.resources for one in running if one.node_id == allocation.node_id)],
+            capacity,
+        )
+    )
+
+    def leaves_room(one: AllocRunner) -> bool:
+        return crowded and one.is_ending and one.node_id == allocation.node_id
+
+    def leaves_ports(one: AllocRunner) -> bool:
+        if not ports or ports.isdisjoint(one.resources.ports):
+            return False
+        return one.is_ending or not is_known(one.id)
+
+    return [
+        one.ended for one in running if one.id in awaited or leaves_room(one) or leaves_ports(one)
+    ]
+
+
+def _is_crowded(every: list[AllocatedResources], capacity: tuple[int, int, int]) -> bool:
+    """Return whether these allocations together exceed the capacity of the node."""
+    cpu, memory, disk = capacity
+    return (
+        sum(one.cpu for one in every) > cpu
+        or sum(one.memory for one in every) > memory
+        or sum(one.shared.disk_mb for one in every) > disk
+    )

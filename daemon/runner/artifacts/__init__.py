@@ -1,1 +1,0 @@
-"""What a task brings along: fetched, checked, unpacked and put into its directory before it starts."""

@@ -1,0 +1,398 @@
+"""Cluster pools: each is one node in the store that mirrors a partition of the cluster.
+
+The cluster chooses hosts and queues jobs. The node only states which resources can be requested.
+While the cluster does not answer, nothing new is placed there and running tasks continue.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.clock import Clock
+from daemon.config.settings import Settings
+from daemon.fences import Fences
+from daemon.runner.core.driver import Driver
+from daemon.runner.core.task_env import node_values
+from daemon.runner.drivers.slurm import partition
+from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands
+from daemon.runner.drivers.slurm.partition import Partition, PartitionNotFound
+from daemon.runner.fingerprint import of_daemon
+from daemon.runner.setup.runtime import RuntimeContext, no_listeners
+from storage.queries import cluster_runs, nodes
+from storage.read_pool import ReadSnapshot
+from storage.records.base import SECOND
+from storage.records.node import (
+    ENGINE,
+    MHZ_PER_CORE,
+    DriverInfo,
+    Node,
+    NodeCPU,
+    NodeDisk,
+    NodeEvent,
+    NodeMemory,
+    NodeResources,
+    NodeStatus,
+    computed_class,
+)
+from storage.records.pool import Pool
+from storage.records.times import rfc3339
+from storage.store import Store, tolerate_disk_full
+from storage.writer import Transaction
+
+EVERY = 15.0  # seconds between two queries of a partition
+AGAIN = 2.0  # seconds after a failed query
+FAILURES = 3  # failures in a row before the cluster counts as unreachable
+NOT_ASKED = "the cluster has not been asked yet"
+LEFT = "the configuration has no such pool any more: what ran there is lost to this daemon"
+_STILL = (
+    "pool %s: jobs of the cluster that may still run there: %d; they end when they reach this daemon "
+    "or the pool is configured again, otherwise cancel them there (their names begin with alloc-)"
+)
+
+_NO_RESOURCES = NodeResources(
+    cpu=NodeCPU(cpu_shares=0, total_cpu_cores=0, reservable_cpu_cores=[]),
+    memory=NodeMemory(memory_mb=0),
+    disk=NodeDisk(disk_mb=0),
+    networks=[],
+)
+# Attributes that Steward sets, not the cluster.
+_OURS = (ENGINE, "engine.partition", MHZ_PER_CORE, *of_daemon())
+_SHOWN_EVENTS = 10  # of a node, as in Nomad
+_TOLD_HOSTS = 3  # changed hosts named in one event
+
+_log = logging.getLogger("steward.runner")
+
+Drivers = Mapping[str, Driver]  # drivers of a pool by driver name
+# Queries a partition of a cluster. Raises `SlurmCommandFailed`.
+Look = Callable[[SlurmCommands, str], Awaitable[Partition]]
+
+
+async def register_pools(
+    store: Store, config: Settings, drivers: Mapping[str, Drivers], ids: Iterator[str], now: int
+) -> dict[str, Node]:
+    """Store a node for each pool, with its existing ID and history; return them by pool.
+
+    If a pool was removed from the configuration, its node is down and its tasks are lost. Its
+    attempts are cancelled, so that none runs next to its replacement. `drivers` are those of each
+    pool.
+    """
+    known = {one.node_pool: one for one in store.read(nodes.every) if one.engine}
+    found = {}
+    for name, pool in config.pools.items():
+        before = known.pop(name, None) or _new(config, name, next(ids))
+        node = _configured(before, config, pool, drivers.get(name, {}), now)
+        if before.status in (NodeStatus.DOWN, NodeStatus.INITIALIZING):
+            node = _with_status(node, NodeStatus.INITIALIZING, NOT_ASKED, now)
+        found[name] = await _keep(store, before, node, "NodeRegistration")
+    for before in known.values():
+        gone = _with_status(before, NodeStatus.DOWN, LEFT, now)
+        if gone != before:
+            _log.warning("pool %s: %s", before.node_pool, LEFT)
+            gone = _with_event(gone, LEFT, now)
+        if left := await store.write(partial(_leave, before, gone)):
+            _log.warning(_STILL, before.node_pool, left)
+    return found
+
+
+def _leave(before: Node, gone: Node, tx: Transaction) -> int:
+    """Set the node of a removed pool down and cancel its attempts; return their number."""
+    if gone != before:
+        nodes.put(tx, gone, "NodeEvent")
+    return cluster_runs.withdraw_all(tx, before.node_pool)
+
+
+def _new(config: Settings, name: str, node_id: str) -> Node:
+    return Node(
+        id=node_id,
+        name=name,
+        datacenter=config.datacenter,
+        node_pool=name,
+        attributes={},
+        meta={},
+        node_resources=_NO_RESOURCES,
+        drivers={},
+        hosts=[],
+    )
+
+
+def _configured(before: Node, config: Settings, pool: Pool, drivers: Drivers, now: int) -> Node:
+    """Return a node with the configured values; values from the cluster stay."""
+    attributes = {
+        **before.attributes,
+        **of_daemon(),
+        ENGINE: pool.engine,
+        "engine.partition": pool.partition or before.node_pool,
+        MHZ_PER_CORE: str(pool.mhz_per_core),
+    }
+    return _classed(
+        msgspec.structs.replace(
+            before,
+            datacenter=config.datacenter,
+            http_addr=config.address.removeprefix("http://"),
+            attributes=attributes,
+            node_max_allocs=pool.max_jobs,
+            drivers=_drivers(before, drivers, "", now),
+        )
+    )
+
+
+def cluster_runtime(
+    machine: RuntimeContext, node: Node, drivers: Drivers, config: Settings
+) -> RuntimeContext:
+    """Return the runtime of a pool; it shares most parts with the local host."""
+    return msgspec.structs.replace(
+        machine,
+        node_id=node.id,
+        capacity=None,
+        drivers=dict(drivers),
+        volumes={},
+        values=node_values(node, config.region),
+        environment={},
+        parent_cgroup="",
+        mhz=float(config.pools[node.node_pool].mhz_per_core),
+        listeners=no_listeners,
+    )
+
+
+async def _keep(store: Store, before: Node, node: Node, kind: str) -> Node:
+    if node == before and before.create_index:
+        return before
+    return await store.write(lambda tx: nodes.put(tx, node, kind))
+
+
+# --- cluster state ---
+
+
+def build_node(before: Node, pool: Pool, seen: Partition, drivers: Drivers, now: int) -> Node:
+    """Return the node of a pool with the state of its cluster."""
+    working, largest = seen.working, seen.largest
+    cores = sum(host.cores for host in working)
+    infos = _drivers(before, drivers, "", now)
+    features = {feature for host in seen.hosts for feature in host.features}
+    said = {
+        "engine.reachable": "true",
+        "engine.version": seen.version,
+        "engine.hosts": str(len(seen.hosts)),
+        "engine.hosts.up": str(len(working)),
+        "engine.host.cores": str(largest.cores if largest else 0),
+        "engine.host.memorymb": str(largest.memory_mb if largest else 0),
+        "engine.partition.state": seen.state,
+        "engine.partition.maxtime": seen.max_time,
+        **{f"engine.feature.{feature}": "true" for feature in features},
+    }
+    node = msgspec.structs.replace(
+        before,
+        attributes={name: before.attributes[name] for name in _OURS} | said | _able(infos),
+        node_resources=msgspec.structs.replace(
+            _NO_RESOURCES,
+            cpu=NodeCPU(
+                cpu_shares=cores * pool.mhz_per_core,
+                total_cpu_cores=cores,
+                reservable_cpu_cores=[],
+            ),
+            memory=NodeMemory(memory_mb=sum(host.memory_mb for host in working)),
+        ),
+        hosts=seen.hosts,
+        drivers=infos,
+    )
+    status, description = NodeStatus.READY, _of_hosts(seen)
+    if not seen.is_open:
+        status = NodeStatus.INITIALIZING
+        description = (
+            f"partition {before.attributes['engine.partition']} is {seen.state}: "
+            "it takes no new jobs"
+        )
+    return _classed(_with_status(node, status, description, now))
+
+
+def unreachable(before: Node, text: str, drivers: Drivers, now: int) -> Node:
+    """Return the node of a pool whose cluster or partition is unreachable.
+
+    Its known attributes stay.
+    """
+    node = msgspec.structs.replace(
+        before,
+        attributes=before.attributes | {"engine.reachable": "false"},
+        drivers=_drivers(before, drivers, text, now),
+    )
+    return _classed(_with_status(node, NodeStatus.DISCONNECTED, text, now))
+
+
+def _told(error: SlurmCommandFailed) -> str:
+    missing = isinstance(error, PartitionNotFound)
+    return str(error) if missing else f"the cluster does not answer: {error}"
+
+
+def _of_hosts(seen: Partition) -> str:
+    """Return a warning about a partition that accepts jobs, or an empty string."""
+    if seen.state != "UP":
+        return f"the partition is {seen.state}: what is submitted waits"
+    if not seen.working:
+        return "no host of the partition is up: what is submitted waits"
+    return ""
+
+
+def _drivers(before: Node, drivers: Drivers, trouble: str, now: int) -> dict[str, DriverInfo]:
+    """Return the driver states of a pool; an unchanged state keeps its time."""
+    found = {}
+    for name, driver in drivers.items():
+        said = driver.fingerprint()
+        wrong = said.trouble or trouble
+        info = DriverInfo(
+            attributes=dict(said.attributes) or None,
+            detected=not said.trouble,
+            healthy=not wrong,
+            health_description=wrong or "Healthy",
+        )
+        known = before.drivers.get(name)
+        at = known.update_time if known else ""
+        found[name] = msgspec.structs.replace(info, update_time=at)
+        if found[name] != known:
+            found[name] = msgspec.structs.replace(info, update_time=rfc3339(now))
+    return found
+
+
+def _able(drivers: Mapping[str, DriverInfo]) -> dict[str, str]:
+    """Return the driver attributes for constraints."""
+    found: dict[str, str] = {}
+    for name, info in drivers.items():
+        if info.detected:
+            found |= {**(info.attributes or {}), f"driver.{name}": "1"}
+    return found
+
+
+def _with_status(node: Node, status: NodeStatus, description: str, now: int) -> Node:
+    changed = msgspec.structs.replace(node, status=status, status_description=description)
+    if changed.status == node.status:
+        return changed
+    return msgspec.structs.replace(changed, status_updated_at=now // SECOND)
+
+
+def _classed(node: Node) -> Node:
+    return msgspec.structs.replace(node, computed_class=computed_class(node))
+
+
+def _with_event(node: Node, message: str, now: int) -> Node:
+    happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))
+    events = [*(node.events or ()), happened][-_SHOWN_EVENTS:]
+    return msgspec.structs.replace(node, events=events)
+
+
+def describe_change(before: Node, node: Node) -> str:
+    """Return a one-sentence description of a relevant change, or an empty string."""
+    if node.status != before.status:
+        if node.status == NodeStatus.READY:
+            first = before.status == NodeStatus.INITIALIZING
+            return "the cluster takes jobs" if first else "the cluster answers again"
+        return node.status_description
+    old = {host.name: host for host in before.hosts or ()}
+    told = [
+        f"{host.name} {host.description}"
+        for host in node.hosts or ()
+        if (known := old.pop(host.name, None)) is None
+        or (known.state, known.reason) != (host.state, host.reason)
+    ]
+    told += [f"{name} is gone" for name in old]
+    more = len(told) - _TOLD_HOSTS
+    return ", ".join(told[:_TOLD_HOSTS]) + (f" and {more} more hosts changed" if more > 0 else "")
+
+
+class ClusterNodes(msgspec.Struct, frozen=True):
+    """The runtimes of the pools, and the mirror that updates their nodes."""
+
+    hosts: list[RuntimeContext]
+    mirror: "PoolSync"
+
+
+async def find_clusters(
+    machine: RuntimeContext,
+    config: Settings,
+    drivers: Mapping[str, Drivers],
+    ids: Iterator[str],
+    path: str,
+) -> ClusterNodes:
+    """Store a node for each pool, and return the runtimes and the mirror.
+
+    `machine` is the runtime of the local host; `path` is the search path for the cluster's
+    programs.
+    """
+    store, clock = machine.store, machine.clock
+    found = await register_pools(store, config, drivers, ids, clock.now())
+    hosts = [cluster_runtime(machine, found[name], drivers.get(name, {}), config) for name in found]
+    mirror = PoolSync(
+        store=store,
+        clock=clock,
+        pools=config.pools,
+        nodes=found,
+        drivers=drivers,
+        path=path,
+        fences=machine.fences,
+    )
+    return ClusterNodes(hosts, mirror)
+
+
+# --- polling ---
+
+
+class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
+    """Updates the nodes of pools from their clusters.
+
+    `nodes` and `drivers` are those of each pool; `path` is the search path for programs.
+    """
+
+    store: Store
+    clock: Clock
+    pools: Mapping[str, Pool]
+    nodes: Mapping[str, Node]
+    drivers: Mapping[str, Drivers]
+    path: str
+    fences: Fences
+    look: Look = partition.query_partition
+
+    async def run(self) -> None:
+        """Poll all pools concurrently, until cancelled; a hanging cluster delays no other."""
+        async with trio.open_nursery() as nursery:
+            for name in self.pools:
+                follow = partial(self._follow, name)
+                nursery.start_soon(self.fences.keep_running, f"pool {name}", follow)
+
+    async def _follow(self, name: str) -> None:
+        failed, pool, drivers = 0, self.pools[name], self.drivers.get(name, {})
+        tools = SlurmCommands(path=self.path, config=pool.cluster_config)
+        while True:
+            try:
+                seen = await self.look(tools, pool.partition or name)
+            except SlurmCommandFailed as error:
+                failed += 1
+                _log.debug("pool %s: %s", name, error)
+                if failed >= FAILURES:
+                    await self._note(name, partial(unreachable, text=_told(error), drivers=drivers))
+            else:
+                failed = 0
+                await self._note(name, partial(build_node, pool=pool, seen=seen, drivers=drivers))
+            await trio.sleep(AGAIN if 0 < failed < FAILURES else EVERY)
+
+    async def _note(self, name: str, change: Callable[..., Node]) -> None:
+        """Store a changed node."""
+        now = self.clock.now()
+
+        def changed(db: ReadSnapshot) -> Node | None:
+            before = nodes.find(db, self.nodes[name].id)
+            if before is None:
+                return None
+            node = change(before, now=now)
+            if node == before:
+                return None
+            message = describe_change(before, node)
+            return _with_event(node, message, now) if message else node
+
+        def write(tx: Transaction) -> None:
+            if (node := changed(tx)) is not None:
+                nodes.put(tx, node, "NodeEvent")
+
+        if self.store.read(changed) is not None:
+            async with tolerate_disk_full(f"what the cluster says of pool {name}"):
+                await self.store.write(write)

@@ -1,0 +1,1 @@
+"""Types and rules of running tasks that drivers and all other parts use."""

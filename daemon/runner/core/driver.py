@@ -1,0 +1,249 @@
+"""The driver interface. Nothing here depends on processes, paths or hosts.
+
+There are few calls, and all are idempotent. An attempt has a unique name, so a second start finds
+the first. The store keeps an opaque handle with which a driver finds a task again. A driver may
+therefore run tasks as local processes or as cluster jobs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeGuard
+
+import msgspec
+
+from daemon.launcher.messages import Whose
+from daemon.runner.core.resource_usage import UsageReading
+from daemon.runner.core.task_env import TaskDirectories
+from daemon.runner.core.task_log import TaskLog
+from storage.errors import Invalid, StewardError
+from storage.records.allocation import AllocatedPort
+from storage.records.task import LogConfig, NetworkDNS, Resources
+
+
+class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a task ended. `message` explains more than the status.
+
+    `at` is the end time (nanoseconds since the epoch) unless the daemon observed it; 0 means now.
+    """
+
+    code: int = 0
+    signal: int = 0
+    oom_killed: bool = False
+    message: str = ""
+    at: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the task succeeded."""
+        return not (self.code or self.signal or self.message)
+
+
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """The node attributes of a driver; `trouble` is the reason why it cannot run tasks."""
+
+    attributes: dict[str, str] = {}
+    trouble: str = ""
+
+
+class StartFailed(StewardError):
+    """A task could not be started; `recoverable` if another attempt may succeed."""
+
+    def __init__(self, message: str, *, recoverable: bool = False) -> None:
+        super().__init__(message)
+        self.recoverable = recoverable
+
+
+class InvalidConfig(Invalid):
+    """The driver configuration of a task is invalid."""
+
+
+class HostMount(msgspec.Struct, frozen=True, kw_only=True):
+    """A host volume and its path in the task; an empty source means a missing volume.
+
+    `name` is the volume's name in the group, `volume` its name in the configuration.
+    """
+
+    name: str
+    source: str
+    volume: str = ""
+    destination: str
+    read_only: bool = False
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt: its name (the first three fields) and everything needed to run it.
+
+    `directory` is the prepared allocation directory. `config` and `env` are interpolated.
+    """
+
+    alloc_id: str
+    task: str
+    number: int
+    directory: str
+    config: Mapping[str, object]
+    env: Mapping[str, str]
+    user: str = ""
+    resources: Resources = Resources()
+    cores: tuple[int, ...] = ()  # reserved for the task
+    mhz: int = 0  # of the task, including its cores
+    log: LogConfig = LogConfig()
+    logs: Mapping[str, TaskLog] = {}  # by stdout and stderr; empty if logging is disabled
+    beside: str = ""  # internal directory of the daemon for the allocation, if it exists
+    network_mode: str = ""
+    dns: NetworkDNS | None = None
+    ports: tuple[AllocatedPort, ...] = ()  # of the group and of the task
+    mounts: tuple[HostMount, ...] = ()
+    priority: int = 50  # of the job
+    longest: int = 0  # maximum run time in nanoseconds; 0 means no limit
+    disk_mb: int = 0  # requested by the group
+    features: tuple[str, ...] = ()  # required from the hosts of a cluster by constraints
+
+
+class TaskHandle(Protocol):
+    """A started attempt, possibly ended."""
+
+    @property
+    def handle(self) -> bytes:
+        """Return the handle that finds the attempt again."""
+        ...
+
+    async def wait(self) -> ExitResult:
+        """Return the exit result when no process is left. Only one caller may wait."""
+        ...
+
+    async def signal(self, name: str) -> None:
+        """Send a signal to the main process; an unknown name means SIGINT."""
+        ...
+
+    async def usage(self) -> UsageReading:
+        """Return the current usage, with a unique number per process."""
+        ...
+
+    async def stop(self, signal: str, grace: float) -> str:
+        """Send a signal, and kill all processes after `grace` seconds.
+
+        Return the error if processes could not be killed, or an empty string.
+        """
+        ...
+
+    async def pause(self) -> None:
+        """Pause all processes until `resume`."""
+        ...
+
+    async def resume(self) -> None:
+        """Resume all processes."""
+        ...
+
+    def release(self) -> None:
+        """Stop watching the attempt. It keeps running and can be adopted."""
+        ...
+
+
+class QueuedTask(TaskHandle, Protocol):
+    """An attempt that may wait in a queue elsewhere after it was accepted."""
+
+    async def begun(self, note: Callable[[str], None]) -> int | None:
+        """Return the start time (nanoseconds since the epoch), or None if it ended before.
+
+        `note` receives a status message whenever the status changes. Raises `StartFailed` when the
+        attempt is rejected. Only one caller may wait, before `wait`.
+        """
+        ...
+
+    async def refresh(self) -> None:
+        """Deliver the current files to the attempt, and return when it has them."""
+        ...
+
+
+def is_queued(running: TaskHandle | None) -> TypeGuard[QueuedTask]:
+    """Return whether an attempt may wait in a queue."""
+    # `isinstance` with a runtime protocol takes 0.1 to 0.2 ms.
+    return hasattr(running, "begun")
+
+
+class ExecStream(Protocol):
+    """A command inside a task: its input, its output and its exit status."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Return the names of its outputs: two streams, or one with a terminal."""
+        ...
+
+    async def read(self, output: str) -> bytes:
+        """Return the next output; empty when the stream is closed."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Write input, and wait while the command does not read. A closed input is ignored."""
+        ...
+
+    async def end_input(self) -> None:
+        """Close the input."""
+        ...
+
+    def resize(self, height: int, width: int) -> None:
+        """Set the size of the terminal, if there is one."""
+        ...
+
+    async def wait(self) -> int:
+        """Return the exit status; 128 plus the number for a signal."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill the command and its children, unless it has ended."""
+        ...
+
+    async def close(self) -> None:
+        """Kill the command unless it has ended, and release its resources."""
+        ...
+
+
+class Driver(Protocol):
+    """A task driver."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the driver in job files."""
+        ...
+
+    @property
+    def whose(self) -> Whose:
+        """Return the rule that determines the owner of a task's files."""
+        ...
+
+    @property
+    def is_prompt(self) -> bool:
+        """Return whether a start is so short that requests to the task wait for it."""
+        ...
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the node attributes of the driver."""
+        ...
+
+    def places(self, directory: str, task: str) -> TaskDirectories:
+        """Return the task directories as the task sees them."""
+        ...
+
+    def check(self, block: Mapping[str, object]) -> None:
+        """Raise `InvalidConfig` unless the driver can run tasks with this configuration."""
+        ...
+
+    async def start(self, attempt: Attempt) -> TaskHandle:
+        """Start an attempt, or return it if it was started before.
+
+        Raises `InvalidConfig` as `check` does, or `StartFailed`.
+        """
+        ...
+
+    async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
+        """Re-attach to a started attempt; None if the driver does not know it."""
+        ...
+
+    async def open_session(
+        self, attempt: Attempt, command: Sequence[str], *, tty: bool
+    ) -> ExecStream:
+        """Run a command inside a running attempt. Raises `StartFailed`."""
+        ...
+
+    async def destroy(self, alloc_id: str, directory: str) -> None:
+        """Kill everything that still runs for a purged allocation."""
+        ...

@@ -1,0 +1,45 @@
+"""File descriptors of the daemon: their limit, a shortage of them, and close-on-exec."""
+
+import os
+import resource
+from contextlib import suppress
+from errno import EMFILE, ENFILE
+
+_STANDARD_ERROR = 2
+SHORTAGE_PAUSE = 1.0
+_NEEDED = 8  # file descriptors for the setup and start of a task
+
+
+def raise_fd_limit() -> None:
+    """Raise the limit on file descriptors to its maximum; each running task needs one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Return whether an error means that the process or the host has no free file descriptor."""
+    return isinstance(error, OSError) and error.errno in (EMFILE, ENFILE)
+
+
+def is_short() -> bool:
+    """Return whether a task that starts now would lack file descriptors."""
+    taken: list[int] = []
+    try:
+        taken.extend(os.eventfd(0) for _ in range(_NEEDED))
+    except OSError as error:
+        return is_shortage(error)
+    finally:
+        for one in taken:
+            os.close(one)
+    return False
+
+
+def set_cloexec() -> None:
+    """Set close-on-exec on inherited file descriptors, so that tasks do not inherit them.
+
+    Descriptors that Python opens have the flag already.
+    """
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > _STANDARD_ERROR:
+            with suppress(OSError):  # the descriptor of the directory listing itself
+                os.set_inheritable(descriptor, False)

@@ -1,0 +1,85 @@
+"""The limits that the settings set for tasks, as the record that the launcher enforces."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from daemon.config.settings import Settings, task_numbers
+from daemon.confinement import bpf, filters
+from daemon.launcher.messages import AllowedVolume, LauncherPolicy, Span
+from storage.records.numbers import Ranges, ranges
+
+NO_GROUPS: Mapping[str, Any] = MappingProxyType(
+    {"groups": [], "raw_exec_groups": [], "exec_groups": []}
+)
+NOBODY = "nobody"
+CHECKED = ("exec", "raw_exec")  # drivers with a `user_denylist`
+_SUBUIDS = "/etc/subuid"
+_LAST = 2**32 - 1  # the highest user number
+
+
+def subuids() -> str:
+    """Return the lines that assign subordinate user numbers, or an empty text if there are none."""
+    try:
+        return Path(_SUBUIDS).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def usual_user(config: Settings) -> str:
+    """Return the default user of raw_exec tasks; empty means the daemon's own user."""
+    return config.raw_exec_user or ("" if config.permits_root else NOBODY)
+
+
+def policy_of(
+    config: Settings, owner: int, lines: str, groups: Mapping[str, Any] = NO_GROUPS
+) -> LauncherPolicy:
+    """Return the policy of a configuration; `owner` is the daemon's own user.
+
+    `lines` are those of `/etc/subuid`. `groups` are the parent cgroups of tasks, by the fields of a
+    policy. Raises `ValueError` for invalid numbers.
+    """
+    own = task_numbers(config.task_uids, lines)
+    return LauncherPolicy(
+        **filters_of(),
+        owner=owner,
+        is_dev=config.dev,
+        users=[*config.permitted_users],
+        usual=usual_user(config),
+        permits_root=config.permits_root,
+        denied=config.user_denylist,
+        checked=config.user_checked_drivers or [*CHECKED],
+        denied_uids=_spans(ranges(config.denied_host_uids)),
+        denied_gids=_spans(ranges(config.denied_host_gids)),
+        own_uids=None if own is None else (own.start, own.stop - 1),
+        runs_raw_exec=config.runs_raw_exec,
+        opens_filters=config.opens_filters,
+        volumes=[
+            AllowedVolume(name=one.name, path=one.path, read_only=one.read_only)
+            for one in config.host_volumes
+        ],
+        processes=config.task_processes,
+        holds_raw_exec=config.raw_exec_limits,
+        **groups,
+        volume_roots=[
+            os.path.realpath(one) for one in (*config.volume_paths, str(config.volumes_dir))
+        ],
+        files=[str(one) for one in config.certificate_files],
+        podman=config.podman_service if config.podman_root else "",
+    )
+
+
+def filters_of() -> dict[str, Any]:
+    """Return the system call filters for tasks, by field name of a policy."""
+    try:
+        machine = bpf.this_machine()
+    except bpf.Unknown as error:
+        return {"filter": b"", "wide_filter": b"", "no_filter": str(error)}
+    wide = filters.of_tasks(machine, user_namespaces=True)
+    return {"filter": filters.of_tasks(machine), "wide_filter": wide, "no_filter": ""}
+
+
+def _spans(found: Ranges) -> list[Span]:
+    return [(one.start, min(one.stop - 1, _LAST)) for one in found if one.start <= _LAST]

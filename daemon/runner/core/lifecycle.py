@@ -1,0 +1,131 @@
+"""The start and stop order of the tasks of a group. No I/O.
+
+Recorded from Nomad: lifecycle-hooks. Prestart tasks start first. Main tasks start when prestart
+tasks have succeeded, or next to prestart sidecars. Poststart tasks start when all main tasks run,
+poststop tasks when all other tasks are dead. A failed task stops the others, and so does a leader
+that ends. Sidecars stop with the last main task.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+
+import msgspec
+
+from storage.records.allocation import ClientStatus, TaskPhase, TaskState
+from storage.records.job import JobType
+from storage.records.task import Hook, Task
+from storage.records.times import nanoseconds
+
+States = Mapping[str, TaskState]
+
+
+class ShutdownCause(Enum):
+    """Why the remaining tasks of a group must stop."""
+
+    SIBLING_FAILED = auto()
+    LEADER_DEAD = auto()
+    MAINS_DEAD = auto()
+
+
+class GroupShutdown(msgspec.Struct, frozen=True):
+    """The remaining tasks of a group must stop because of `task`."""
+
+    why: ShutdownCause
+    task: str = ""
+
+
+def hook(task: Task) -> str:
+    """Return the lifecycle hook of a task; empty for main tasks."""
+    return task.lifecycle.hook if task.lifecycle else ""
+
+
+def is_sidecar(task: Task) -> bool:
+    """Return whether a task accompanies the main tasks as long as they run."""
+    return bool(task.lifecycle and task.lifecycle.sidecar)
+
+
+def is_one_shot(job_type: str, task: Task) -> bool:
+    """Return whether a task is complete after its first success and must not be restarted."""
+    if hook(task):
+        return not is_sidecar(task) or hook(task) == Hook.POSTSTOP
+    return job_type in {JobType.BATCH, JobType.SYSBATCH}
+
+
+def may_start(task: Task, tasks: Iterable[Task], states: States) -> bool:
+    """Return whether a task may start, given the states of the other tasks."""
+    others = [one for one in tasks if one.name != task.name]
+    match hook(task):
+        case Hook.PRESTART:
+            return True
+        case Hook.POSTSTART:
+            return all(_has_started(states[one.name]) for one in others if not hook(one))
+        case Hook.POSTSTOP:
+            return all(_is_dead(states[one.name]) for one in others if hook(one) != Hook.POSTSTOP)
+        case _:
+            first = [one for one in others if hook(one) == Hook.PRESTART]
+            return all(_is_out_of_the_way(one, states[one.name]) for one in first)
+
+
+def _has_started(state: TaskState) -> bool:
+    return state.state == TaskPhase.RUNNING or (_is_dead(state) and not state.failed)
+
+
+def _is_dead(state: TaskState) -> bool:
+    return state.state == TaskPhase.DEAD
+
+
+def _is_out_of_the_way(task: Task, state: TaskState) -> bool:
+    if is_sidecar(task):
+        return state.state == TaskPhase.RUNNING
+    return _is_dead(state) and not state.failed
+
+
+def group_shutdown_cause(tasks: Iterable[Task], states: States) -> GroupShutdown | None:
+    """Return why the running tasks must stop, or None."""
+    members = [one for one in tasks if hook(one) != Hook.POSTSTOP]
+    dead = [one for one in members if _is_dead(states[one.name])]
+    living = [one for one in members if not _is_dead(states[one.name])]
+    if not living:
+        return None
+    if any(one.leader and not states[one.name].failed for one in dead):
+        return GroupShutdown(ShutdownCause.LEADER_DEAD)
+    if failed := next((one.name for one in dead if states[one.name].failed), None):
+        return GroupShutdown(ShutdownCause.SIBLING_FAILED, failed)
+    if all(is_sidecar(one) for one in living):
+        return GroupShutdown(ShutdownCause.MAINS_DEAD)
+    return None
+
+
+def kill_order(tasks: Iterable[Task]) -> list[list[Task]]:
+    """Return the tasks in stop order; tasks in one list stop together."""
+    members = [one for one in tasks if hook(one) != Hook.POSTSTOP]
+    leaders = [one for one in members if one.leader]
+    rest = [one for one in members if not one.leader]
+    steps = [
+        leaders,
+        [one for one in rest if not is_sidecar(one)],
+        [one for one in rest if is_sidecar(one)],
+    ]
+    return [step for step in steps if step]
+
+
+def first_start_time(states: Iterable[TaskState]) -> int | None:
+    """Return the earliest start time of the tasks in nanoseconds; None if none has started."""
+    return min((nanoseconds(one.started_at) for one in states if one.started_at), default=None)
+
+
+def client_status(states: Iterable[TaskState]) -> tuple[ClientStatus, str]:
+    """Return the status and the description of an allocation (recorded from Nomad: task-events).
+
+    The status is failed only when no task is running: until then the allocation holds its
+    resources.
+    """
+    states = list(states)
+    phases = {one.state for one in states}
+    if TaskPhase.RUNNING in phases:
+        return ClientStatus.RUNNING, "Tasks are running"
+    if TaskPhase.PENDING in phases:
+        return ClientStatus.PENDING, "No tasks have started"
+    if any(one.failed for one in states):
+        return ClientStatus.FAILED, "Failed tasks"
+    return ClientStatus.COMPLETE, "All tasks have completed"

@@ -1,0 +1,54 @@
+"""The poll interval for followers of files that grow without notification.
+
+The interval is short after new data and grows while no data arrives. The total poll rate of all
+followers is limited. Ten thousand followers of quiet logs therefore cost as much as a few hundred,
+and see new data a few seconds later.
+
+inotify would need a library that Python does not include.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+BEAT = 1.0  # seconds without data, after which a client gets a keep-alive
+FIRST, LAST = 0.01, 0.25  # seconds between two polls
+LOOKS = 1000  # polls per second for all followers; one poll takes up to 0.1 ms
+
+
+class PollInterval:
+    """The poll interval of one follower; `others` counts all followers."""
+
+    others = 0
+
+    def __init__(self) -> None:
+        self._pause = FIRST
+        self._beat = trio.current_time()
+
+    def hurry(self) -> None:
+        """Reset the interval because data arrived."""
+        self._pause = FIRST
+        self._beat = trio.current_time()
+
+    def beats(self) -> bool:
+        """Return whether a beat has passed without data or an earlier beat."""
+        if trio.current_time() < self._beat + BEAT:
+            return False
+        self._beat = trio.current_time()
+        return True
+
+    async def rest(self) -> None:
+        """Wait before the next poll."""
+        await trio.sleep(self._pause * max(1.0, PollInterval.others / (LOOKS * LAST)))
+        self._pause = min(2 * self._pause, LAST)
+
+
+@contextmanager
+def register_follower() -> Iterator[PollInterval]:
+    """Yield the poll interval of a new follower, which counts while the block runs."""
+    PollInterval.others += 1
+    try:
+        yield PollInterval()
+    finally:
+        PollInterval.others -= 1

@@ -1,0 +1,267 @@
+"""Resource usage of tasks and of the host, computed from two samples.
+
+Nothing is sampled in the background. A caller gets the average since the previous call, or since
+the start. Five hundred tasks that are not watched cost nothing.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from storage.records.base import SECOND
+from storage.records.usage import (
+    AllocationUsage,
+    CPUUsage,
+    DiskUsage,
+    MachineMemory,
+    MachineUsage,
+    MemoryUsage,
+    ProcessorUsage,
+    ResourceUsage,
+    TaskUsage,
+)
+
+_TICK = SECOND // os.sysconf("SC_CLK_TCK")
+_KILOBYTE = 1024
+_SHORTEST = SECOND // 10  # minimum distance of two samples; the clock tick is too coarse below it
+_USER, _SYSTEM = 11, 12  # fields of `stat` after the name
+_STARTED = 19
+
+
+class ProcessSample(msgspec.Struct, frozen=True):
+    """One sample of a process: CPU time (nanoseconds), memory (bytes), start time."""
+
+    user: int
+    system: int
+    rss: int
+    swap: int
+    started: int = 0  # nanoseconds after boot
+
+
+class CpuAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """Total usage of a task, including its ended processes; units as in `ProcessSample`."""
+
+    user: int = 0
+    system: int = 0
+    memory: MemoryUsage = MemoryUsage()
+
+
+class UsageReading(msgspec.Struct, frozen=True):
+    """Usage of a task: each process, and the total if a cgroup counts it."""
+
+    processes: Mapping[int, ProcessSample] = {}
+    account: CpuAccount | None = None
+
+
+class UsageSample(msgspec.Struct, frozen=True):
+    """The usage of a task and the time of the sample in nanoseconds."""
+
+    at: int
+    use: UsageReading
+
+
+NOTHING = UsageSample(0, UsageReading())
+
+
+def sample(pid: int) -> ProcessSample | None:
+    """Return a sample of a process; None if it does not exist or `pid` is a thread."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return sample_of(status, stat).get(pid)
+
+
+def sample_of(status: str, stat: str) -> dict[int, ProcessSample]:
+    """Return the sample in `status` and `stat` by process ID; empty for a thread."""
+    fields = stat.rpartition(")")[2].split()
+    values = dict(line.partition(":")[::2] for line in status.splitlines())
+    if int(values["Tgid"]) != int(values["Pid"]):
+        return {}
+    found = ProcessSample(
+        user=int(fields[_USER]) * _TICK,
+        system=int(fields[_SYSTEM]) * _TICK,
+        rss=_bytes(values.get("VmRSS")),
+        swap=_bytes(values.get("VmSwap")),
+        started=int(fields[_STARTED]) * _TICK,
+    )
+    return {int(values["Pid"]): found}
+
+
+def samples(pids: Iterable[int]) -> dict[int, ProcessSample]:
+    """Return samples of processes, without those that have ended."""
+    return {pid: found for pid in pids if (found := sample(pid)) is not None}
+
+
+def _bytes(text: str | None) -> int:
+    return int(text.split()[0]) * _KILOBYTE if text else 0
+
+
+def task_usage(before: UsageSample, now: UsageSample, mhz: float) -> TaskUsage:
+    """Return the usage between two samples; `mhz` is the clock rate of one core."""
+    span = now.at - before.at
+    pids = {
+        str(pid): _of_process(before.use.processes.get(pid), one, span, mhz)
+        for pid, one in now.use.processes.items()
+    }
+    whole = sum_usage(pids.values())
+    if now.use.account is not None:
+        whole = _of_account(before.use.account or CpuAccount(), now.use.account, span, mhz)
+    return TaskUsage(resource_usage=whole, timestamp=now.at, pids=pids)
+
+
+def _of_account(before: CpuAccount, now: CpuAccount, span: int, mhz: float) -> ResourceUsage:
+    if now.user < before.user:  # `before` belongs to a previous attempt
+        before = CpuAccount()
+    cpu = _cpu(now.user - before.user, now.system - before.system, span, mhz)
+    return ResourceUsage(cpu_stats=cpu, memory_stats=now.memory)
+
+
+def _of_process(
+    before: ProcessSample | None, now: ProcessSample, span: int, mhz: float
+) -> ResourceUsage:
+    if before is None or before.started != now.started:
+        before = ProcessSample(0, 0, 0, 0)
+    cpu = _cpu(now.user - before.user, now.system - before.system, span, mhz)
+    memory_stats = MemoryUsage(rss=now.rss, swap=now.swap, usage=0)
+    return ResourceUsage(cpu_stats=cpu, memory_stats=memory_stats)
+
+
+def _cpu(user: int, system: int, span: int, mhz: float) -> CPUUsage:
+    """Return CPU usage for nanoseconds of CPU time within a duration."""
+    span = max(span, _SHORTEST)
+    in_user, in_system = (max(0, spent) * 100 / span for spent in (user, system))
+    percent = in_user + in_system
+    return CPUUsage(
+        percent=percent, user_mode=in_user, system_mode=in_system, total_ticks=percent * mhz / 100
+    )
+
+
+def sum_usage(parts: Iterable[ResourceUsage]) -> ResourceUsage:
+    """Return the sum of several usages."""
+    parts = list(parts)
+    cpus = [one.cpu_stats for one in parts]
+    memories = [one.memory_stats for one in parts]
+    return ResourceUsage(
+        cpu_stats=CPUUsage(
+            percent=sum(one.percent for one in cpus),
+            user_mode=sum(one.user_mode for one in cpus),
+            system_mode=sum(one.system_mode for one in cpus),
+            total_ticks=sum(one.total_ticks for one in cpus),
+        ),
+        memory_stats=_together(memories),
+    )
+
+
+def _together(parts: list[MemoryUsage]) -> MemoryUsage:
+    """Return the sum of memory usages; a field that not all of them measure is omitted."""
+    kinds = {one.measured for one in parts}
+    sums = {
+        name: sum(getattr(one, name) for one in parts)
+        for name in MemoryUsage.__struct_fields__
+        if name != "measured"
+    }
+    return MemoryUsage(**sums, measured=kinds.pop() if len(kinds) == 1 else MemoryUsage().measured)
+
+
+def of_allocation(tasks: Mapping[str, TaskUsage], now: int) -> AllocationUsage:
+    """Return the usage of an allocation."""
+    together = sum_usage(one.resource_usage for one in tasks.values())
+    return AllocationUsage(
+        resource_usage=msgspec.structs.replace(together, device_stats=[]),
+        tasks=dict(tasks),
+        timestamp=now,
+    )
+
+
+# --- host ---
+
+
+class HostUsage(msgspec.Struct, frozen=True):
+    """CPU counters of the host: ticks of user, system and idle time by core."""
+
+    processors: Mapping[str, tuple[int, int, int]]
+
+
+IDLE = HostUsage({})
+
+
+def sample_cpus() -> HostUsage:
+    """Return a sample of the CPU counters."""
+    processors = {}
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *values = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            user, nice, system, idle, waiting, *interrupts = map(int, values[:7])
+            processors[name] = (user + nice, system + sum(interrupts), idle + waiting)
+    return HostUsage(processors)
+
+
+def host_usage(
+    before: HostUsage, now: HostUsage, *, mhz: float, alloc_dir: Path, at: int
+) -> MachineUsage:
+    """Return the usage of the host between two samples."""
+    processors = [
+        _of_processor(name, before.processors.get(name, (0, 0, 0)), ticks, mhz)
+        for name, ticks in now.processors.items()
+    ]
+    disk = _disk(alloc_dir)
+    return MachineUsage(
+        memory=memory(Path("/proc/meminfo").read_text()),
+        cpu=processors,
+        cpu_ticks_consumed=sum(one.total_ticks for one in processors),
+        disk_stats=[disk],
+        alloc_dir_stats=disk,
+        uptime=int(float(Path("/proc/uptime").read_text().split()[0])),
+        timestamp=at,
+    )
+
+
+def _of_processor(
+    name: str, before: tuple[int, int, int], now: tuple[int, int, int], mhz: float
+) -> ProcessorUsage:
+    user, system, idle = (
+        max(0, after - earlier) for earlier, after in zip(before, now, strict=True)
+    )
+    whole = max(1, user + system + idle)
+    busy = (user + system) * 100 / whole
+    return ProcessorUsage(
+        cpu=name,
+        user=user * 100 / whole,
+        system=system * 100 / whole,
+        idle=idle * 100 / whole,
+        total_percent=busy,
+        total_ticks=busy * mhz / 100,
+    )
+
+
+def memory(meminfo: str) -> MachineMemory:
+    """Return the memory of the host, from the text of `/proc/meminfo`."""
+    values = {
+        key: _bytes(value)
+        for key, _, value in (line.partition(":") for line in meminfo.splitlines())
+    }
+    whole, available = values["MemTotal"], values["MemAvailable"]
+    return MachineMemory(
+        total=whole, available=available, used=whole - available, free=values["MemFree"]
+    )
+
+
+def _disk(place: Path) -> DiskUsage:
+    while not place.exists():
+        place = place.parent
+    found = os.statvfs(place)
+    size, free = found.f_blocks * found.f_frsize, found.f_bfree * found.f_frsize
+    inodes = max(1, found.f_files)
+    return DiskUsage(
+        device="",
+        mountpoint=str(place),
+        size=size,
+        used=size - free,
+        available=found.f_bavail * found.f_frsize,
+        used_percent=(size - free) * 100 / max(1, size),
+        inodes_used_percent=(found.f_files - found.f_ffree) * 100 / inodes,
+    )

@@ -1,0 +1,110 @@
+"""Decide what happens after the end of an attempt: restart now, restart later, or stop. No I/O.
+
+The rule is Nomad's (recorded from Nomad: restart-policy). Attempts are counted in intervals; the
+first one begins with the task. A restart waits its delay plus up to 25 %.
+"""
+
+from collections.abc import Iterable
+from enum import Enum, auto
+
+import msgspec
+
+from storage.records import durations
+from storage.records.task import RestartPolicy
+
+WITHIN_POLICY = "Restart within policy"
+_NONE_ALLOWED = "Policy allows no restarts"
+_UNRECOVERABLE = "Error was unrecoverable"
+_DELAYED = "Exceeded allowed attempts, applying a delay"
+_JITTER = 0.25
+
+
+class AttemptOutcome(Enum):
+    """How an attempt ended, as far as the restart policy distinguishes."""
+
+    SUCCEEDED = auto()
+    FAILED = auto()  # ended with an error, or could not start for a temporary reason
+    UNRECOVERABLE = auto()  # could not start, and further attempts cannot either
+    RESTART_WANTED = auto()  # a user or a change action requested a restart
+    KILLED = auto()
+
+
+class RestartAction(Enum):
+    """The next action."""
+
+    RESTART = auto()
+    FAIL = auto()  # final: the task has failed
+    FINISH = auto()  # final: the task has succeeded
+    ACCEPT = auto()  # final: the task was killed
+
+
+class RestartDecision(msgspec.Struct, frozen=True):
+    """The next action, its reason, and its delay in nanoseconds."""
+
+    action: RestartAction
+    reason: str = ""
+    delay: int = 0
+
+
+class RestartHistory(msgspec.Struct, frozen=True):
+    """The start of the current interval, and the number of attempts in it."""
+
+    since: int
+    count: int = 0
+
+
+def restore_history(policy: RestartPolicy, began: int, restarts: Iterable[int]) -> RestartHistory:
+    """Return the history of a task from its start time and the times of its restarts by policy."""
+    history = RestartHistory(since=began)
+    for moment in restarts:
+        history = _counted(policy, history, moment)
+    return history
+
+
+def _counted(policy: RestartPolicy, history: RestartHistory, now: int) -> RestartHistory:
+    if now > history.since + policy.interval:
+        history = RestartHistory(since=now)
+    return RestartHistory(history.since, history.count + 1)
+
+
+def decide_restart(
+    policy: RestartPolicy,
+    history: RestartHistory,
+    outcome: AttemptOutcome,
+    *,
+    once: bool,
+    now: int,
+    chance: float,
+) -> tuple[RestartDecision, RestartHistory]:
+    """Return the next step, and the history including this outcome.
+
+    With `once`, success is final and not a reason to restart. `chance` is a random number in [0,
+    1).
+    """
+    if outcome is AttemptOutcome.KILLED:
+        return RestartDecision(RestartAction.ACCEPT), history
+    if outcome is AttemptOutcome.RESTART_WANTED:
+        return RestartDecision(RestartAction.RESTART), history
+    done = once and outcome is AttemptOutcome.SUCCEEDED
+    if policy.attempts == 0:
+        return RestartDecision(RestartAction.FINISH) if done else RestartDecision(
+            RestartAction.FAIL, _NONE_ALLOWED
+        ), history
+    history = _counted(policy, history, now)
+    if outcome is AttemptOutcome.UNRECOVERABLE:
+        return RestartDecision(RestartAction.FAIL, _UNRECOVERABLE), history
+    if done:
+        return RestartDecision(RestartAction.FINISH), history
+    if history.count <= policy.attempts:
+        delay = policy.delay + int(policy.delay * _JITTER * chance)
+        return RestartDecision(RestartAction.RESTART, WITHIN_POLICY, delay), history
+    if policy.mode == "delay":
+        return RestartDecision(
+            RestartAction.RESTART, _DELAYED, history.since + policy.interval - now
+        ), history
+    interval = durations.text(policy.interval)
+    reason = (
+        f"Exceeded allowed attempts {policy.attempts} in interval {interval} "
+        f'and mode is "{policy.mode}"'
+    )
+    return RestartDecision(RestartAction.FAIL, reason), history

@@ -1,0 +1,29 @@
+"""Check relative paths by their text; `daemon/launcher/safe_open.py` resolves them."""
+
+import os
+import posixpath
+
+from storage.errors import Refused
+
+
+class PathEscape(Refused):
+    """A path points outside its base directory; the message is Nomad's."""
+
+    def __init__(self) -> None:
+        super().__init__("Path escapes the alloc directory")
+
+
+def relative_path(path: str) -> str:
+    """Return a normalized relative path without a leading slash.
+
+    Raises `PathEscape` when the text alone shows that it points outside.
+    """
+    shortest = posixpath.normpath(path.lstrip("/") or ".")
+    if shortest == ".." or shortest.startswith("../"):
+        raise PathEscape
+    return "" if shortest == "." else shortest
+
+
+def open_directory(path: str) -> int:
+    """Open a directory that only the daemon can write. Raises `OSError`."""
+    return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,0 +1,328 @@
+"""Report allocation states and task events to the store, batched.
+
+Tasks never wait for the disk. A change during a write goes into the next write. A short task
+therefore costs two writes regardless of its number of events, and a burst of tasks shares writes.
+When the disk is full, reports wait and are retried; no report is lost.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+import trio
+
+from daemon.clock import Clock
+from daemon.fences import Fences
+from daemon.runner.core.lifecycle import client_status
+from daemon.scheduler.reschedule import due_at
+from storage import request_context
+from storage.errors import StorageError, StorageUnavailable
+from storage.queries import allocations, deployments, evaluations, job_status, jobs, services
+from storage.records.allocation import (
+    CLIENT_TERMINAL,
+    Allocation,
+    ClientState,
+    ClientStatus,
+    DeploymentHealth,
+    DesiredStatus,
+    TaskEvent,
+    TaskState,
+)
+from storage.records.evaluation import EvalStatus, Evaluation, Trigger
+from storage.records.group import ReschedulePolicy
+from storage.records.job import Job
+from storage.records.service import ServiceAddress
+from storage.records.times import rfc3339
+from storage.store import Store
+from storage.writer import Transaction
+
+_MOST = 32  # allocations per write; more would block the event loop for too long
+# After a write of more than a few reports, the next write waits a little. In a burst of short tasks
+# the start and the end of each task then share a write, which halves the work (bench: dispatch).
+_FEW = 3
+_PACE = 0.005  # seconds
+_FENCED = "report"
+_RETRY = 1.0  # seconds between retries when the disk is full
+_LAST_WORD = 1.0  # seconds that the daemon's shutdown waits for reports
+
+_log = logging.getLogger("steward.runner")
+
+
+class AllocStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The unstored part of an allocation: its current state and its new events."""
+
+    alloc_id: str
+    states: dict[str, TaskState]
+    events: dict[str, list[TaskEvent]]
+    handles: dict[str, bytes]
+    deployment_id: str  # the deployment that the health belongs to
+    healthy: bool | None
+    healthy_at: int
+    ended_for: str  # why the allocation had to end; replaces the description from its tasks
+    services: list[ServiceAddress] | None  # current registrations; None: unchanged
+    evaluation_id: str  # for the evaluation that a failure creates
+    now: int
+
+
+States = Mapping[str, TaskState]
+
+
+class AllocReport:
+    """The client state of one allocation, ahead of the store."""
+
+    def __init__(
+        self,
+        reports: "ReportQueue",
+        allocation: Allocation,
+        services: Callable[[], list[ServiceAddress]] = list,
+    ) -> None:
+        """Take the store's queue of reports; `services` returns the current registrations."""
+        self._reports = reports
+        self._services: Callable[[], list[ServiceAddress]] = services
+        self._registered: list[ServiceAddress] | None = None  # as stored
+        self.alloc_id = allocation.id
+        self.states = dict(allocation.client.task_states or {})
+        self._deployment_id = ""
+        self.healthy: bool | None = None
+        self._healthy_at = 0
+        self.ask_for_health(allocation)
+        self.ended_for = ""
+        self._events: dict[str, list[TaskEvent]] = {}
+        self._handles: dict[str, bytes] = {}
+        self._stored: trio.Event | None = None
+
+    def event(self, task: str, event: TaskEvent) -> None:
+        """Add a task event; the caller publishes it, immediately or with a later change."""
+        self._events.setdefault(task, []).append(event)
+
+    def handle(self, task: str, handle: bytes) -> None:
+        """Record the driver's handle, which finds the task after a restart."""
+        self._handles[task] = handle
+
+    def ask_for_health(self, allocation: Allocation) -> None:
+        """Reset the health to the scheduler's value for the current deployment."""
+        self._deployment_id = allocation.deployment_id
+        self.healthy = allocation.health.healthy if allocation.health else None
+
+    def health(self, now: int, *, healthy: bool) -> None:
+        """Record the health of the allocation."""
+        self.healthy, self._healthy_at = healthy, now
+        self.publish()
+
+    def publish(self) -> None:
+        """Queue all recorded changes for the store."""
+        if self._stored is None:
+            self._stored = trio.Event()
+        self._reports.add(self)
+
+    def publish_services(self) -> None:
+        """Queue the registrations for the store if they differ from the stored ones."""
+        if self._services() != self._registered:
+            self.publish()
+
+    async def stored(self) -> None:
+        """Wait until everything published is stored."""
+        if self._stored is not None:
+            await self._stored.wait()
+
+    def take(self, now: int, evaluation_id: str) -> AllocStatus:
+        """Return the unstored part; its events are removed from the report."""
+        events, self._events = self._events, {}
+        handles, self._handles = self._handles, {}
+        before, self._registered = self._registered, self._services()
+        return AllocStatus(
+            alloc_id=self.alloc_id,
+            states=dict(self.states),
+            events=events,
+            handles=handles,
+            deployment_id=self._deployment_id,
+            healthy=self.healthy,
+            healthy_at=self._healthy_at,
+            ended_for=self.ended_for,
+            services=None if self._registered == before else self._registered,
+            evaluation_id=evaluation_id,
+            now=now,
+        )
+
+    def was_stored(self) -> None:
+        """Wake the waiters of `stored`."""
+        if self._stored is not None:
+            self._stored.set()
+            self._stored = None
+
+
+class ReportQueue:
+    """The queue of unstored reports, and the task that writes them."""
+
+    def __init__(
+        self, store: Store, clock: Clock, ids: Iterator[str], fences: Fences | None = None
+    ) -> None:
+        self._fences = fences or Fences(clock)
+        self._store, self._clock, self._ids = store, clock, ids
+        self._waiting: dict[str, AllocReport] = {}
+        self._arrived = trio.Event()
+        self._silent = False
+
+    def add(self, report: AllocReport) -> None:
+        """Queue a report."""
+        if not self._silent:
+            self._waiting[report.alloc_id] = report
+            self._arrived.set()
+
+    def silence(self) -> None:
+        """Store nothing from now on, because the daemon itself stops the tasks."""
+        self._silent = True
+        self._waiting.clear()
+
+    async def run(self) -> None:
+        """Store reports until cancelled, then the remaining ones if the disk is fast enough."""
+        try:
+            while True:
+                if not self._waiting:
+                    self._arrived = trio.Event()
+                    await self._arrived.wait()
+                if await self._store_some() > _FEW:
+                    await trio.sleep(_PACE)
+        finally:
+            with trio.move_on_after(_LAST_WORD, shield=True):
+                while self._waiting:
+                    await self._store_some()
+
+    async def _store_some(self) -> int:
+        """Store the oldest reports; return the number of allocations stored."""
+        chosen = list(self._waiting.values())[:_MOST]
+        for report in chosen:
+            del self._waiting[report.alloc_id]
+        now = self._clock.now()
+        snapshots = [report.take(now, next(self._ids)) for report in chosen]
+
+        stored = await self._stored(snapshots)
+        for report in chosen:
+            if report.alloc_id not in self._waiting:
+                report.was_stored()
+        for allocation, snapshot in zip(stored, snapshots, strict=True):
+            if allocation is not None:
+                _tell(allocation, snapshot.events)
+        return len(chosen)
+
+    async def _stored(self, snapshots: Sequence[AllocStatus]) -> list[Allocation | None]:
+        """Store snapshots in one write.
+
+        If the write fails by a defect, store each snapshot separately.
+        """
+
+        def write(tx: Transaction) -> list[Allocation | None]:
+            return [store_snapshot(tx, snapshot) for snapshot in snapshots]
+
+        while True:
+            try:
+                return await self._store.write(write)
+            except StorageUnavailable as error:
+                _log.warning("reports of %d allocations wait: %s", len(snapshots), error)
+                await trio.sleep(_RETRY)
+            except StorageError:
+                raise
+            except Exception as error:  # one bad report must not block the others
+                if len(snapshots) > 1:
+                    return [(await self._stored([one]))[0] for one in snapshots]
+                fault = self._fences.note(_FENCED, snapshots[0].alloc_id, error)
+                if fault.is_closed:
+                    _log.error(
+                        "the state of allocation %s could not be stored", snapshots[0].alloc_id
+                    )
+                    return [None]
+
+
+def _tell(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -> None:
+    """Log the task events of an allocation, without their messages: these may hold secrets."""
+    keys = {
+        "alloc_id": allocation.id,
+        "eval_id": allocation.eval_id,
+        "namespace": allocation.namespace,
+        "job_id": allocation.job_id,
+    }
+    with request_context.request_scope(allocation.request_id):
+        for task, happened in events.items():
+            for event in happened:
+                _log.info(
+                    "allocation %s of job %s, task %s: %s",
+                    *(allocation.id, allocation.job_id, task, event.type),
+                    extra={"keys": {**keys, "task": task, "event": event.type}},
+                )
+
+
+def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
+    """Store a report and return its allocation, or None if it was purged.
+
+    A failure that may be rescheduled creates an evaluation in the same write, unless the job is
+    stopped. The scheduler can then replace the allocation, and a crash in between loses neither
+    record.
+    """
+    before = allocations.find(tx, snapshot.alloc_id)
+    if before is None:
+        return None
+    tx.request_id = before.request_id
+    status, description = client_status(snapshot.states.values())
+    if snapshot.ended_for and status in CLIENT_TERMINAL:
+        description = snapshot.ended_for
+    after = msgspec.structs.replace(
+        before,
+        client_status=status,
+        client=ClientState(description=description, task_states=snapshot.states),
+        health=_health(before, snapshot),
+    )
+    allocations.set_client(tx, after, snapshot.now)
+    if after.health != before.health:
+        deployments.count_late_health(tx, before, after, snapshot.now)
+    allocations.add_events(tx, snapshot.alloc_id, snapshot.events)
+    if snapshot.services is not None and not after.client_terminal:
+        services.replace_registrations(tx, snapshot.alloc_id, snapshot.services)
+    for task, handle in snapshot.handles.items():
+        allocations.set_handle(tx, snapshot.alloc_id, task, handle)
+    if status == ClientStatus.FAILED and before.client_status not in CLIENT_TERMINAL:
+        _evaluate(tx, after, snapshot)
+    job_status.refresh_summary(tx, after.namespace, after.job_id)
+    return after
+
+
+def _health(before: Allocation, snapshot: AllocStatus) -> DeploymentHealth | None:
+    known = before.health
+    if snapshot.healthy is None or snapshot.deployment_id != before.deployment_id:
+        return known
+    if known is not None and known.healthy == snapshot.healthy:
+        return known
+    return msgspec.structs.replace(
+        known or DeploymentHealth(),
+        healthy=snapshot.healthy,
+        timestamp=rfc3339(snapshot.healthy_at or snapshot.now),
+    )
+
+
+def _reschedule_policy(tx: Transaction, job: Job, one: Allocation) -> ReschedulePolicy | None:
+    """Return the reschedule policy in the allocation's version of the job."""
+    if one.job_version != job.version:
+        job = jobs.version(tx, one.namespace, one.job_id, one.job_version) or job
+    group = job.group(one.task_group)
+    return group.reschedule_policy if group else None
+
+
+def _evaluate(tx: Transaction, allocation: Allocation, snapshot: AllocStatus) -> None:
+    job = jobs.current(tx, allocation.namespace, allocation.job_id)
+    if job is None or job.stop or allocation.desired_status != DesiredStatus.RUN:
+        return
+    if due_at(allocation, _reschedule_policy(tx, job, allocation)) is None:
+        return
+    evaluation = Evaluation(
+        id=snapshot.evaluation_id,
+        namespace=job.namespace,
+        priority=job.priority,
+        type=job.type,
+        triggered_by=Trigger.ALLOC_FAILURE,
+        job_id=job.id,
+        status=EvalStatus.PENDING,
+        create_index=0,
+        modify_index=0,
+        create_time=0,
+        modify_time=0,
+    )
+    evaluations.put(tx, evaluation, snapshot.now)

@@ -1,0 +1,227 @@
+"""Build the environment of a task and interpolate `${…}` in its definition. No I/O.
+
+The rules are Nomad's (recorded from Nomad: task-environment). The order is the agent's environment,
+the allocation's variables, and the task's variables. Steward differs in one point: only
+allow-listed variables of the agent's environment reach a task.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from storage.records.allocation import AllocatedPort, Allocation
+from storage.records.job import Job
+from storage.records.node import Node
+from storage.records.task import Task
+
+_REFERENCE = re.compile(r"\$\{(?:env\[\"([^\"]+)\"\]|([\w.\-]+))\}", re.ASCII)
+_UNFIT = re.compile(r"[^A-Za-z0-9_]")
+
+# Variables of the agent that every task inherits; `task_environment` adds to them.
+_PASSED_ON = (
+    *("PATH", "LANG", "LC_*", "TZ", "TERM", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"),
+    *("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY"),
+)
+
+
+class TaskDirectories(msgspec.Struct, frozen=True, kw_only=True):
+    """The directories of a task, as paths that the task sees."""
+
+    shared: str
+    local: str
+    secrets: str
+
+
+def inherited_environment(
+    environment: Mapping[str, str], names: Iterable[str] = (), *, bundled: bool
+) -> dict[str, str]:
+    """Return the variables of the agent that tasks inherit: the default list and `names`.
+
+    A `*` in a name is a wildcard. A `bundled` agent has a separate library path, so tasks receive
+    the original path instead.
+    """
+    allowed = [*_PASSED_ON, *names]
+    found = dict(environment)
+    if bundled:
+        found.pop("LD_LIBRARY_PATH", None)
+    original = found.pop("LD_LIBRARY_PATH_ORIG", None)
+    if original is not None:
+        found["LD_LIBRARY_PATH"] = original
+    return {
+        name: value
+        for name, value in found.items()
+        if any(fnmatchcase(name, pattern) for pattern in allowed)
+    }
+
+
+def node_values(node: Node, region: str) -> dict[str, str]:
+    """Return the interpolation values of a node by reference name."""
+    return {
+        **{f"attr.{name}": value for name, value in node.attributes.items()},
+        **{f"meta.{name}": value for name, value in node.meta.items()},
+        "node.unique.id": node.id,
+        "node.unique.name": node.name,
+        "node.datacenter": node.datacenter,
+        "node.class": node.node_class,
+        "node.pool": node.node_pool,
+        "node.region": region,
+    }
+
+
+def task_environment(
+    base: Mapping[str, str],
+    allocation: Allocation,
+    job: Job,
+    task: Task,
+    directories: TaskDirectories,
+    values: Mapping[str, str],
+    *,
+    parent_cgroup: str = "",
+) -> dict[str, str]:
+    """Return the environment of a task; `values` come from the node, `base` from the agent."""
+    environment = dict(base)
+    environment |= _about(allocation, job, task, directories)
+    environment["NOMAD_DC"] = values.get("node.datacenter", "")
+    environment["NOMAD_REGION"] = values.get("node.region", "")
+    if parent_cgroup:
+        environment["NOMAD_PARENT_CGROUP"] = parent_cgroup
+    environment |= _limits(allocation, task)
+    environment |= _meta(job, allocation, task)
+    for port in allocation.placement.resources.ports_of(task.name):
+        environment |= _port(port)
+    known = dict(environment)
+    for name, value in (task.env or {}).items():
+        environment[name] = resolve(value, known, values)
+    return environment
+
+
+def _about(
+    allocation: Allocation, job: Job, task: Task, directories: TaskDirectories
+) -> dict[str, str]:
+    about = {
+        "NOMAD_ALLOC_DIR": directories.shared,
+        "NOMAD_TASK_DIR": directories.local,
+        "NOMAD_SECRETS_DIR": directories.secrets,
+        "NOMAD_ALLOC_ID": allocation.id,
+        "NOMAD_SHORT_ALLOC_ID": allocation.id[:8],
+        "NOMAD_ALLOC_NAME": allocation.name,
+        "NOMAD_ALLOC_INDEX": str(allocation.index),
+        "NOMAD_TASK_NAME": task.name,
+        "NOMAD_GROUP_NAME": allocation.task_group,
+        "NOMAD_JOB_ID": job.id,
+        "NOMAD_JOB_NAME": job.name,
+        "NOMAD_NAMESPACE": allocation.namespace,
+    }
+    if job.parent_id:
+        about["NOMAD_JOB_PARENT_ID"] = job.parent_id
+    return about
+
+
+def _limits(allocation: Allocation, task: Task) -> dict[str, str]:
+    held = allocation.placement.resources.tasks.get(task.name)
+    if held is None:
+        return {}
+    limits = {
+        "NOMAD_CPU_LIMIT": str(held.cpu.cpu_shares),
+        "NOMAD_CPU_CORES": ",".join(map(str, held.cpu.reserved_cores or ())),
+        "NOMAD_MEMORY_LIMIT": str(held.memory.memory_mb),
+    }
+    if held.memory.memory_max_mb:
+        limits["NOMAD_MEMORY_MAX_LIMIT"] = str(held.memory.memory_max_mb)
+    return limits
+
+
+def _meta(job: Job, allocation: Allocation, task: Task) -> dict[str, str]:
+    """Return the meta values of job, group and task, with each key as written and in capitals."""
+    group = job.group(allocation.task_group)
+    merged = {**(job.meta or {}), **((group and group.meta) or {}), **(task.meta or {})}
+    meta: dict[str, str] = {}
+    for key, value in merged.items():
+        name = _UNFIT.sub("_", key)
+        meta[f"NOMAD_META_{name.upper()}"] = value
+        meta[f"NOMAD_META_{name}"] = value
+    return meta
+
+
+def _port(port: AllocatedPort) -> dict[str, str]:
+    label = _UNFIT.sub("_", port.label)
+    host = f"[{port.host_ip}]" if ":" in port.host_ip else port.host_ip
+    address, inside = f"{host}:{port.value}", str(port.to if port.to > 0 else port.value)
+    return {
+        f"NOMAD_ADDR_{label}": address,
+        f"NOMAD_HOST_ADDR_{label}": address,
+        f"NOMAD_IP_{label}": port.host_ip,
+        f"NOMAD_HOST_IP_{label}": port.host_ip,
+        f"NOMAD_PORT_{label}": inside,
+        f"NOMAD_ALLOC_PORT_{label}": inside,
+        f"NOMAD_HOST_PORT_{label}": str(port.value),
+    }
+
+
+def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]) -> str:
+    """Interpolate a text; an unknown reference stays as it is.
+
+    `${X}` and `${env["X"]}` are variables; `${attr.x}`, `${meta.x}` and `${node.x}` are values of
+    the node.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        variable, name = match.groups()
+        if variable is not None:
+            return environment.get(variable, match[0])
+        found = environment.get(name)
+        return found if found is not None else values.get(name, match[0])
+
+    return _REFERENCE.sub(replace, text)
+
+
+def resolve_config(
+    config: object, environment: Mapping[str, str], values: Mapping[str, str]
+) -> object:
+    """Interpolate all strings in a task's driver configuration."""
+    if isinstance(config, str):
+        return resolve(config, environment, values)
+    if isinstance(config, list):
+        return [resolve_config(one, environment, values) for one in config]
+    if isinstance(config, dict):
+        return {str(name): resolve_config(one, environment, values) for name, one in config.items()}
+    return config
+
+
+_NAME = re.compile(r"[^\s=\0]+")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_MEANT = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def pairs(text: str) -> dict[str, str]:
+    r"""Parse environment variables, one per line. Raises `ValueError`.
+
+    >>> pairs("# note\nA=1\nexport B = \"x y\" # more\n")
+    {'A': '1', 'B': 'x y'}
+    """
+    found = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if not bare or bare.startswith("#"):
+            continue
+        name, equals, value = bare.removeprefix("export ").partition("=")
+        if not equals or not _NAME.fullmatch(name.strip()) or "\0" in value:
+            raise ValueError(f"line {number} of the environment is not NAME=value")
+        found[name.strip()] = _value(value.strip(), number)
+    return found
+
+
+def _value(written: str, number: int) -> str:
+    mark = written[:1]
+    if mark not in ("'", '"'):
+        return re.split(r"\s#", written)[0].strip()
+    body = re.match(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", written)
+    rest = written[body.end() :].strip() if body else ""
+    if body is None or (rest and not rest.startswith("#")):
+        raise ValueError(f"unterminated quotes on line {number} of the environment")
+    if body[1] is not None:
+        return body[1]
+    return _ESCAPED.sub(lambda match: _MEANT.get(match[1], match[1]), body[2])

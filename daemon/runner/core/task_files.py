@@ -1,0 +1,126 @@
+"""File access for one task through the launcher.
+
+Paths are relative to the allocation directory. They begin with the task name or with the shared
+directory; `own` and `meant` return such paths.
+"""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import (
+    Kind,
+    Owner,
+    ReadFile,
+    ReadNote,
+    UnpackStream,
+    WriteFile,
+    WriteNote,
+)
+from daemon.runner.core import task_dir
+from daemon.runner.core.safe_open import PathEscape, relative_path
+from daemon.runner.core.task_env import TaskDirectories
+
+Signature = tuple[int, int, int]  # changes whenever the file changes
+
+
+class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a task. `places` are its directories as the task sees them."""
+
+    launcher: Launcher
+    allocation: str
+    task: str
+    places: TaskDirectories
+
+    def own(self, path: str) -> str:
+        """Return a path below the task directory. Raises `PathEscape`."""
+        return f"{self.task}/{relative_path(path)}"
+
+    def meant(self, path: str) -> str:
+        """Resolve a path as the task means it. Raises `PathEscape`."""
+        return task_dir.resolve_task_path(self.task, self.places, path)
+
+    async def write(
+        self,
+        path: str,
+        content: bytes,
+        *,
+        mode: int = 0o600,
+        is_new: bool = False,
+        owner: Owner | None = None,
+    ) -> None:
+        """Write a file atomically, and create its parent directories.
+
+        The file belongs to the task's user or to `owner`. An existing file is replaced, unless
+        `is_new` is set: then it stays. Raises `PathEscape` or `OSError`.
+        """
+        request = WriteFile(
+            allocation=self.allocation,
+            task=self.task,
+            path=path,
+            mode=mode,
+            is_new=is_new,
+            owner=owner,
+        )
+        with _escaping():
+            await self.launcher.write(request, content)
+
+    async def read(self, path: str, most: int) -> bytes:
+        """Return the first bytes of a file.
+
+        Raises `PathEscape` or `OSError`, also for non-regular files.
+        """
+        with _escaping():
+            return (await self.launcher.read(self._read(path, most)))[1]
+
+    async def signature(self, path: str) -> Signature:
+        """Return the signature of a file, which changes with its content.
+
+        Raises `PathEscape` or `OSError`.
+        """
+        with _escaping():
+            found, _ = await self.launcher.read(self._read(path, 0))
+        return found.inode, found.size, found.modified
+
+    def _read(self, path: str, most: int) -> ReadFile:
+        return ReadFile(allocation=self.allocation, task=self.task, path=path, most=most)
+
+    async def unpack(self, path: str, stream: int, *, size: int, count: int) -> None:
+        """Unpack a stream into a directory, with limits on bytes and on files and directories.
+
+        Raises `PathEscape`, `OSError`, or `ValueError` for invalid entries.
+        """
+        request = UnpackStream(
+            allocation=self.allocation,
+            task=self.task,
+            path=path,
+            most_bytes=size,
+            most_members=count,
+        )
+        with _escaping():
+            await self.launcher.unpack(request, stream)
+
+    async def note(self, kind: Kind, text: str | None) -> None:
+        """Store a note that tasks cannot read; an empty text deletes it. Raises `OSError`."""
+        await self.launcher.note(
+            WriteNote(allocation=self.allocation, task=self.task, kind=kind, text=text)
+        )
+
+    async def recall(self, kind: Kind) -> str | None:
+        """Return the text of a note, or None. Raises `OSError`."""
+        return await self.launcher.recall(
+            ReadNote(allocation=self.allocation, task=self.task, kind=kind)
+        )
+
+
+@contextmanager
+def _escaping() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise PathEscape from None
+        raise

@@ -1,0 +1,336 @@
+"""Task output: its file on disk, and its view as the numbered files that clients expect.
+
+A task writes directly to one file, opened for append, that is never replaced. The numbered files
+`<task>.stdout.0`, `.1`, … are ranges of that stream of `max_file_size_mb` each; the last
+`max_files` are retained. `rotation.py` removes earlier data by punching a hole, which preserves
+offsets. On file systems without holes, it moves retained data into files of the daemon that are
+named by their start offset.
+
+The launcher opens the task's file without following links. While the task runs, the descriptors are
+cached for the next reader, up to a limit.
+"""
+
+import os
+import resource
+import stat
+from array import array
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from copy import copy
+from pathlib import Path
+from typing import Literal, cast
+
+import msgspec
+import trio
+
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import OpenLog
+from daemon.runner.core.opened_files import OpenedFile
+from daemon.runner.core.poll_interval import register_follower
+from daemon.runner.core.task_dir import SHARED, can_name
+from storage.records.task import LogConfig, Task
+
+_MEGABYTE = 1024 * 1024
+_CHUNK = 64 * 1024  # bytes that a follower gets in one chunk, as in Nomad
+_MOST_MARKS = 128  # per log
+_MOST_MARKED = 2000  # logs with marks
+_PART = 4  # logs may use 1/4 of the daemon's file descriptors
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
+
+Place = tuple[str, str, str]  # allocation, task, and stdout or stderr
+
+
+class LogFile(msgspec.Struct, frozen=True):
+    """A numbered file as clients see it: a range of the stream, with its start offset."""
+
+    name: str
+    start: int
+    size: int
+
+
+class LogChunk(msgspec.Struct, frozen=True):
+    """Bytes of a numbered file, with the end offset in that file and in the stream."""
+
+    file: str
+    offset: int
+    data: bytes
+    end: int
+
+
+class LogSegment(msgspec.Struct, frozen=True):
+    """A file on disk that holds the stream from an offset; without `path` it is the task's file."""
+
+    path: str
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Return the offset after its last byte."""
+        return self.start + self.size
+
+
+class Marks:
+    """Lengths of a log over time, recorded each second; older marks are coarser."""
+
+    def __init__(self) -> None:
+        self.times = array("q")  # nanoseconds since the epoch
+        self.ends = array("q")
+
+    def note(self, now: int, end: int) -> None:
+        """Record the length of a log now."""
+        if self.ends and end <= self.ends[-1]:
+            return
+        self.times.append(now)
+        self.ends.append(end)
+        if len(self.ends) > _MOST_MARKS:
+            # A position without a mark uses the next, later mark, so no line appears older than it
+            # is.
+            del self.times[: _MOST_MARKS // 2 : 2]
+            del self.ends[: _MOST_MARKS // 2 : 2]
+
+
+class Logs:
+    """The logs of all tasks. `moved` contains rotated data by allocation."""
+
+    def __init__(self, launcher: Launcher, moved: Path, most: int = 0) -> None:
+        """Open the logs with a cache of `most` descriptors; 0 takes the default share."""
+        self.launcher, self.moved = launcher, moved
+        self._most = most or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART
+        self._open: OrderedDict[Place, OpenedFile] = OrderedDict()
+        self._grows: set[Place] = set()  # logs of running tasks
+        self._marks: OrderedDict[Place, Marks] = OrderedDict()
+
+    def log(self, alloc_id: str, task: str, kind: str, config: LogConfig) -> "TaskLog":
+        """Return a stream of a task's output; `kind` is stdout or stderr."""
+        return TaskLog(self, (alloc_id, task, kind), config)
+
+    def of(self, alloc_id: str, task: Task) -> dict[str, "TaskLog"]:
+        """Return the streams of a task by kind; empty if its output is discarded."""
+        config = task.log_config
+        kinds = () if config.disabled else ("stdout", "stderr")
+        return {kind: self.log(alloc_id, task.name, kind, config) for kind in kinds}
+
+    async def reading(self, place: Place) -> OpenedFile | None:
+        """Return the task's file opened for reading; None if it is missing or not a log file."""
+        found = self._open.pop(place, None)
+        if found is None or found.is_gone:
+            try:
+                found = await self._opened(place, "log")
+            except OSError:
+                return None
+        if place in self._grows:
+            self._open[place] = found
+        while len(self._open) > self._most:
+            self._open.popitem(last=False)
+        return found
+
+    async def writing(self, place: Place) -> OpenedFile:
+        """Return the task's file opened for rotation, created if needed. Raises `OSError`."""
+        return await self._opened(place, "rotate")
+
+    async def _opened(self, place: Place, purpose: Literal["log", "rotate"]) -> OpenedFile:
+        alloc_id, task, kind = place
+        if not can_name(task):
+            raise FileNotFoundError
+        kind = cast(Literal["stdout", "stderr"], kind)
+        request = OpenLog(allocation=alloc_id, task=task, kind=kind, purpose=purpose)
+        return OpenedFile(await self.launcher.open_log(request))
+
+    def marks(self, place: Place) -> Marks:
+        """Return the marks of a log; kept for the most recently used logs."""
+        found = self._marks.pop(place, None) or Marks()
+        self._marks[place] = found
+        while len(self._marks) > _MOST_MARKED:
+            self._marks.popitem(last=False)
+        return found
+
+    def grow(self, place: Place, *, grows: bool) -> None:
+        """Record whether a log grows. The next access opens the file by name again.
+
+        Another file may have that name in the meantime.
+        """
+        self._open.pop(place, None)
+        (self._grows.add if grows else self._grows.discard)(place)
+
+
+class TaskLog:
+    """One stream of a task's output."""
+
+    def __init__(self, logs: Logs, place: Place, config: LogConfig) -> None:
+        self._logs, self.place = logs, place
+        self.limit = max(1, config.max_file_size_mb) * _MEGABYTE
+        self.most = max(1, config.max_files)
+
+    def of(self, alloc_id: str) -> "TaskLog":
+        """Return the same stream of another allocation."""
+        found = copy(self)
+        found.place = (alloc_id, *self.place[1:])
+        return found
+
+    @property
+    def marks(self) -> Marks:
+        """Return the marks of the stream."""
+        return self._logs.marks(self.place)
+
+    @property
+    def stem(self) -> str:
+        """Return the prefix of its file names."""
+        return "{1}.{2}".format(*self.place)
+
+    @property
+    def beside(self) -> str:
+        """Return the directory of the rotated data of the allocation."""
+        return f"{self._logs.moved}/{self.place[0]}"
+
+    def moved_path(self, start: int) -> str:
+        """Return the path of rotated data with this start offset."""
+        return f"{self.beside}/{self.stem}.{start}"
+
+    async def look(self) -> "Stream":
+        """Return the current stream."""
+        return Stream(self, await self._logs.reading(self.place))
+
+    async def writing(self) -> OpenedFile:
+        """Return the task's file opened for rotation. Raises `OSError`."""
+        return await self._logs.writing(self.place)
+
+    def grow(self, *, grows: bool) -> None:
+        """Record whether the log grows; the descriptors of growing logs are cached."""
+        self._logs.grow(self.place, grows=grows)
+
+    def kept_from(self, end: int) -> int:
+        """Return the first retained offset of a stream of this length."""
+        last = max(0, end - 1) // self.limit
+        return max(0, last + 1 - self.most) * self.limit
+
+    def name(self, position: int) -> str:
+        """Return the numbered file that contains an offset."""
+        return f"{SHARED}/logs/{self.stem}.{position // self.limit}"
+
+    async def follow(
+        self, position: int, ended: Callable[[], bool]
+    ) -> AsyncGenerator[LogChunk | None, None]:
+        """Yield the data after an offset, as the task writes it, until the task has ended.
+
+        `ended` returns whether the task has stopped writing. None is yielded after a beat without
+        data.
+        """
+        with register_follower() as pace:
+            while True:
+                over = ended()  # evaluated before the last read, so that no data is missed
+                stream = await self.look()
+                while (chunk := stream.read(position)) is not None:
+                    position = chunk.end
+                    pace.hurry()
+                    yield chunk
+                    await trio.lowlevel.checkpoint()
+                if over:
+                    return
+                await pace.rest()
+                if pace.beats():
+                    yield None
+
+
+class Stream:
+    """The content of a log; reads stay valid as long as its files exist."""
+
+    def __init__(self, log: TaskLog, present: OpenedFile | None) -> None:
+        self._log, self._present = log, present
+
+    @property
+    def facts(self) -> os.stat_result | None:
+        """Return the `stat` of the task's file, or None if the file does not exist."""
+        return None if self._present is None else os.fstat(self._present.descriptor)
+
+    def pieces(self) -> list[LogSegment]:
+        """Return the files on disk in stream order."""
+        pieces = sorted(self._moved(), key=lambda piece: piece.start)
+        start, facts = pieces[-1].end if pieces else 0, self.facts
+        return [*pieces, LogSegment("", start, facts.st_size if facts else 0)]
+
+    def _moved(self) -> list[LogSegment]:
+        beside, prefix = self._log.beside, f"{self._log.stem}."
+        try:
+            names = os.listdir(beside)
+        except OSError:
+            return []
+        return [
+            LogSegment(f"{beside}/{name}", int(start), _size(f"{beside}/{name}"))
+            for name in names
+            if name.startswith(prefix) and (start := name.removeprefix(prefix)).isdecimal()
+        ]
+
+    def span(self) -> tuple[int, int]:
+        """Return the first readable offset and the end offset."""
+        end = self.pieces()[-1].end
+        return self._log.kept_from(end), end
+
+    def files(self) -> list[LogFile]:
+        """Return the numbered files; empty when the task has no log."""
+        if self._present is None:
+            return []
+        first, end = self.span()
+        limit = self._log.limit
+        return [
+            LogFile(self._log.name(start), start, min(limit, end - start))
+            for start in range(first, max(end, first + 1), limit)
+        ]
+
+    def locate(self, origin: str, offset: int) -> int:
+        """Return the stream offset of `offset` bytes after the start, or before the end."""
+        first, end = self.span()
+        return max(first, end - offset) if origin == "end" else min(end, first + offset)
+
+    def read(self, position: int, most: int = _CHUNK) -> LogChunk | None:
+        """Return the data at an offset, up to the end of its numbered file; None at the end.
+
+        An offset that was rotated away means the first retained one.
+        """
+        pieces = self.pieces()
+        position = max(position, self._log.kept_from(pieces[-1].end))
+        piece = next((one for one in pieces if one.start <= position < one.end), None)
+        if piece is None:
+            return None
+        limit = self._log.limit
+        most = min(most, limit - position % limit)
+        data = self.content(piece, position - piece.start, most)
+        if not data:
+            return None
+        end = position + len(data)
+        return LogChunk(self._log.name(position), position % limit + len(data), data, end)
+
+    def content(self, piece: LogSegment, offset: int, most: int) -> bytes:
+        """Return bytes of a piece; empty if it cannot be read."""
+        if not piece.path:
+            return os.pread(self._present.descriptor, most, offset) if self._present else b""
+        try:
+            descriptor = os.open(piece.path, _OPEN | os.O_RDONLY)
+        except OSError:
+            return b""
+        try:
+            return os.pread(descriptor, most, offset)
+        finally:
+            os.close(descriptor)
+
+    def chunks(self, position: int) -> list[LogChunk]:
+        """Return all data from an offset to the current end."""
+        found = []
+        while (chunk := self.read(position)) is not None:
+            found.append(chunk)
+            position = chunk.end
+        return found
+
+    def last_file(self) -> int:
+        """Return the start offset of the last numbered file."""
+        _, end = self.span()
+        limit = self._log.limit
+        return max(0, end - 1) // limit * limit
+
+
+def _size(path: str) -> int:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0

@@ -1,0 +1,321 @@
+"""Enforce task limits with cgroup v2.
+
+Controllers need a delegated part of the hierarchy, and a parent cgroup without processes. Possible
+parents are a unit with `Delegate=yes` and `DelegateSubgroup=`, the unit steward-tasks.service next
+to the daemon's unit, a configured cgroup (`cgroup_parent`), or the root of the hierarchy. The task
+is also killed through this cgroup. Entering it takes some milliseconds longer than entering a
+threaded one (`cgroup_v2.py`), but a threaded cgroup cannot limit memory.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from daemon.runner.core.resource_usage import CpuAccount
+from daemon.runner.drivers.cgroup_v2 import (
+    ASIDE,
+    CgroupV2,
+    hand_over,
+    is_delegated,
+    mount_point,
+    name_of,
+    own_path,
+)
+from daemon.runner.drivers.limits import (
+    CONTROLLERS,
+    CPUSET,
+    SHARED,
+    ResourceLimits,
+    cgroup_enforcement,
+    exclusive_cores,
+)
+from storage.records.usage import MemoryUsage
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_OWN = Path("/proc/self/cgroup")
+_HOW = "cgroup v2"
+_MICROSECOND = 1000
+_COUNTED = ("RSS", "Cache", "Swap", "Mapped File", "Usage", "Max Usage", "Kernel Usage")
+
+
+class CgroupFiles:
+    """The files of the cgroup hierarchy."""
+
+    def read(self, path: str) -> str:
+        """Return the text of a file; empty if it does not exist."""
+        try:
+            return Path(path).read_text()
+        except OSError:
+            return ""
+
+    def write(self, path: str, text: str) -> None:
+        """Write to an existing file. Raises `OSError`."""
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+
+    def make(self, path: str) -> None:
+        """Create a cgroup unless it exists. Raises `OSError`."""
+        with suppress(FileExistsError):
+            os.mkdir(path)
+
+    def remove(self, path: str) -> None:
+        """Remove a cgroup; one that is in use stays."""
+        with suppress(OSError):
+            os.rmdir(path)
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or cgroup exists."""
+        return os.path.exists(path)
+
+    def groups(self, path: str) -> list[str]:
+        """Return the child cgroups."""
+        try:
+            return [one.path for one in os.scandir(path) if one.is_dir(follow_symlinks=False)]
+        except OSError:
+            return []
+
+    def is_delegated(self, path: str) -> bool:
+        """Return whether the service manager has delegated a cgroup."""
+        return is_delegated(path)
+
+
+class CgroupV2Enforcer:
+    """The cgroups of tasks with limits, below `base`."""
+
+    def __init__(
+        self,
+        base: str,
+        mount: str,
+        controllers: frozenset[str],
+        missing: Mapping[str, str],
+        files: CgroupFiles,
+    ) -> None:
+        self._base, self._controllers, self._files = base, controllers, files
+        self.above: list[Path] = []  # the same cgroup limits and kills a task
+        self._is_given = False  # created and guarded before there were tasks, so never removed
+        self.parent = base.removeprefix(mount.rstrip("/"))
+        self.held = cgroup_enforcement(_HOW, controllers)
+        self.missing = {kind: why for kind, why in missing.items() if kind not in self.held}
+
+    # --- process tracking ---
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Return the node attributes."""
+        return {"containment": "cgroup"}
+
+    def of(self, alloc_id: str, task: str, *, pinned: bool = False) -> CgroupV2:
+        """Return the cgroup for the attempts of a task; `pinned` means reserved cores."""
+        return CgroupV2(self._group(alloc_id, task, pinned=pinned))
+
+    def release(self) -> bool:
+        """Remove the parent cgroup if it is empty; return whether it no longer exists."""
+        self._is_given = False
+        return self._remove()
+
+    def give(self, owner: tuple[int, int]) -> None:
+        """Create the parent cgroup and delegate it to a user. Raises `OSError`."""
+        _open(self._base, self._controllers, self._files)
+        hand_over(Path(self._base), owner)
+        self._is_given = True
+
+    def _remove(self) -> bool:
+        """Remove the empty parent cgroups; return whether none remains."""
+        self._files.remove(self._shared)
+        if not self._is_given:
+            self._files.remove(self._base)
+        return not self._files.exists(self._base)
+
+    # --- limit enforcement ---
+
+    @property
+    def _shared(self) -> str:
+        """Return the cgroup of all tasks without reserved cores.
+
+        It keeps these tasks off the reserved ones.
+        """
+        return f"{self._base}/{SHARED}"
+
+    def _group(self, alloc_id: str, task: str, *, pinned: bool = False) -> str:
+        own = f"{self._base}/{alloc_id}.{task}"
+        if pinned or CPUSET not in self._controllers or self._files.exists(own):
+            return own
+        return f"{self._shared}/{alloc_id}.{task}"
+
+    def entries(self, alloc_id: str, task: str, limits: ResourceLimits) -> list[str]:
+        """Return no files: the tracking cgroup enforces the limits as well."""
+        return []
+
+    def present(self, alloc_id: str, task: str) -> list[str]:
+        """Return no files, for the same reason."""
+        return []
+
+    def prepare(self, alloc_id: str, task: str, limits: ResourceLimits) -> None:
+        """Create the cgroup of a task and set its limits. Raises `OSError`."""
+        if not self._is_given:
+            _open(self._base, self._controllers, self._files)
+        group = self._group(alloc_id, task, pinned=bool(limits.cores))
+        if group.startswith(self._shared):
+            _open(self._shared, self._controllers, self._files)
+        self._files.make(group)
+        for name, value in self._values(limits).items():
+            # Files of unavailable controllers do not exist, and some kernels lack a few others.
+            if self._files.exists(f"{group}/{name}"):
+                self._files.write(f"{group}/{name}", str(value))
+        self._share_cores()
+
+    def _share_cores(self) -> None:
+        """Set the shared cgroup to all cores that no task has reserved. Raises `OSError`."""
+        shared = f"{self._shared}/cpuset.cpus"
+        if not self._files.exists(shared):
+            return
+        every = self._files.read(f"{self._base}/cpuset.cpus.effective")
+        groups = [one for one in self._files.groups(self._base) if one != self._shared]
+        cores = exclusive_cores(every, [self._files.read(f"{one}/cpuset.cpus") for one in groups])
+        if cores != exclusive_cores(self._files.read(shared), ()):
+            self._files.write(shared, cores)
+
+    def _values(self, limits: ResourceLimits) -> dict[str, int | str]:
+        values: dict[str, int | str] = {"cpu.weight": limits.weight}
+        if limits.processes:
+            values["pids.max"] = limits.processes
+        if limits.cores:
+            values["cpuset.cpus"] = limits.cpus
+        if limits.memory_max:
+            values |= {
+                "memory.max": limits.memory_max,
+                "memory.low": limits.memory,
+                "memory.swap.max": 0,
+            }
+        return values
+
+    def killed(self, alloc_id: str, task: str) -> bool:
+        """Return whether the kernel killed a process of a task for exceeding its memory limit."""
+        return self._numbers(f"{self._group(alloc_id, task)}/memory.events").get("oom_kill", 0) > 0
+
+    def account(self, alloc_id: str, task: str) -> CpuAccount | None:
+        """Return the total usage of a task; None without the memory controller."""
+        group = self._group(alloc_id, task)
+        spent, parts = (self._numbers(f"{group}/{name}") for name in ("cpu.stat", "memory.stat"))
+        usage, peak, swap = (
+            self._files.read(f"{group}/memory.{name}").strip()
+            for name in ("current", "peak", "swap.current")
+        )
+        if not usage or "user_usec" not in spent:
+            return None
+        return CpuAccount(
+            user=spent["user_usec"] * _MICROSECOND,
+            system=spent["system_usec"] * _MICROSECOND,
+            memory=MemoryUsage(
+                measured=_COUNTED,
+                rss=parts.get("anon", 0),
+                cache=parts.get("file", 0),
+                swap=int(swap or 0),
+                mapped_file=parts.get("file_mapped", 0),
+                usage=int(usage),
+                max_usage=int(peak or 0),
+                kernel_usage=parts.get("kernel", 0),
+            ),
+        )
+
+    def _numbers(self, path: str) -> dict[str, int]:
+        lines = self._files.read(path).splitlines()
+        return {name: int(value) for name, _, value in (line.partition(" ") for line in lines)}
+
+    def remove(self, alloc_id: str, task: str) -> None:
+        """Remove the parents when no task is left.
+
+        A task's own cgroup is removed with its processes.
+        """
+        if not self._remove():
+            with suppress(OSError):  # removed by a concurrent cleanup
+                self._share_cores()
+
+    def remove_all(self, alloc_id: str) -> None:
+        """Remove the parents when no task is left."""
+        self.remove(alloc_id, "")
+
+
+class CgroupMount(msgspec.Struct, frozen=True):
+    """The mount point of the hierarchy and the daemon's cgroup, relative to it."""
+
+    mount: str
+    own: str
+
+
+def own_tree() -> CgroupMount | None:
+    """Return the hierarchy of this process, or None."""
+    mount, own = mount_point(_MOUNTS.read_text()), own_path(_OWN.read_text())
+    return None if mount is None or own is None else CgroupMount(str(mount), own)
+
+
+def find(
+    owner: Path, parent: str, tree: CgroupMount | None, files: CgroupFiles
+) -> CgroupV2Enforcer | str:
+    """Return the cgroups that can enforce limits, or the reason why there are none.
+
+    Each `owner`, the directory of the allocations, has its own tree. `parent` is the configured
+    parent cgroup; empty selects a delegated one.
+    """
+    if tree is None:
+        return "no cgroup v2 is mounted"
+    above = _above(parent, tree, files)
+    if above is None:
+        return (
+            "of cgroup v2 no group was handed to the daemon beside its own "
+            "(a unit steward-tasks.service beside its own, DelegateSubgroup= of its unit, "
+            "or the setting cgroup_parent)"
+        )
+    wanted = frozenset(CONTROLLERS.values())
+    offered = frozenset(files.read(f"{above}/cgroup.controllers").split())
+    if not wanted & offered:
+        return f"cgroup v2 has no controller of {', '.join(sorted(wanted))} at {above}"
+    base = f"{above}/{name_of(owner, 'limits-')}"
+    try:
+        _enable(above, wanted & offered, files)
+        _open(base, wanted & offered, files)
+        controllers = wanted & frozenset(files.read(f"{base}/cgroup.subtree_control").split())
+    except OSError as error:
+        return f"cgroup v2 lets the daemon make no groups at {above}: {error.strerror}"
+    finally:
+        files.remove(base)
+    if not controllers:
+        return f"no controller of cgroup v2 can be used at {above}: there are processes in it"
+    missing = dict.fromkeys(CONTROLLERS, f"cgroup v2 has no such controller at {above}")
+    return CgroupV2Enforcer(base, tree.mount, controllers, missing, files)
+
+
+def _above(parent: str, tree: CgroupMount, files: CgroupFiles) -> str | None:
+    """Return a possible parent cgroup without processes, or None."""
+    root = tree.mount.rstrip("/")
+    if parent:
+        return f"{root}/{parent.strip('/')}".rstrip("/")
+    own = f"{root}{tree.own}".rstrip("/")
+    if own == root:
+        # Only the real root has no `cgroup.type`; it may hold processes and child cgroups.
+        return None if files.exists(f"{own}/cgroup.type") else own
+    # In the unit's cgroup, where systemd starts the daemon, controllers cannot be enabled.
+    own = own.removesuffix(f"/{ASIDE}")
+    places = (os.path.dirname(own), f"{own.removesuffix('.service')}-tasks.service")
+    return next((one for one in places if files.is_delegated(one)), None)
+
+
+def _open(base: str, controllers: frozenset[str], files: CgroupFiles) -> None:
+    """Create the parent cgroup of all tasks. Raises `OSError`."""
+    files.make(base)
+    _enable(base, controllers, files)
+
+
+def _enable(group: str, controllers: frozenset[str], files: CgroupFiles) -> None:
+    """Enable controllers for the children of a cgroup, as far as they are available."""
+    there = set(files.read(f"{group}/cgroup.subtree_control").split())
+    for name in sorted(controllers - there):
+        # Each one separately, because one may fail; the result is read back afterwards.
+        with suppress(OSError):
+            files.write(f"{group}/cgroup.subtree_control", f"+{name}")

@@ -1,0 +1,84 @@
+"""The claim file of an attempt records its shim and its exit status.
+
+The launcher creates and locks the file and starts the shim with it as standard error. Only the shim
+keeps it open, so the shim is alive exactly as long as the lock is held. Reused process IDs, reboots
+and daemon restarts cannot confuse this test.
+
+A free lock means that the shim has exited. The content shows its progress. Without a shim line,
+nothing was started. With an exit line, the task ended with that status. Otherwise the shim was
+killed.
+
+    group <label of the process group>  written by the launcher
+    shim <pid>                          from here on by the shim
+    main <pid>                          only where processes are found by scanning /proc
+    Killed                              the shell's message for a death by signal, or its own error
+    exit <status>
+"""
+
+import signal
+
+import msgspec
+
+from daemon.runner.core.driver import ExitResult
+
+_SIGNALLED = 128
+# A shell prints no message for these signals. A task that itself exits with 130 or 141 is then
+# indistinguishable from one that was killed by the signal.
+_SILENT = frozenset({signal.SIGINT, signal.SIGPIPE})
+
+
+class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The parsed content of a claim file."""
+
+    group: str = ""
+    shim: int = 0
+    main: int = 0
+    status: int | None = None
+    words: str = ""
+
+    @property
+    def end(self) -> ExitResult:
+        """Return the exit result of the task."""
+        if self.status is None:
+            return ExitResult(
+                code=_SIGNALLED + signal.SIGKILL,
+                signal=signal.SIGKILL,
+                message="the shim that watched the task is gone: its exit status is unknown",
+            )
+        number = self.status - _SIGNALLED
+        if number > 0 and (self.words or number in _SILENT):
+            return ExitResult(code=self.status, signal=number)
+        # The shell prints nothing else except the reason why it could not run the task.
+        return ExitResult(code=self.status, message=self.words)
+
+
+def parse(text: str) -> ClaimRecord:
+    """Parse a claim file; incomplete lines are ignored."""
+    trace = ClaimRecord()
+    words = []
+    for line in text.splitlines(keepends=True):
+        if not line.endswith("\n"):
+            break
+        key, _, value = line[:-1].partition(" ")
+        match key:
+            case "group":
+                trace = msgspec.structs.replace(trace, group=value)
+            case "shim" | "main" if value.isdecimal():
+                trace = msgspec.structs.replace(trace, **{key: int(value)})
+            case "exit" if value.isdecimal():
+                trace = msgspec.structs.replace(trace, status=int(value))
+            case _:
+                words.append(line[:-1])
+    return msgspec.structs.replace(trace, words="; ".join(words))
+
+
+def completed(trace: ClaimRecord, status: int) -> ClaimRecord:
+    """Return a trace with the launcher's exit status, if the shim wrote none; -1 means unknown.
+
+    A shell adds 128 to a signal number. Without the shell's message, a task that exits with such a
+    status cannot be distinguished from one that was killed.
+    """
+    if trace.status is not None or status < 0:
+        return trace
+    words = trace.words or ("Killed" if status > _SIGNALLED else "")
+    return msgspec.structs.replace(trace, status=status, words=words)

@@ -1,0 +1,156 @@
+"""Decode the driver configuration of a task into a record.
+
+The messages are Nomad's (recorded from Nomad: task-events). As in job files, numbers and booleans
+convert from and to strings if nothing is lost.
+"""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from enum import Enum
+from functools import cache
+from typing import TypeVar
+
+import msgspec
+
+from daemon.runner.core.driver import InvalidConfig
+from storage.records import resolver
+from storage.records.numbers import parse_integer
+from storage.records.task import NetworkDNS
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+_LONGEST_VALUE = 60  # characters of a value in a message
+
+
+class ConfigType(Enum):
+    """The type of a setting, as error messages name it."""
+
+    TEXT = "string"
+    TEXTS = "list of string"
+    MAP = "map of string"
+    NUMBER = "number"
+    FLAG = "bool"
+
+
+_KINDS = {
+    str: ConfigType.TEXT,
+    list[str]: ConfigType.TEXTS,
+    dict[str, str]: ConfigType.MAP,
+    int: ConfigType.NUMBER,
+    bool: ConfigType.FLAG,
+}
+
+
+def read(record: type[T], config: Mapping[str, object]) -> T:
+    """Return the configuration as a record. Raises `InvalidConfig` with all errors."""
+    fields = _fields(record)
+    faults = [
+        f'Invalid label: No argument or block type is named "{name}".'
+        for name in sorted(config.keys() - fields.keys())
+    ]
+    values: dict[str, object] = {}
+    for name, field in fields.items():
+        given = config.get(name)
+        if given is None:
+            if field.required:
+                faults.append(
+                    f'Missing required argument: The argument "{name}" is required, '
+                    "but no definition was found."
+                )
+            continue
+        kind = _KINDS[field.type]
+        value = _value(kind, given)
+        if value is None:
+            faults.append(
+                "Incorrect attribute value type: Inappropriate value for attribute "
+                f'"{name}": {kind.value} required.'
+            )
+        values[name] = value
+    if faults:
+        raise InvalidConfig(_all(faults))
+    return msgspec.convert(values, record)
+
+
+def faults(record: type[msgspec.Struct], config: Mapping[str, object]) -> Iterator[str]:
+    """Yield the errors of a configuration before placement, when variables are unknown."""
+    fields = _fields(record)
+    for name in sorted(config.keys() - fields.keys()):
+        close = get_close_matches(name, sorted(fields), n=1)
+        hint = f' (did you mean "{close[0]}"?)' if close else f"; there are {', '.join(fields)}"
+        yield f'config has the unknown key "{name}"{hint}'
+    for name, field in fields.items():
+        given = config.get(name)
+        if given is None:
+            if field.required:
+                yield f'config lacks "{name}", a {_KINDS[field.type].value}'
+        elif "${" not in str(given) and _value(_KINDS[field.type], given) is None:
+            yield f"config.{name} must be a {_KINDS[field.type].value}, and is {_shown(given)}"
+
+
+def _shown(given: object) -> str:
+    kind = {str: "the string ", list: "the list ", dict: "a block", bool: "the bool "}
+    text = "" if isinstance(given, dict) else msgspec.json.encode(given).decode()[:_LONGEST_VALUE]
+    return f"{kind.get(type(given), 'the number ')}{text}"
+
+
+def check_names(dns: NetworkDNS) -> None:
+    """Raise `InvalidConfig` unless the values of a group's `dns` block are valid."""
+    for fault in resolver.faults(dns, filled=True):
+        raise InvalidConfig(fault)
+
+
+@cache  # there are few record types, and `get_type_hints` takes longer than the rest of `read`
+def _fields(record: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {field.name: field for field in msgspec.structs.fields(record)}
+
+
+def _all(faults: list[str]) -> str:
+    lines = "".join(f"\t* {fault}\n" for fault in ["failed to parse config: ", *faults])
+    return f"{len(faults) + 1} errors occurred:\n{lines}\n"
+
+
+def _value(kind: ConfigType, given: object) -> object | None:
+    """Return a value converted to a kind, or None."""
+    match kind:
+        case ConfigType.TEXT:
+            return _text(given)
+        case ConfigType.TEXTS:
+            texts = [_text(one) for one in given] if isinstance(given, list) else [None]
+            return None if None in texts else texts
+        case ConfigType.MAP:
+            return _map(given)
+        case ConfigType.NUMBER:
+            return _number(given)
+        case ConfigType.FLAG:
+            return {"true": True, "false": False}.get(_text(given) or "")
+
+
+def _map(given: object) -> dict[str, str] | None:
+    """Return a string map, given as a map or as a list of HCL blocks."""
+    found: dict[str, str] = {}
+    for block in given if isinstance(given, list) else [given]:
+        if not isinstance(block, dict):
+            return None
+        for name, value in block.items():
+            if (text := _text(value)) is None:
+                return None
+            found[str(name)] = text
+    return found
+
+
+def _text(given: object) -> str | None:
+    match given:
+        case str():
+            return given
+        case bool():
+            return "true" if given else "false"
+        case int() | float():
+            return f"{given:g}" if isinstance(given, float) else str(given)
+        case _:
+            return None
+
+
+def _number(given: object) -> int | None:
+    text = _text(given) or ""
+    return parse_integer(text) if text.lstrip("-").isdecimal() else None

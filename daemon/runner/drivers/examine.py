@@ -1,0 +1,75 @@
+"""Check a task against this host before placement: driver configuration, command, and user."""
+
+import os
+import pwd
+from collections.abc import Mapping
+from importlib import import_module
+
+import msgspec
+
+from daemon.runner.drivers import driver_config
+from storage.records.driver import canonical, is_listed
+from storage.records.task import Task
+
+# The settings module of each driver; imported when a job first names the driver.
+_SETTINGS = {
+    "raw_exec": "daemon.runner.drivers.raw_exec:RawExecConfig",
+    "exec": "daemon.runner.drivers.exec:ExecConfig",
+    "mock_driver": "daemon.runner.drivers.mock:MockConfig",
+    "podman": "daemon.runner.drivers.podman.container_spec:PodmanConfig",
+}
+_HERE = frozenset({"raw_exec", "exec"})  # drivers that run programs of this host
+
+
+class DriverFindings(msgspec.Struct, frozen=True):
+    """Errors that are certain, and warnings."""
+
+    errors: list[str] = []
+    warnings: list[str] = []
+
+
+def look(task: Task) -> DriverFindings:
+    """Return the errors and warnings of a task on this host."""
+    name = _SETTINGS.get(canonical(task.driver))
+    if name is None:
+        return DriverFindings()
+    block = task.config or {}
+    module, _, settings = name.partition(":")
+    record: type[msgspec.Struct] = getattr(import_module(module), settings)
+    errors = list(driver_config.faults(record, block))
+    return DriverFindings(errors, _dubious(task, block) if is_listed(task.driver, _HERE) else [])
+
+
+def _dubious(task: Task, block: Mapping[str, object]) -> list[str]:
+    found = []
+    command = block.get("command")
+    if isinstance(command, str) and _is_missing(command):
+        found.append(f"there is no program {command} on this machine now")
+    if task.user and "${" not in task.user and not _is_user(task.user):
+        found.append(f'this machine has no user "{task.user}"')
+    return found
+
+
+def _is_missing(command: str) -> bool:
+    """Return whether a command is an absolute path that does not exist.
+
+    A path that the daemon may not inspect counts as existing.
+    """
+    if not command.startswith("/") or "${" in command or "\0" in command:
+        return False
+    try:
+        os.stat(command)
+    except (FileNotFoundError, NotADirectoryError):
+        return not command.startswith(("/local/", "/alloc/", "/secrets/"))
+    except OSError:
+        return False
+    return False
+
+
+def _is_user(name: str) -> bool:
+    user = name.partition(":")[0]
+    try:
+        pwd.getpwnam(user)
+    except (KeyError, ValueError):
+        return user.isdecimal()
+    return True

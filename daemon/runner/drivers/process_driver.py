@@ -1,0 +1,259 @@
+"""The common base of drivers that run tasks as local processes.
+
+A task is started by a shim, a small shell script (`daemon/launcher/shim_script.py`) that needs 0.2 MiB.
+It waits for the task and records its exit status. The daemon watches the shim, so a restarted
+daemon can watch tasks that are not its children. Only the claim file (`claim_file.py`) decides whether
+an attempt was started. No attempt starts twice and none is lost, no matter when the daemon is
+killed.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from errno import EAGAIN, EBUSY, EDQUOT, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from daemon.launcher.channel import Refusal
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import FindAttempt, ListClaims, StartTask, TaskCommand
+from daemon.launcher.messages import StartSession as Inside
+from daemon.runner.core.driver import (
+    Attempt,
+    ExecStream,
+    Fingerprint,
+    InvalidConfig,
+    StartFailed,
+    TaskHandle,
+)
+from daemon.runner.core.task_dir import CLAIM, directories
+from daemon.runner.core.task_env import TaskDirectories
+from daemon.runner.drivers import claim_file, local_exec
+from daemon.runner.drivers.cgroup_v2 import CgroupV2
+from daemon.runner.drivers.claim_file import ClaimRecord
+from daemon.runner.drivers.limits import (
+    UNLIMITED,
+    LimitEnforcer,
+    ResourceLimits,
+    data_limit,
+    limits_of,
+)
+from daemon.runner.drivers.process_group import ProcessGroup, ProcessGroups
+from daemon.runner.drivers.process_handle import SOON, LimitedTask, ProcessHandle, StartedTask
+
+_PATIENCE = 10.0  # seconds for the shim of a dead task to exit
+_PERSONAL: Final = ("HOME", "USER", "LOGNAME")
+# Errors of temporary shortages, after which another attempt may succeed.
+_PASSING = frozenset({ENOSPC, EDQUOT, EAGAIN, ENOMEM, EMFILE, ENFILE, EIO, EBUSY})
+
+Common = dict[str, Any]  # fields of an order to the launcher
+
+
+class ProcessDriver:
+    """The common base.
+
+    Tasks inherit `inherited` from the agent's environment. `launcher` starts them. `processes` is
+    the limit on processes per task, if it can be enforced.
+    """
+
+    name = ""
+    is_prompt = True
+
+    def __init__(
+        self,
+        groups: ProcessGroups,
+        inherited: Mapping[str, str],
+        launcher: Launcher,
+        bounds: LimitEnforcer = UNLIMITED,
+        processes: int = 0,
+    ) -> None:
+        self._groups, self._bounds = groups, bounds
+        self._launcher = launcher
+        self._processes = processes
+        self._inherited = inherited
+
+    # --- driver-specific parts ---
+
+    def _order(self, attempt: Attempt, common: Common) -> TaskCommand:
+        """Return the order for the launcher. Raises `InvalidConfig` or `StartFailed`."""
+        raise NotImplementedError
+
+    def _process(self, started: StartedTask, descriptor: int | None) -> ProcessHandle:
+        return ProcessHandle(self._launcher, started, descriptor)
+
+    def places(self, directory: str, task: str) -> TaskDirectories:
+        """Return the task directories."""
+        return directories(directory, task)
+
+    def _limits(self, attempt: Attempt) -> ResourceLimits:
+        """Return the limits of a task."""
+        return limits_of(attempt.resources, attempt.cores, attempt.mhz, self._processes)
+
+    # --- common parts ---
+
+    def _said(self, attributes: Mapping[str, str]) -> Fingerprint:
+        """Return the node attributes of the driver and of its process tracking."""
+        if trouble := self._launcher.walls.tools:
+            return Fingerprint(trouble=trouble)
+        prefix = f"driver.{self.name}"
+        every = {**attributes, **self._groups.attributes}
+        return Fingerprint(
+            attributes={prefix: "true", **{f"{prefix}.{key}": text for key, text in every.items()}}
+        )
+
+    async def start(self, attempt: Attempt) -> TaskHandle:
+        """Start the shim of the task, unless this attempt was started before."""
+        try:
+            return await self._spawn(attempt)
+        except Refusal as error:
+            raise StartFailed(str(error)) from error
+        except OSError as error:
+            reason = f"cannot start the task: {error}"
+            raise StartFailed(reason, recoverable=error.errno in _PASSING) from error
+        # A value that is invalid for exec, such as one with a zero byte.
+        except ValueError as error:
+            raise StartFailed(f"cannot start the task: {error}") from error
+
+    async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
+        """Re-attach to an attempt by its claim file; None if nothing was started."""
+        del handle  # the claim file is sufficient
+        if (found := await self._present(attempt)) is not None:
+            return found
+        # The claim file may have been deleted. Remaining processes must not run next to the next
+        # attempt.
+        await self._groups.of(attempt.alloc_id, attempt.task).clear(self._launcher)
+        return None
+
+    async def destroy(self, alloc_id: str, directory: str) -> None:
+        """Kill all processes of an allocation from its claim files alone."""
+        for task, number in await self._launcher.claims(ListClaims(allocation=alloc_id)):
+            await self._end(f"{directory}/{CLAIM}{task}.{number}", alloc_id, task, number)
+        await self._groups.of(alloc_id, "").clear(self._launcher)
+        self._bounds.remove_all(alloc_id)
+
+    async def _end(self, path: str, alloc_id: str, task: str, number: int) -> None:
+        """Kill all processes of an attempt, and wait for its shim to exit."""
+        with trio.move_on_after(_PATIENCE):
+            trace, descriptor = await self._find(alloc_id, task, number)
+            started = self._told(alloc_id, task, number, path, trace)
+            process = self._process(started, descriptor)
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(process.wait)
+                    await process.stop("SIGKILL", 0)
+            finally:
+                process.release()
+
+    def _group(self, trace: ClaimRecord, alloc_id: str, task: str) -> ProcessGroup:
+        """Return the group of an attempt, even if a daemon with other privileges started it."""
+        if trace.group.startswith("/"):
+            return CgroupV2(trace.group)
+        return self._groups.of(alloc_id, task)
+
+    async def _find(self, alloc_id: str, task: str, number: int) -> tuple[ClaimRecord, int | None]:
+        """Return the trace of an attempt, and a pidfd of its shim if it is alive."""
+        request = FindAttempt(allocation=alloc_id, task=task, attempt=number)
+        while True:
+            claimed, descriptor = await self._launcher.adopt(request)
+            if descriptor is not None or not claimed.is_held:
+                return claim_file.parse(claimed.text.decode(errors="replace")), descriptor
+            await trio.sleep(SOON)  # the shim is running and about to write its line
+
+    async def _present(self, attempt: Attempt) -> ProcessHandle | None:
+        """Return an attempt that was started before, or None."""
+        trace, descriptor = await self._find(attempt.alloc_id, attempt.task, attempt.number)
+        if descriptor is None and not trace.shim:
+            return None
+        return self._process(self._started(attempt, trace), descriptor)
+
+    def _started(self, attempt: Attempt, trace: ClaimRecord) -> StartedTask:
+        path = f"{attempt.directory}/{CLAIM}{attempt.task}.{attempt.number}"
+        return self._told(attempt.alloc_id, attempt.task, attempt.number, path, trace)
+
+    def _told(
+        self, alloc_id: str, task: str, number: int, path: str, trace: ClaimRecord
+    ) -> StartedTask:
+        return StartedTask(
+            alloc_id=alloc_id,
+            task=task,
+            number=number,
+            path=path,
+            group=self._group(trace, alloc_id, task),
+            bounded=LimitedTask(self._bounds, alloc_id, task),
+            shim=trace.shim,
+        )
+
+    async def _spawn(self, attempt: Attempt) -> ProcessHandle:
+        """Start the shim unless it was started.
+
+        Raises `StartFailed`, `InvalidConfig`, `OSError`, `ValueError`.
+        """
+        limits = self._limits(attempt)
+        group = self._groups.of(attempt.alloc_id, attempt.task, pinned=bool(limits.cores))
+        entries = self._bounds.entries(attempt.alloc_id, attempt.task, limits)
+        try:
+            order = self._order(attempt, self._common(attempt, [group.entry, *entries]))
+        # An input of the start may be gone since then.
+        except (StartFailed, InvalidConfig, OSError):
+            if (found := await self._present(attempt)) is not None:
+                return found
+            raise
+        if group.is_populated():
+            if (found := await self._present(attempt)) is not None:
+                return found
+            # If the claim file was deleted, processes may be left. Start nothing next to them.
+            if trouble := await group.clear(self._launcher):
+                raise StartFailed(f"an earlier attempt has not ended: {trouble}", recoverable=True)
+        self._bounds.prepare(attempt.alloc_id, attempt.task, limits)
+        group.prepare()
+        request = StartTask(
+            allocation=attempt.alloc_id,
+            task=attempt.task,
+            attempt=attempt.number,
+            group=group.label,
+            is_logged=not attempt.log.disabled,
+        )
+        started = await self._launcher.start(request, order)
+        if started is None:
+            trace, descriptor = await self._find(attempt.alloc_id, attempt.task, attempt.number)
+            return self._process(self._started(attempt, trace), descriptor)
+        pid, watched = started
+        trace = ClaimRecord(group=group.label, shim=pid)
+        return self._process(self._started(attempt, trace), watched)
+
+    def _common(self, attempt: Attempt, entries: Sequence[str]) -> Common:
+        """Return the order fields common to all drivers."""
+        env = attempt.env
+        return {
+            "user": attempt.user,
+            "env": {os.fsencode(name): os.fsencode(value) for name, value in env.items()},
+            "personal": [one for one in _PERSONAL if env.get(one) == self._inherited.get(one)],
+            "network": "none" if attempt.network_mode == "none" else "host",
+            "entries": [*entries],
+            "data": data_limit(self._bounds, self._limits(attempt)),
+        }
+
+    async def open_session(
+        self, attempt: Attempt, command: Sequence[str], *, tty: bool
+    ) -> ExecStream:
+        """Run a command in the same environment and group as the task."""
+        trace, descriptor = await self._find(attempt.alloc_id, attempt.task, attempt.number)
+        if descriptor is not None:
+            os.close(descriptor)
+        group = self._group(trace, attempt.alloc_id, attempt.task).entry
+        entries = [group, *self._bounds.present(attempt.alloc_id, attempt.task)]
+        words = [os.fsencode(word) for word in command]
+        order = msgspec.structs.replace(
+            self._order(attempt, self._common(attempt, entries)), command=words[0], args=words[1:]
+        )
+        request = Inside(
+            allocation=attempt.alloc_id, task=attempt.task, attempt=attempt.number, is_terminal=tty
+        )
+        try:
+            number, ends = await self._launcher.open_session(request, order)
+        except Refusal as error:
+            raise StartFailed(str(error)) from error
+        except (OSError, ValueError) as error:
+            raise StartFailed(f"failed to start command: {error}") from error
+        return local_exec.PassedSession(self._launcher, number, *ends)

@@ -1,0 +1,77 @@
+"""The processes of one attempt, which are killed together.
+
+With cgroup v2 the kernel tracks them, if the daemon may create cgroups (`cgroup_v2.py`). Otherwise
+they are found by scanning /proc (`process_scan.py`). The launcher sends the signals, because the processes
+belong to other users.
+"""
+
+from typing import Protocol
+
+from daemon.launcher.client import Launcher
+
+
+class ProcessGroup(Protocol):
+    """The processes of one attempt, without its shim."""
+
+    @property
+    def label(self) -> str:
+        """Return the label by which the group is found again."""
+        ...
+
+    @property
+    def entry(self) -> str:
+        """Return the file through which a process enters the group; empty without cgroups."""
+        ...
+
+    def is_populated(self) -> bool:
+        """Return whether the group has processes; false without cgroups."""
+        ...
+
+    def prepare(self) -> None:
+        """Prepare the group for its first process. Raises `OSError`."""
+        ...
+
+    async def clear(self, launcher: Launcher, attempt: int | None = None) -> str:
+        """Kill all processes and remove the group; return the error or an empty string.
+
+        Without an `attempt`, no claim file is consulted.
+        """
+        ...
+
+    async def members(self, launcher: Launcher, attempt: int) -> list[int]:
+        """Return the IDs of all processes, possibly with those of threads."""
+        ...
+
+    async def pause(self, launcher: Launcher, attempt: int) -> None:
+        """Pause all processes."""
+        ...
+
+    async def resume(self, launcher: Launcher, attempt: int) -> None:
+        """Resume all processes."""
+        ...
+
+
+class ProcessGroups(Protocol):
+    """The mechanism by which this host tracks the processes of attempts."""
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Return the node attributes, such as whether all processes are certain to be found."""
+        ...
+
+    @property
+    def parent(self) -> str:
+        """Return the name of the parent cgroup, or an empty string."""
+        ...
+
+    def of(self, alloc_id: str, task: str, *, pinned: bool = False) -> ProcessGroup:
+        """Return the group for the attempts of a task; `pinned` means reserved cores."""
+        ...
+
+    def give(self, owner: tuple[int, int]) -> None:
+        """Create the parent and delegate it to a user. Raises `OSError`."""
+        ...
+
+    def release(self) -> bool:
+        """Release the parent; return whether no group is in use."""
+        ...

@@ -1,0 +1,222 @@
+"""A task as a local process: watched through its shim, and killed with all its children."""
+
+import logging
+import os
+import signal as signals
+
+import msgspec
+import trio
+
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import EndedAttempt, FinishAttempt, GetProcessInfo, SendSignal
+from daemon.runner.core.driver import ExitResult
+from daemon.runner.core.resource_usage import CpuAccount, UsageReading, sample_of, samples
+from daemon.runner.drivers import claim_file
+from daemon.runner.drivers.claim_file import ClaimRecord
+from daemon.runner.drivers.limits import LimitEnforcer
+from daemon.runner.drivers.process_group import ProcessGroup
+
+SOON = 0.002  # seconds between two polls for a shim's first or last line
+_AGAIN = 0.05  # seconds between two kills of a task that had not begun at the first one
+
+_FOR_SHIM = 2.0  # seconds for a shim to start its task, or to record the end of a killed one
+
+_OOM = "OOM Killed"  # Nomad's message
+
+_log = logging.getLogger("steward.runner")
+
+
+class LimitedTask(msgspec.Struct, frozen=True):
+    """The limit enforcement of one task."""
+
+    bounds: LimitEnforcer
+    alloc_id: str
+    task: str
+
+    def killed(self) -> bool:
+        """Return whether the kernel killed a process for exceeding the memory limit."""
+        return self.bounds.killed(self.alloc_id, self.task)
+
+    def account(self) -> CpuAccount | None:
+        """Return the total usage, if it is measured."""
+        return self.bounds.account(self.alloc_id, self.task)
+
+    def remove(self) -> None:
+        """Release the cgroups after the task has ended."""
+        self.bounds.remove(self.alloc_id, self.task)
+
+
+class StartedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A started attempt: its name, claim file, cgroups, and the process ID of its shim."""
+
+    alloc_id: str
+    task: str
+    number: int
+    path: str
+    group: ProcessGroup
+    bounded: LimitedTask
+    shim: int
+
+
+class ProcessHandle:
+    """A started attempt with its shim. Without a pidfd, the shim has exited already."""
+
+    is_walled = False
+
+    def __init__(self, launcher: Launcher, started: StartedTask, descriptor: int | None) -> None:
+        self._launcher, self._started = launcher, started
+        self._path, self._shim = started.path, started.shim
+        self._group, self._bounded = started.group, started.bounded
+        self._descriptor = descriptor
+        self._ended = trio.Event()
+        self._trouble = ""
+
+    @property
+    def handle(self) -> bytes:
+        """Return the process ID of the shim, for users.
+
+        The driver itself needs only the claim file.
+        """
+        return msgspec.json.encode({"claim": self._path, "shim": self._shim})
+
+    async def wait(self) -> ExitResult:
+        """Return the exit result when the shim has recorded it and no process is left."""
+        is_seen = self._descriptor is not None
+        if self._descriptor is not None:
+            await trio.lowlevel.wait_readable(self._descriptor)
+            self.release()
+        ended = await self._finish()
+        trace = claim_file.completed(
+            claim_file.parse(ended.claim.decode(errors="replace")), ended.status
+        )
+        # Read first, because the counter disappears with the cgroup.
+        killed = self._bounded.killed()
+        self._trouble = await self._clear()
+        self._bounded.remove()
+        if self._trouble:
+            _log.warning("%s: %s", self._path, self._trouble)
+        self._ended.set()
+        at = 0 if is_seen or trace.status is None else ended.at
+        end = msgspec.structs.replace(self._end(trace), at=at)
+        if killed:
+            return msgspec.structs.replace(end, oom_killed=True, message=end.message or _OOM)
+        return end
+
+    async def _finish(self) -> EndedAttempt:
+        one = self._started
+        try:
+            return await self._launcher.finish(
+                FinishAttempt(allocation=one.alloc_id, task=one.task, attempt=one.number)
+            )
+        # Such as an allocation directory that is being deleted.
+        except (OSError, ValueError) as error:
+            _log.warning("%s: %s", self._path, error)
+            return EndedAttempt(claim=b"", at=0, status=-1)
+
+    def _end(self, trace: ClaimRecord) -> ExitResult:
+        return trace.end
+
+    async def _clear(self) -> str:
+        """Kill everything in the group; return the error or an empty string."""
+        try:
+            return await self._group.clear(self._launcher, self._started.number)
+        except (OSError, ValueError) as error:
+            return f"processes cannot be ended: {error}"
+
+    async def signal(self, name: str) -> None:
+        """Send a signal to the main process; an unknown name means SIGINT."""
+        with trio.move_on_after(_FOR_SHIM):
+            await self._reach(signal_number(name))
+
+    async def _reach(self, number: signals.Signals) -> None:
+        """Send a signal to the main process, after waiting until the shim has started it."""
+        # Nothing signals the start of the main process.
+        while not await self._send(number) and not self._ended.is_set():  # noqa: ASYNC110
+            await trio.sleep(SOON)
+
+    async def _send(self, number: signals.Signals, *, to_shim: bool = False) -> bool:
+        """Send a signal; return whether that was possible.
+
+        It is not while the main process has not replaced the shim's child shell.
+        """
+        if self._descriptor is None:
+            return False
+        one = self._started
+        request = SendSignal(
+            allocation=one.alloc_id,
+            task=one.task,
+            attempt=one.number,
+            signal=number.name,
+            is_walled=self.is_walled,
+            to_shim=to_shim,
+        )
+        try:
+            return await self._launcher.signal(request)
+        except (OSError, ValueError) as error:
+            _log.warning("%s: %s cannot be sent: %s", self._path, number.name, error)
+            return True
+
+    async def stop(self, signal: str, grace: float) -> str:
+        """Signal the main process, and kill all processes after `grace` seconds."""
+        with trio.move_on_after(grace):
+            await self._wake()
+            await self._reach(signal_number(signal))
+            await self._ended.wait()
+            return self._trouble
+        return await self._force()
+
+    async def _force(self) -> str:
+        """Kill all processes, and finally a shim without a task.
+
+        The main process is killed even if it has left the group.
+        """
+        patience = trio.current_time() + _FOR_SHIM
+        while not self._ended.is_set():
+            await self._send(signals.SIGKILL)
+            if trouble := await self._clear():
+                return trouble
+            await self._wake()
+            # The launcher does not kill a shim whose task is alive.
+            if trio.current_time() > patience:
+                await self._send(signals.SIGKILL, to_shim=True)
+            with trio.move_on_after(_AGAIN):
+                await self._ended.wait()
+        return self._trouble
+
+    async def _wake(self) -> None:
+        """Resume a shim that its task has stopped, because it must record the exit status."""
+        await self._send(signals.SIGCONT, to_shim=True)
+
+    async def usage(self) -> UsageReading:
+        """Return the current usage by process ID."""
+        one = self._started
+        members = await self._group.members(self._launcher, one.number)
+        found = samples(members)
+        if members and not found:  # hidepid hides processes of other users
+            request = GetProcessInfo(allocation=one.alloc_id, task=one.task, attempt=one.number)
+            texts = await self._launcher.usage(request)
+            for status, stat in zip(texts[::2], texts[1::2], strict=True):
+                found |= sample_of(status, stat)
+        return UsageReading(found, self._bounded.account())
+
+    async def pause(self) -> None:
+        """Pause all processes."""
+        await self._group.pause(self._launcher, self._started.number)
+
+    async def resume(self) -> None:
+        """Resume all processes."""
+        await self._group.resume(self._launcher, self._started.number)
+
+    def release(self) -> None:
+        """Stop watching the shim."""
+        if self._descriptor is not None:
+            trio.lowlevel.notify_closing(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def signal_number(name: str) -> signals.Signals:
+    """Return a signal by name, with or without SIG; SIGINT if it is unknown, as in Nomad."""
+    wanted = name.upper().removeprefix("SIG")
+    found = signals.Signals.__members__.get(f"SIG{wanted}")
+    return found or signals.SIGINT

@@ -1,0 +1,136 @@
+"""Track the processes of tasks without cgroups, by scanning all processes.
+
+The launcher scans (`daemon/launcher/process_scan.py`). A process that clears its environment, leaves its
+session and loses its parent is not found; a node attribute states this limitation.
+
+Concurrent requests share one scan. Pauses between scans keep most of one core, and the launcher,
+available to others.
+"""
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+
+import trio
+
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import MOST_MARKS, Action, ScanProcesses, ScanTarget
+
+_PATIENCE = 10.0  # seconds, as for cgroups
+_SHARE = 10  # the pause after a scan is this many times its duration
+
+
+class ScannedGroup:
+    """The processes of one attempt."""
+
+    entry = ""
+    label = "-"
+
+    def __init__(self, scanner: "ProcessScanner", alloc_id: str, task: str) -> None:
+        self._scanner, self._alloc_id, self._task = scanner, alloc_id, task
+
+    def is_populated(self) -> bool:
+        """Return false: a scan for each start would be too expensive."""
+        return False
+
+    def prepare(self) -> None:
+        """Do nothing: there is no cgroup."""
+
+    async def _deal(self, launcher: Launcher, action: Action, attempt: int | None) -> list[int]:
+        task = self._task or None
+        mark = ScanTarget(allocation=self._alloc_id, task=task, attempt=attempt, action=action)
+        return await self._scanner.deal(launcher, mark)
+
+    async def clear(self, launcher: Launcher, attempt: int | None = None) -> str:
+        """Kill all processes that can be found; return the error or an empty string."""
+        found: list[int] = []
+        with trio.move_on_after(_PATIENCE):
+            while found := await self._deal(launcher, "end", attempt):
+                pass
+        return f"processes that do not end: {' '.join(map(str, found))}" if found else ""
+
+    async def members(self, launcher: Launcher, attempt: int) -> list[int]:
+        """Return the processes that can be found."""
+        return await self._deal(launcher, "find", attempt)
+
+    async def pause(self, launcher: Launcher, attempt: int) -> None:
+        """Pause all processes."""
+        await self._deal(launcher, "hold", attempt)
+
+    async def resume(self, launcher: Launcher, attempt: int) -> None:
+        """Resume all processes."""
+        await self._deal(launcher, "let_go", attempt)
+
+
+class ProcessScanner:
+    """The scans of all processes, one at a time; each serves all waiting requests."""
+
+    parent = ""
+
+    def __init__(self) -> None:
+        self._lock = trio.Lock()
+        self._wanted: set[ScanTarget] = set()
+        self._found: dict[ScanTarget, list[int]] = {}
+        self._not_before = 0.0
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Return the node attributes."""
+        return {
+            "containment": "scan",
+            "unenforced.stop": (
+                "a process that clears its environment, leaves its session and loses its parent "
+                "outlives its task; let the daemon make control groups to prevent it"
+            ),
+        }
+
+    def of(self, alloc_id: str, task: str, *, pinned: bool = False) -> ScannedGroup:
+        """Return the group for the attempts of a task."""
+        return ScannedGroup(self, alloc_id, task)
+
+    def give(self, owner: tuple[int, int]) -> None:
+        """Do nothing."""
+
+    def release(self) -> bool:
+        """Do nothing."""
+        return True
+
+    async def deal(self, launcher: Launcher, mark: ScanTarget) -> list[int]:
+        """Return the processes of an attempt from a scan that began after the call."""
+        self._wanted.add(mark)
+        self._found.pop(mark, None)
+        async with self._lock:
+            if mark not in self._found:
+                self._wanted.add(mark)  # the caller of the previous scan may have been cancelled
+                await self._look(launcher, mark)
+            return self._found.pop(mark, [])
+
+    async def _look(self, launcher: Launcher, first: ScanTarget) -> None:
+        await trio.sleep_until(self._not_before)
+        marks = [first, *(self._wanted - {first})][:MOST_MARKS]
+        self._wanted.difference_update(marks)
+        began = trio.current_time()
+        found = await launcher.sweep(ScanProcesses(marks=marks))
+        ended = trio.current_time()
+        self._not_before = ended + _SHARE * (ended - began)
+        self._found.update(zip(marks, found, strict=True))
+
+
+def session(leader: int) -> list[int]:
+    """Return the processes of a session, given its leader."""
+    found = []
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader:
+                found.append(pid)
+    return found
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes; ignore those that have exited or belong to another user."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue

@@ -1,0 +1,503 @@
+"""An attempt as a cluster job, from submission to exit.
+
+The wrapper's reports are authoritative: the claim marks the start, the result marks the end. The
+polled job state is used when the wrapper is silent. A job that is over, and whose wrapper has been
+silent for ten seconds, has ended as the cluster reports. The cluster may also explain why a signal
+ended a task. A job that the cluster lost before the claim is submitted again with a new claim; the
+old claim is invalid.
+"""
+
+import logging
+import os
+import signal as signals
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+import trio
+
+from daemon.runner.core.driver import Attempt, ExitResult, StartFailed
+from daemon.runner.core.notifier import Notifier
+from daemon.runner.core.resource_usage import CpuAccount, UsageReading
+from daemon.runner.drivers.permitted_users import EVERYBODY
+from daemon.runner.drivers.slurm import job_states, submission
+from daemon.runner.drivers.slurm.bundle import home_of
+from daemon.runner.drivers.slurm.cluster import SlurmCluster
+from daemon.runner.drivers.slurm.commands import SlurmCommandFailed
+from daemon.runner.drivers.slurm.job_states import SlurmJobState
+from daemon.runner.drivers.slurm.log_receiver import LogReceiver
+from daemon.runner.drivers.slurm.wrapper_commands import WrapperCommandQueue
+from storage.queries import cluster_runs
+from storage.records.base import SECOND
+from storage.records.cluster_run import ClusterRun, RunStatus
+from storage.records.pool import SLURM
+from storage.records.usage import MemoryUsage
+from storage.writer import Transaction
+
+LATE = 10.0  # seconds of silence before the cluster's report is used
+_AGAIN = 2.0  # seconds between retries when the cluster does not answer
+_SOON = 0.5  # seconds until a repeated query for a state that is about to change
+_RENEWALS = 3  # failed submissions before the attempt fails
+_DELIVERY = 60.0  # seconds for the delivery of files to the task
+_TICK = SECOND // 100  # clock tick of /proc, the same on every Linux
+_PAGE = 4096
+# Job states that the wrapper reports more precisely.
+_EXPECTED = frozenset({"RUNNING", "COMPLETING", "COMPLETED", "FAILED"})
+# Signals with which a cluster ends jobs.
+_OF_CLUSTERS = frozenset({signals.SIGTERM, signals.SIGKILL})
+KINDS = ("stdout", "stderr")
+_NEVER = ExitResult(code=137, signal=9, message="it was stopped before it began")
+
+_log = logging.getLogger("steward.runner")
+
+# Returns a new claim secret and its hash.
+Claims = Callable[[ClusterRun], tuple[str, str]]
+
+
+class SlurmAttempt:
+    """The attempt. `row` is its stored record."""
+
+    def __init__(
+        self,
+        cluster: SlurmCluster,
+        attempt: Attempt,
+        row: ClusterRun,
+        claims: Claims,
+        release: Callable[["SlurmAttempt"], None],
+    ) -> None:
+        self.row, self.attempt, self.cluster = row, attempt, cluster
+        self._claims, self._release = claims, release
+        self._user = _number_of(attempt.user)
+        self._changes = Notifier()
+        self._seen: list[SlurmJobState] | None = None  # None before the first poll
+        self._asked_since = trio.current_time()  # earlier polls are ignored
+        self._over_since: float | None = None  # time since which the cluster reports it as over
+        self._has_asked = False  # whether the cluster was queried for the reason of the end
+        self._word: ExitResult | None = None  # the cluster's answer to that query
+        self._is_stuck = False
+        self._renewals = 0  # submissions without a started job
+        self._vanished = 0  # submissions that the cluster no longer knew
+        self._heard = trio.current_time()
+        # Held during a claim, so that no conclusion is drawn at the same time.
+        self.claiming = trio.Lock()
+        self._orders = WrapperCommandQueue(self._changes, cluster.clock)
+        self._used = UsageReading()
+        self._ended = trio.Event()
+        self._asking = trio.CancelScope()  # scope of the query for the reason, which a stop cancels
+        self._note: Callable[[str], None] = _say_nothing
+        self._said = ""
+        self.intakes = {
+            kind: LogReceiver(log, getattr(row, f"{kind}_base"))
+            for kind, log in attempt.logs.items()
+        }
+
+    # --- driver side ---
+
+    @property
+    def handle(self) -> bytes:
+        """Return the name that finds the attempt again."""
+        said = {"pool": self.row.pool, "job": self.row.job_id, "run": self.row.comment}
+        return msgspec.json.encode(said)
+
+    async def begun(self, note: Callable[[str], None]) -> int | None:
+        """Return the claim time; None if the attempt ended before. Raises `StartFailed`."""
+        self._note, tell = note, self._tell
+        while self.row.status in {RunStatus.SUBMITTING, RunStatus.WAITING}:
+            if self.row.status == RunStatus.SUBMITTING:
+                await self._submit(tell)
+                continue
+            if standing := self._standing():
+                tell(standing)
+            if self._is_settled() and not self.claiming.locked():
+                await self._conclude_unclaimed(tell)
+            else:
+                await self._next()
+        if self.row.status == RunStatus.RUNNING:
+            tell(self._place)
+        return self.row.claimed_at or None
+
+    @property
+    def _place(self) -> str:
+        return f"job {self.row.job_id} runs on {self.row.host or 'a host'}"
+
+    def adopted(self) -> None:
+        """Continue an attempt whose start an earlier daemon has reported."""
+        if self.row.status == RunStatus.RUNNING:
+            self._said = self._place
+
+    def _tell(self, text: str) -> None:
+        """Report the queue state, unless it is the last reported one."""
+        if text != self._said:
+            self._said = text
+            self._note(text)
+
+    async def _next(self) -> None:
+        """Wait for a change.
+
+        Query the reason of an end while the cluster remembers the job.
+        """
+        if self._over_since is None or not self._seen or self._has_asked:
+            await self._changes.wait()
+            return
+        self._has_asked = True
+        with suppress(SlurmCommandFailed):
+            shown = await self.cluster.shown(self.row.job_id)
+            self._word = job_states.end_of(shown, self.row.name)
+
+    def _standing(self) -> str:
+        """Return a description of the queue state; empty while it is unknown."""
+        if not self.cluster.is_reachable:
+            return f"the cluster does not answer, and nothing is concluded: {self.cluster.trouble}"
+        if not self._seen or (self._seen[0].state in _EXPECTED and self.row.claimed_at):
+            return ""
+        return self._seen[0].said
+
+    async def _conclude_unclaimed(self, note: Callable[[str], None]) -> None:
+        """Resubmit an attempt that no host has run, or finish it. Raises `StartFailed`."""
+        end = self._word
+        if end is None:
+            note(f"the cluster does not know job {self.row.job_id} any more: it is submitted again")
+            self._vanished += 1
+        elif not self._may_go_better(end):
+            await self._finish(end)
+            return
+        elif self._renewals < _RENEWALS:
+            note(f"job {self.row.job_id} has run nothing: it is submitted again; {end.message}")
+            self._renewals += 1
+        else:
+            await self._change(status=RunStatus.ENDED)
+            if self.row.status == RunStatus.RUNNING:
+                return
+            raise StartFailed(end.message, recoverable=True)
+        lost = self.row.job_id
+        self._word = self._over_since = self._seen = None
+        self._has_asked = self._is_stuck = False
+        await self._change(status=RunStatus.SUBMITTING, job_id="", claim_hash="")
+        if self.row.status != RunStatus.RUNNING:
+            self.cluster.cancel(self.row.name, lost)
+        with trio.move_on_after(submission.submit_delay(self._vanished)):
+            while self.row.status == RunStatus.SUBMITTING:
+                await self._changes.wait()
+
+    def _may_go_better(self, end: ExitResult) -> bool:
+        """Return whether an attempt that never started may succeed when resubmitted."""
+        hosts = any(one.lost_its_host for one in self._seen or ())
+        return self._is_stuck or hosts or end.code in {job_states.UNHEARD, job_states.NO_DIRECTORY}
+
+    async def _submit(self, note: Callable[[str], None]) -> None:
+        """Submit the attempt unless it was submitted. Raises `StartFailed`."""
+        if self.row.claim_hash and await self._was_submitted(note):
+            return
+        claim, hashed = self._claims(self.row)
+        await self._change(claim_hash=hashed, submitted_at=self.cluster.clock.now())
+        if self.row.status != RunStatus.SUBMITTING or self.row.claim_hash != hashed:
+            return
+        attempt, pool, is_root = self.attempt, self.cluster.pool, os.geteuid() == 0
+        env = submission.environment_of(
+            claim=claim,
+            url=self.cluster.url,
+            directory=home_of(pool.directory, attempt),
+            ca=self.cluster.ca,
+        )
+        try:
+            user = EVERYBODY.find(SLURM, attempt.user) if attempt.user else None
+            words = submission.sbatch_arguments(attempt, self.row, pool, user, is_root=is_root)
+        except StartFailed:
+            await self._change(status=RunStatus.ENDED)
+            raise
+        try:
+            job_id = submission.job_number(await self.cluster.submit(words, env))
+        except SlurmCommandFailed as error:
+            if error.unsure or job_states.may_have_succeeded(str(error)):
+                note(f"the cluster did not answer: {error}")
+                return  # the next call checks whether the cluster has it
+            await self._change(status=RunStatus.ENDED)
+            passes = job_states.may_recover(str(error))
+            raise StartFailed(f"the cluster refused it: {error}", recoverable=passes) from error
+        await self._accept(job_id)
+        if job_id:
+            note(f"job {job_id} was submitted to partition {pool.partition or self.row.pool}")
+
+    async def _was_submitted(self, note: Callable[[str], None]) -> bool:
+        """Return whether the cluster has the job.
+
+        It does not if the job was missing twice, ten seconds apart.
+        """
+        absent = 0
+        while self.row.status == RunStatus.SUBMITTING:
+            try:
+                active = await self.cluster.find(self.row)
+            except SlurmCommandFailed as error:
+                note(f"the cluster does not answer: {error}")
+                await trio.sleep(_AGAIN)
+                continue
+            if active:
+                await self._accept(active[-1])
+                return True
+            absent += 1
+            if absent > 1:
+                return False
+            with trio.move_on_after(LATE):
+                while self.row.status == RunStatus.SUBMITTING:
+                    await self._changes.wait()
+        return True
+
+    async def _accept(self, job_id: str) -> None:
+        """Record that the cluster has the job, which may be claimed already."""
+        if not job_id:
+            return
+        self._asked_since = trio.current_time()
+
+        def write(tx: Transaction) -> ClusterRun:
+            row = cluster_runs.find(tx, *self.key) or self.row
+            if row.status == RunStatus.SUBMITTING:
+                row = msgspec.structs.replace(row, status=RunStatus.WAITING)
+            return cluster_runs.put(tx, msgspec.structs.replace(row, job_id=row.job_id or job_id))
+
+        self._take(await self.cluster.write(write))
+        self.cluster.watch(self)
+
+    async def wait(self) -> ExitResult:
+        """Return the exit result."""
+        while self.row.status not in {RunStatus.ENDED, RunStatus.VOID}:
+            if self.row.status != RunStatus.RUNNING:  # a withdrawal is in progress
+                await self._changes.wait()
+            elif self._is_settled() and not self._is_alive():
+                await self._finish(self._word or job_states.GONE)
+            else:
+                await self._next()
+        self._ended.set()
+        self.cluster.forget(self)
+        self._release(self)
+        if not self.row.result:
+            return _NEVER
+        return await self._explained(msgspec.json.decode(self.row.result, type=ExitResult))
+
+    async def _explained(self, end: ExitResult) -> ExitResult:
+        """Add the reason if the cluster ended the task; Slurm reports it after the wrapper exits.
+
+        A wrapper that was signalled with its task may report only the signal, or nothing.
+        """
+        is_open = (
+            end.signal in _OF_CLUSTERS if not end.message else end.message == job_states.SOMEHOW
+        )
+        if not is_open or self._orders.may_have_ended_it or not self.cluster.is_reachable:
+            return end
+        pause = _SOON
+        with self._asking, trio.move_on_after(LATE), suppress(SlurmCommandFailed):
+            while self.row.job_id and (shown := await self.cluster.shown(self.row.job_id)):
+                if (word := job_states.end_of(shown, self.row.name)) is None:
+                    await trio.sleep(pause)
+                    pause *= 2
+                elif job_states.ended_by_cluster(shown):
+                    said = {"message": word.message, "oom_killed": word.oom_killed}
+                    return msgspec.structs.replace(end, **said)
+                else:
+                    break
+        return end
+
+    async def stop(self, signal: str, grace: float) -> str:
+        """Stop the task through the wrapper, or through the cluster if that is silent.
+
+        The task is killed after `grace` seconds.
+        """
+        if self.row.status in {RunStatus.SUBMITTING, RunStatus.WAITING}:
+            await self._withdraw()
+        if self.row.status != RunStatus.RUNNING:
+            self._asking.cancel()
+            return ""
+        self._orders.stop(signal, grace)
+        with trio.move_on_after(grace + LATE):
+            await self._ended.wait()
+            return ""
+        while not self._ended.is_set():
+            self.cluster.cancel(self.row.name, self.row.job_id)
+            with trio.move_on_after(LATE):
+                await self._ended.wait()
+        return ""
+
+    async def _withdraw(self) -> None:
+        """Withdraw the attempt unless it was claimed just now; its jobs are cancelled later."""
+
+        def write(tx: Transaction) -> ClusterRun:
+            row = cluster_runs.find(tx, *self.key) or self.row
+            if row.status in {RunStatus.SUBMITTING, RunStatus.WAITING}:
+                row = msgspec.structs.replace(row, status=RunStatus.VOID)
+            return cluster_runs.put(tx, row)
+
+        self._take(await self.cluster.write(write))
+        if self.row.status == RunStatus.VOID:
+            self.cluster.cancel(self.row.name, self.row.job_id)
+
+    async def signal(self, name: str) -> None:
+        """Send a signal to the main process through the wrapper."""
+        self._orders.signal(name)
+
+    async def refresh(self) -> None:
+        """Make the wrapper download the files again; return when it has them or has failed."""
+        if self.row.status != RunStatus.RUNNING:
+            return
+        order = self._orders.fetch_files()
+        with trio.move_on_after(_DELIVERY):
+            while not (self._orders.is_taken(order) or self._ended.is_set()):
+                await self._changes.wait()
+
+    async def usage(self) -> UsageReading:
+        """Return the usage that the wrapper reported last."""
+        return self._used
+
+    async def pause(self) -> None:
+        """Pause writing to the logs."""
+        try:
+            for intake in self.intakes.values():
+                await intake.pause()
+        except BaseException:  # on cancellation, release the first log
+            await self.resume()
+            raise
+
+    async def resume(self) -> None:
+        """Resume writing to the logs."""
+        for intake in self.intakes.values():
+            await intake.resume()
+
+    def release(self) -> None:
+        """Stop watching; the job continues and its wrapper reconnects."""
+        self.cluster.forget(self)
+        self._release(self)
+
+    # --- polled state ---
+
+    def sight(self, found: list[SlurmJobState], asked_at: float) -> None:
+        """Handle the listed jobs of the attempt."""
+        looked = {RunStatus.WAITING, RunStatus.RUNNING}
+        if asked_at < self._asked_since or self.row.status not in looked:
+            return
+        # The daemon's user is included: tasks ran as it before the settings named another one.
+        found = [one for one in found if one.user in {self._user, os.geteuid()}]
+        ours = [one for one in found if self.row.job_id in {one.job_id, ""}]
+        copies = [one.job_id for one in found if one.is_active and one not in ours]
+        self.cluster.cancel(self.row.name, *copies)
+        if any(one.is_stuck for one in ours):
+            _log.warning(
+                "pool %s: the cluster failed to launch job %s and holds it: it is cancelled; look "
+                "whether its host was drained",
+                *(self.row.pool, self.row.job_id),
+            )
+            self.cluster.cancel(self.row.name, self.row.job_id)
+            self._is_stuck = True
+        active = any(one.is_active for one in ours)
+        if active:
+            self._over_since, self._has_asked = None, False
+        elif self._over_since is None:
+            self._over_since = trio.current_time()
+        if ours != self._seen or not active:
+            self._seen = ours
+            self._say_how_it_goes()
+            self._changes.announce()
+
+    def _say_how_it_goes(self) -> None:
+        """Report notable states while the task runs."""
+        if self.row.status == RunStatus.RUNNING and (standing := self._standing()):
+            self._tell(standing)
+
+    def lose_sight(self) -> None:
+        """Draw no conclusions until the cluster answers again."""
+        self._over_since = None
+        self._say_how_it_goes()
+        self._changes.announce()
+
+    def _is_settled(self) -> bool:
+        """Return whether the cluster has reported the job as over for long enough."""
+        since = self._over_since
+        return since is not None and trio.current_time() >= since + LATE
+
+    def _is_alive(self) -> bool:
+        """Return whether the wrapper has connected recently or is connected."""
+        return self._orders.is_heard or trio.current_time() < self._heard + LATE
+
+    # --- wrapper side ---
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Return the key of the record in the store."""
+        return self.row.allocation_id, self.row.task, self.row.number
+
+    def claimed(self, row: ClusterRun) -> None:
+        """Continue as a claimed attempt."""
+        self.heard()
+        self._take(row)
+        self.cluster.watch(self)
+
+    def reread(self) -> None:
+        """Load the record again after another party changed it."""
+        key = self.key
+        row = self.cluster.store.read(lambda db: cluster_runs.find(db, *key))
+        self._take(row or msgspec.structs.replace(self.row, status=RunStatus.VOID))
+
+    def heard(self) -> None:
+        """Record contact with the wrapper."""
+        self._heard = trio.current_time()
+
+    async def orders(self, seen: int) -> str:
+        """Return the unacknowledged commands, one per line, waiting until there is one."""
+        try:
+            return await self._orders.after(seen, lambda: self.row.status == RunStatus.RUNNING)
+        finally:
+            self.heard()
+
+    def dismiss(self) -> None:
+        """End waiting requests, because the daemon exits."""
+        self._orders.close()
+
+    def uses(self, *, user: int, system: int, pages: int) -> None:
+        """Record the usage: CPU ticks and pages of memory."""
+        memory = MemoryUsage(measured=("RSS",), rss=pages * _PAGE)
+        self._used = UsageReading(
+            account=CpuAccount(user=user * _TICK, system=system * _TICK, memory=memory)
+        )
+
+    async def rebase(self, kind: str, base: int) -> None:
+        """Continue in the log after bytes that a power failure has lost."""
+        await self._change(**{f"{kind}_base": base})
+
+    async def finished(self, end: ExitResult) -> None:
+        """Record the exit result."""
+        await self._finish(end)
+
+    # --- records ---
+
+    async def _finish(self, end: ExitResult) -> None:
+        end = msgspec.structs.replace(end, at=end.at or self.cluster.clock.now())
+        await self._change(status=RunStatus.ENDED, result=msgspec.json.encode(end).decode())
+
+    async def _change(self, **fields: object) -> None:
+        """Store a change, unless the attempt was claimed or withdrawn in the meantime."""
+        known = self.row
+
+        def write(tx: Transaction) -> ClusterRun:
+            row = cluster_runs.find(tx, *self.key) or known
+            is_as_known = (row.status, row.claim_hash) == (known.status, known.claim_hash)
+            if row.status in {RunStatus.ENDED, RunStatus.VOID} or not is_as_known:
+                return row
+            return cluster_runs.put(tx, msgspec.structs.replace(row, **fields))
+
+        self._take(await self.cluster.write(write))
+
+    def _take(self, row: ClusterRun) -> None:
+        self.row = row
+        for kind, intake in self.intakes.items():
+            intake.base = getattr(row, f"{kind}_base")
+        self._changes.announce()
+
+
+def _number_of(user: str) -> int:
+    """Return the ID of the task's user, or of the daemon's user without one."""
+    try:
+        found = EVERYBODY.find(SLURM, user) if user else None
+    except StartFailed:  # reported at submission
+        found = None
+    return found.uid if found else os.geteuid()
+
+
+def _say_nothing(text: str) -> None:
+    del text

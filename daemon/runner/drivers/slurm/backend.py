@@ -1,0 +1,97 @@
+"""The backend of cluster pools: clusters, drivers, and the API for wrappers."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import trio
+
+from daemon.clock import Clock
+from daemon.config.settings import Settings
+from daemon.fences import Fences
+from daemon.runner.drivers import permitted_users
+from daemon.runner.drivers.slurm.cluster import SlurmCluster
+from daemon.runner.drivers.slurm.commands import SlurmCommands
+from daemon.runner.drivers.slurm.driver import SlurmDriver, drivers_of
+from daemon.runner.drivers.slurm.wrapper_api import WrapperApi
+from storage.errors import Invalid
+from storage.store import Store
+
+_LONGEST_CA = 64 * 1024  # bytes that fit into the environment of a job
+
+
+class SlurmBackend(msgspec.Struct, frozen=True):
+    """The drivers of each pool and the API for wrappers; `url` is its address."""
+
+    drivers: Mapping[str, Mapping[str, SlurmDriver]]
+    desk: WrapperApi
+    url: str
+
+
+@asynccontextmanager
+async def open_engine(
+    store: Store,
+    clock: Clock,
+    config: Settings,
+    *,
+    port: int,
+    fresh: Callable[[], str],
+    path: str | None = None,
+    fences: Fences | None = None,
+) -> AsyncIterator[SlurmBackend]:
+    """Open the backend for the configured pools and poll their clusters.
+
+    `port` is that of the listener for wrappers, `fresh` returns random secrets, and `path` is the
+    search path for the clusters' programs. Raises `Invalid`.
+    """
+    desk = WrapperApi(store, clock, fresh)
+    url, ca = _address(config, port), _authority(config)
+    clusters = [
+        SlurmCluster(
+            name,
+            pool,
+            SlurmCommands(
+                path=path or os.environ.get("PATH", os.defpath), config=pool.cluster_config
+            ),
+            store,
+            clock,
+            url=url,
+            ca=ca,
+        )
+        for name, pool in config.pools.items()
+    ]
+    async with trio.open_nursery() as nursery:
+        for cluster in clusters:
+            name = f"cluster of pool {cluster.name}"
+            nursery.start_soon((fences or Fences(clock)).keep_running, name, cluster.run)
+        users = permitted_users.of(config)
+        drivers = {cluster.name: drivers_of(cluster, desk, users) for cluster in clusters}
+        yield SlurmBackend(drivers, desk, url)
+        nursery.cancel_scope.cancel()
+
+
+def _address(config: Settings, port: int) -> str:
+    """Return the URL that wrappers connect to."""
+    if config.wrapper_url:
+        return config.wrapper_url.rstrip("/")
+    host = f"[{config.wrapper_host}]" if ":" in config.wrapper_host else config.wrapper_host
+    scheme = "https" if config.of_wrappers.is_encrypted else "http"
+    return f"{scheme}://{host}:{port}"
+
+
+def _authority(config: Settings) -> str:
+    """Return the CA certificates for wrappers; empty means those of their hosts."""
+    if config.wrapper_ca == Path():
+        return ""
+    try:
+        text = config.wrapper_ca.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"cannot use wrapper_ca = {str(config.wrapper_ca)!r}: {error}") from error
+    if len(text) > _LONGEST_CA:
+        raise Invalid(
+            f"wrapper_ca = {str(config.wrapper_ca)!r} has {len(text)} bytes, {_LONGEST_CA} are the "
+            "most: name a file with the one authority that signed the listener's certificate"
+        )
+    return text.strip()

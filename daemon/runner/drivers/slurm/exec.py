@@ -1,0 +1,41 @@
+"""An exec session in a cluster task: a step of its job, run through a local `srun`."""
+
+import re
+from collections.abc import Sequence
+
+from daemon.runner.drivers.local_exec import LocalExec
+
+# Messages that `srun --quiet` prints for a step with a nonzero exit status.
+_SAID = re.compile(rb"srun: error: [^\n]*: task \d+: (?:Exited with exit code|[A-Z])[^\n]*\n")
+_LONGEST = 512  # bytes of such a line
+
+
+class SlurmExec:
+    """The session, with the messages of `srun` itself removed."""
+
+    def __init__(self, inner: LocalExec) -> None:
+        self._inner = inner
+        self._rest = b""
+        self.write, self.end_input = inner.write, inner.end_input
+        self.resize, self.kill = inner.resize, inner.kill
+        self.wait, self.close = inner.wait, inner.close
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Return the names of the outputs."""
+        return self._inner.outputs
+
+    async def read(self, output: str) -> bytes:
+        """Return the next output of the command; empty at the end."""
+        if output == "stdout":
+            return await self._inner.read(output)
+        while data := await self._inner.read(output):
+            known = _SAID.sub(b"", self._rest + data)
+            # The start of a possible message is held back until the line is complete.
+            start = known.rfind(b"srun: error: ")
+            keep = start if start >= 0 and len(known) - start < _LONGEST else len(known)
+            said, self._rest = known[:keep], known[keep:]
+            if said:
+                return said
+        said, self._rest = _SAID.sub(b"", self._rest + b"\n").removesuffix(b"\n"), b""
+        return said

@@ -1,0 +1,210 @@
+"""Translate Slurm's job states: reasons for waiting, and exit results. No I/O.
+
+The states are those of `squeue` and `scontrol` (facts, Slurm, section 4).
+"""
+
+import re
+
+import msgspec
+
+from daemon.runner.core.driver import ExitResult
+
+# Only fields without free text: job names are Steward's own. The last field is the user ID.
+FORMAT = "%i|%T|%r|%N|%j|%U"
+_LINE = re.compile(r"([0-9]+)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|([^|]+)\|([0-9]+)")
+
+# Exit statuses of a wrapper that could not start its task.
+UNHEARD, NOT_OURS, NO_DIRECTORY, NO_PROGRAMS = 90, 91, 92, 93
+
+_ACTIVE = frozenset(
+    {
+        *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING"),
+        *("STAGE_OUT", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING", "SPECIAL_EXIT"),
+        *("RESV_DEL_HOLD",),
+    }
+)
+# The job is held after a failed launch and is never launched again automatically.
+_STUCK = ("launch failed requeued held", "JobHeldMaxRequeue", "job requeued in held state")
+# Error messages after which the outcome of a call is unknown (facts, section 5).
+_NO_ANSWER = re.compile(
+    r"unable to contact|timed out|timeout|connect failure|connection|zero bytes|communication|"
+    r"temporarily|socket|controller not responding|i/o error|try again",
+    re.IGNORECASE,
+)
+_PASSING = re.compile(
+    r"limit|MaxJobCount|too many|in drain state|not available \(down\)", re.IGNORECASE
+)
+
+_WAITS = {
+    "None": "the cluster has not looked at it yet",
+    "Priority": "others that wait in the cluster come first",
+    "Resources": "the cluster has no free resources",
+    "Dependency": "it waits for another job of the cluster",
+    "BeginTime": "the cluster starts it later",
+    "JobHeldUser": "somebody holds it in the cluster: scontrol release lets it go on",
+    "JobHeldAdmin": "an operator of the cluster holds it",
+    "Licenses": "it waits for a licence of the cluster",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition starts nothing at the moment",
+    "PartitionConfig": "no host of the partition can hold it, as it is configured now",
+    "PartitionTimeLimit": "it may run for longer than the partition allows",
+    "PartitionNodeLimit": "the partition has not as many hosts as it needs, or they are down",
+    "NodeDown": "a host that it needs is down",
+    "BadConstraints": "no host meets its constraints",
+    "ReqNodeNotAvail": "a host that it needs cannot be had at the moment",
+    "Reservation": "it waits for a reservation of the cluster",
+    "Prolog": "the cluster makes a host ready for it",
+    "Cleaning": "the cluster cleans up after its last launch",
+    "NonZeroExitCode": "it has ended",
+}
+_LIMITS = re.compile(r"(QOS|Assoc|MaxCpuPer|MaxMemPer|MaxJobs|MaxSubmit|.*Limit)")
+
+
+class SlurmJobState(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as `squeue` lists it; `user` is its user ID."""
+
+    job_id: str
+    state: str
+    reason: str
+    host: str
+    name: str
+    user: int
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether the job is running or may run later."""
+        return self.state in _ACTIVE
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the job has no host yet."""
+        return self.state in {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether the job is never launched without an operator."""
+        return self.is_waiting and self.reason in _STUCK
+
+    @property
+    def lost_its_host(self) -> bool:
+        """Return whether the job ended because of its host or by preemption."""
+        return self.state in {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED"}
+
+    @property
+    def said(self) -> str:
+        """Return a description of the state, with Slurm's words in parentheses."""
+        if self.state == "CONFIGURING":
+            return f"job {self.job_id}: the cluster makes {self.host or 'a host'} ready"
+        if self.is_waiting:
+            return f"job {self.job_id} waits: {waits(self.reason)}"
+        at = f" on {self.host}" if self.host else ""
+        return f"job {self.job_id} is {self.state.lower().replace('_', ' ')}{at}"
+
+
+def waits(reason: str) -> str:
+    """Return why a job waits, with Slurm's reason in parentheses.
+
+    >>> waits("Resources")
+    'the cluster has no free resources (Resources)'
+    """
+    known = _WAITS.get(reason.partition(",")[0].strip())
+    if known is None and reason in _STUCK:
+        known = "the cluster failed to launch it, and holds it"
+    if known is None and _LIMITS.match(reason):
+        known = "a limit of the account, its quality of service or the partition is reached"
+    return f"{known} ({reason})" if known else reason
+
+
+def parse_job_list(text: str) -> list[SlurmJobState]:
+    """Parse the output of `squeue`; other lines are ignored."""
+    found = []
+    for line in text.split("\n"):
+        if fields := _LINE.fullmatch(line):
+            job_id, state, reason, host, name, user = fields.groups()
+            found.append(
+                SlurmJobState(
+                    job_id=job_id, state=state, reason=reason, host=host, name=name, user=int(user)
+                )
+            )
+    return found
+
+
+def may_have_succeeded(message: str) -> bool:
+    """Return whether a failed call may have succeeded, because the controller did not answer."""
+    return _NO_ANSWER.search(message) is not None
+
+
+def may_recover(message: str) -> bool:
+    """Return whether a refused submission may succeed later."""
+    return _PASSING.search(message) is not None
+
+
+# --- exit results ---
+
+_STATE = re.compile(r"(?:^|\s)JobState=(\w+)")
+_EXIT = re.compile(r"(?:^|\s)ExitCode=(\d+):(\d+)")
+_REASON = re.compile(r"(?:^|\s)Reason=(\S+)")
+_JOB_NAME = re.compile(r"(?:^|\s)JobName=(\S+)")
+_SIGNALLED = 128
+_KILLED = 9
+_LOST = {
+    "NODE_FAIL": "its host was lost",
+    "BOOT_FAIL": "its host did not start",
+    "PREEMPTED": "it had to make room for other jobs of the cluster",
+    "CANCELLED": "it was cancelled in the cluster",
+    "TIMEOUT": "it ran for as long as the cluster lets it",
+    "DEADLINE": "it was not done by its deadline in the cluster",
+    "OUT_OF_MEMORY": "it took more memory than it has",
+    "REVOKED": "another cluster took it",
+}
+# The result of a wrapper that was killed by a signal; the cluster may know the reason.
+SOMEHOW = (
+    "the cluster ended it: somebody cancelled it there, it had to make room, or its time limit there "
+    "has passed"
+)
+_OURS = {
+    UNHEARD: "its host could not reach this daemon: look at wrapper_url",
+    NOT_OURS: "what the cluster started was not let in: the attempt was claimed by another copy",
+    NO_DIRECTORY: "its directory could not be made on the host: something is there already, the "
+    "pool's directory is not writable, or the disk is full",
+    NO_PROGRAMS: "its host has no curl or no tar: install them there",
+}
+
+
+def end_of(shown: str, name: str) -> ExitResult | None:
+    """Parse the exit result in `scontrol` output; None for another job name or a running job."""
+    state, title = _STATE.search(shown), _JOB_NAME.search(shown)
+    if state is None or title is None or title[1] != name or state[1] in _ACTIVE:
+        return None
+    found = _EXIT.search(shown)
+    code, signal = (int(found[1]), int(found[2])) if found else (0, 0)
+    return describe_end(state[1], code, signal)
+
+
+def ended_by_cluster(shown: str) -> bool:
+    """Return whether the cluster, not the job's script, has ended the job."""
+    state = _STATE.search(shown)
+    return state is not None and state[1] in _LOST
+
+
+def describe_end(state: str, code: int, signal: int) -> ExitResult:
+    """Return an exit result from the cluster's values alone."""
+    if (why := _LOST.get(state)) is not None:
+        return ExitResult(
+            code=_SIGNALLED + _KILLED,
+            signal=_KILLED,
+            oom_killed=state == "OUT_OF_MEMORY",
+            message=f"{why} (the cluster says {state})",
+        )
+    if signal:
+        return ExitResult(code=_SIGNALLED + signal, signal=signal, message="the cluster says so")
+    why = _OURS.get(code, "its wrapper did not say how it ended; the cluster says so")
+    number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + 64 else 0
+    return ExitResult(code=code, signal=number, message=why)
+
+
+GONE = ExitResult(
+    code=_SIGNALLED + _KILLED,
+    signal=_KILLED,
+    message="the cluster does not know the job any more: how it ended is unknown",
+)

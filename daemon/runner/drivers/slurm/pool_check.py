@@ -1,0 +1,142 @@
+"""Check whether a partition is usable: programs, controller, partition, hosts, limits.
+
+The checks use the daemon's own search path and privileges, because those count (docs/cluster.md).
+"""
+
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+from daemon.config.settings import is_loopback
+from daemon.runner.drivers.slurm.commands import PROGRAMS, SlurmCommandFailed, SlurmCommands, rows
+from daemon.runner.drivers.slurm.partition import fields_of
+from storage.records.pool_check import PoolFinding
+
+# Error messages of Slurm's programs, with their meaning and the fix.
+_MEANINGS = {
+    "munge": (
+        "munge does not answer on the daemon's machine: start it there (systemctl start munge), "
+        "with the key that all hosts of the cluster have"
+    ),
+    "configuration source": (
+        "the programs find no configuration of the cluster: put its slurm.conf into /etc/slurm, or "
+        "name it in cluster_config"
+    ),
+    "configuration file": (
+        "the programs cannot use their configuration: look at slurm.conf, or at the one that "
+        "cluster_config names"
+    ),
+    "Unable to contact": (
+        "the controller does not answer: look whether slurmctld runs, and whether this machine may "
+        "connect to it"
+    ),
+    "did not answer": "the controller takes too long: look at slurmctld, and at the network",
+    "not found": "the cluster has no such partition: compare with what sinfo -s lists",
+    "Access/permission denied": "the cluster does not let the daemon's user do this",
+}
+_WORKS = ("idle", "mixed", "allocated", "completing", "planned")
+_HOSTS, _FIELDS = "%N|%T|%c|%m|%E", 5
+_TOLD_HOSTS = 5
+
+
+async def check_pool(tools: SlurmCommands, partition: str, url: str) -> list[PoolFinding]:
+    """Return the findings up to the first failed check.
+
+    `url` is the daemon's address as seen from the hosts of the cluster.
+    """
+    findings = []
+    try:
+        async for step, message in _steps(tools, partition, url):
+            findings.append(PoolFinding(step=step, good=True, message=message))
+    except _NotGood as fault:
+        findings.append(PoolFinding(step=fault.step, good=False, message=str(fault)))
+    return findings
+
+
+class _NotGood(Exception):
+    def __init__(self, step: str, message: str) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+async def _steps(tools: SlurmCommands, partition: str, url: str) -> AsyncIterator[tuple[str, str]]:
+    yield "programs", _programs(tools)
+    yield "version", (await _ask(tools, "version", "sinfo", "--version")).strip()
+    shown = await _ask(tools, "partition", "scontrol", "-o", "show", "partition", partition)
+    about = fields_of(shown)
+    yield "partition", _partition(partition, about)
+    listed = await _ask(tools, "hosts", "sinfo", "-h", "-N", "-p", partition, "-o", _HOSTS)
+    yield "hosts", _hosts(listed)
+    settings = await _ask(tools, "limits", "scontrol", "show", "config")
+    yield "limits", _limits(about, settings)
+    yield "address", _address(url)
+
+
+def _programs(tools: SlurmCommands) -> str:
+    missing = [name for name in PROGRAMS if tools.find(name) is None]
+    if missing:
+        raise _NotGood(
+            "programs",
+            f"{', '.join(missing)}: not in {tools.path}, where the daemon looks; install the "
+            "cluster's client programs (Debian: slurm-client), or start the daemon with their PATH",
+        )
+    return f"{', '.join(PROGRAMS)} are in {tools.path}"
+
+
+async def _ask(tools: SlurmCommands, step: str, program: str, *words: str) -> str:
+    try:
+        return await tools.run(program, *words)
+    except SlurmCommandFailed as error:
+        raise _NotGood(step, explain_error(str(error))) from error
+
+
+def explain_error(said: str) -> str:
+    """Return the explanation of a program's error, with its last line."""
+    last = said.strip().rpartition("\n")[2]
+    for sign, words in _MEANINGS.items():
+        if sign.lower() in said.lower():
+            return f"{words} ({last})"
+    return last
+
+
+def _partition(name: str, about: dict[str, str]) -> str:
+    state = about.get("State", "unknown")
+    if state != "UP":
+        raise _NotGood(
+            "partition", f"{name} is {state}: jobs would not start; scontrol show partition {name}"
+        )
+    return f"{name} is up, with {about.get('TotalNodes')} hosts and {about.get('TotalCPUs')} cores"
+
+
+def _hosts(listed: str) -> str:
+    hosts = [fields for fields in rows(listed) if len(fields) == _FIELDS]
+    able = [fields for fields in hosts if fields[1].startswith(_WORKS) and fields[1][-1] != "*"]
+    others = [f"{fields[0]} is {fields[1]} ({fields[4]})" for fields in hosts if fields not in able]
+    told = "; ".join(others[:_TOLD_HOSTS])
+    if not able:
+        raise _NotGood("hosts", f"no host takes jobs: {told or 'the partition has none'}")
+    largest = max(able, key=lambda fields: (int(fields[2]), int(fields[3])))
+    words = f"{len(able)} of {len(hosts)} take jobs, the largest with {largest[2]} cores and {largest[3]} MB"
+    return f"{words}; {told}" if told else words
+
+
+def _limits(about: dict[str, str], settings: str) -> str:
+    """Return the limits on jobs, and settings that slow them down.
+
+    Source: facts, Slurm, sections 1 to 3.
+    """
+    pairs = (line.partition("=") for line in settings.splitlines())
+    known = {name.strip(): value.strip() for name, _, value in pairs}
+    words = [
+        f"jobs run for {about.get('MaxTime', '?').lower()} at most, "
+        f"{known.get('MaxJobCount', '?')} are known at once",
+        f"one that has ended is remembered for {known.get('MinJobAge', '?')}",
+    ]
+    if "batch_sched_delay=0" not in known.get("SchedulerParameters", ""):
+        words.append("jobs begin up to 3 s late (SchedulerParameters=batch_sched_delay=0 helps)")
+    return "; ".join(words)
+
+
+def _address(url: str) -> str:
+    if is_loopback(urlsplit(url).hostname or ""):
+        return f"{url}: only hosts of the cluster that are this machine itself reach it"
+    return f"hosts report to {url}"

@@ -1,0 +1,254 @@
+"""The API for wrappers: claim an attempt, then exchange files, output, commands and the result.
+
+A wrapper authenticates with a secret: first the one-time claim of an attempt, then the secret
+received in return. The store has only hashes, and they are compared in constant time. The secret
+also selects the attempt, so no wrapper can access another one.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+import tempfile
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import IO
+
+import msgspec
+import trio
+
+from daemon.clock import Clock
+from daemon.runner.core.driver import Attempt, ExitResult
+from daemon.runner.drivers.slurm import bundle, job_states
+from daemon.runner.drivers.slurm.attempt import KINDS, SlurmAttempt
+from daemon.runner.drivers.slurm.cluster import SlurmCluster
+from storage.errors import Denied, StewardError
+from storage.queries import cluster_runs
+from storage.records.cluster_run import ClusterRun, RunStatus
+from storage.store import Store
+from storage.writer import Transaction
+
+_CHUNK = 256 * 1024  # bytes of a bundle per chunk
+_PACKED = 2  # concurrent creations of bundles
+_WORD = re.compile(r"[A-Za-z0-9_.-]{0,255}")
+_JOB = re.compile(r"[0-9]{0,10}")
+_SIGNALLED = 128
+_WHY = {
+    "time": "it ran for as long as it may",
+    "bundle": "what it was to bring along could not be unpacked on its host",
+    "missing": "its command was not found on its host",
+    "cluster": job_states.SOMEHOW,
+    "void": "nobody wanted it any more",
+}
+
+
+class WrapperRejected(StewardError):
+    """A wrapper's request is rejected; `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WrapperApi:
+    """The API for wrappers. `fresh` returns a random secret."""
+
+    def __init__(self, store: Store, clock: Clock, fresh: Callable[[], str]) -> None:
+        self._store, self._clock, self._fresh = store, clock, fresh
+        self._runs: dict[str, SlurmAttempt] = {}
+        self._packing = trio.CapacityLimiter(_PACKED)
+
+    # --- driver side ---
+
+    def run(self, cluster: SlurmCluster, attempt: Attempt, row: ClusterRun) -> SlurmAttempt:
+        """Register an attempt, so that its wrapper is answered from now on."""
+        made = SlurmAttempt(cluster, attempt, row, self._claims, self._forget)
+        self._runs[row.comment] = made
+        if row.status in {RunStatus.WAITING, RunStatus.RUNNING}:
+            cluster.watch(made)
+        return made
+
+    def close(self) -> None:
+        """Answer all waiting requests; the wrappers retry and reach the next daemon."""
+        for run in self._runs.values():
+            run.dismiss()
+
+    def of_allocation(self, alloc_id: str) -> list[SlurmAttempt]:
+        """Return the attempts of an allocation."""
+        return [one for one in self._runs.values() if one.row.allocation_id == alloc_id]
+
+    def _forget(self, run: SlurmAttempt) -> None:
+        if self._runs.get(run.row.comment) is run:
+            del self._runs[run.row.comment]
+
+    def _claims(self, row: ClusterRun) -> tuple[str, str]:
+        """Return a new secret for an attempt, and its hash."""
+        secret = f"{row.allocation_id}.{row.number}.{self._fresh()}"
+        return secret, _hash(secret)
+
+    # --- wrapper side ---
+
+    def admit(self, secret: str) -> None:
+        """Check that a secret belongs to any attempt, even a withdrawn one. Raises `Denied`."""
+        with suppress(WrapperRejected):  # the handler of the route reports this error
+            try:
+                self._known(secret, "claim_hash")
+            except Denied:
+                self._known(secret, "token_hash")
+
+    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:
+        """Assign an attempt to the first wrapper that claims it; return the file with its bundle.
+
+        The same wrapper, identified by its nonce, gets it again. Raises `Denied`, `WrapperRejected`,
+        `OSError`.
+        """
+        row = self._known(secret, "claim_hash")
+        for name, text in (("nonce", nonce), ("host", host)):
+            if not _WORD.fullmatch(text) or (name == "nonce" and not text):
+                raise WrapperRejected(400, f"{name} has letters, digits, '_', '.' and '-' only")
+        if not _JOB.fullmatch(job_id):
+            raise WrapperRejected(400, "job is a number of at most 10 digits")
+        if job_id and row.job_id not in {"", job_id}:
+            raise WrapperRejected(409, f"this attempt is job {row.job_id}, and not {job_id}")
+        self._check(row, nonce)
+        run = self._find(row)
+        async with run.claiming:
+            self._check(self._known(secret, "claim_hash"), nonce)
+            return await self._claim(run, row, nonce, job_id, host)
+
+    async def _claim(
+        self, run: SlurmAttempt, row: ClusterRun, nonce: str, job_id: str, host: str
+    ) -> IO[bytes]:
+        token, hashed = self._claims(row)
+        home = bundle.home_of(run.cluster.pool.directory, run.attempt)
+        ends = {f"{kind}_base": await run.intakes[kind].end() for kind in run.intakes}
+        file = await self._packed(run, bundle.pack, run.attempt, home, token)
+
+        def write(tx: Transaction) -> ClusterRun:
+            now = cluster_runs.find(tx, *run.key) or row
+            if now.claim_hash != row.claim_hash:
+                raise Denied
+            self._check(now, nonce)
+            known: dict[str, object] = {"token_hash": hashed, "host": host}
+            known["job_id"] = now.job_id or job_id
+            if now.status != RunStatus.RUNNING:
+                known |= {"status": RunStatus.RUNNING, "nonce": nonce, **ends}
+                known["claimed_at"] = self._clock.now()
+            return cluster_runs.put(tx, msgspec.structs.replace(now, **known))
+
+        try:
+            # The stored claim and the in-memory state must change together.
+            with trio.CancelScope(shield=True):
+                run.claimed(await self._store.write(write))
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    async def _packed(
+        self, run: SlurmAttempt, pack: Callable[..., None], *given: object
+    ) -> IO[bytes]:
+        """Return a new file with the output of `pack`.
+
+        It is unlinked, so nothing is left behind.
+        """
+
+        def work() -> IO[bytes]:
+            os.makedirs(run.attempt.beside, mode=0o700, exist_ok=True)
+            # Closed by the caller.
+            file = tempfile.TemporaryFile(dir=run.attempt.beside)  # noqa: SIM115
+            try:
+                pack(file, *given)
+                file.seek(0)
+            except BaseException:
+                file.close()
+                raise
+            return file
+
+        async with self._packing:
+            return await trio.to_thread.run_sync(work)
+
+    def _check(self, row: ClusterRun, nonce: str) -> None:
+        if row.status in {RunStatus.ENDED, RunStatus.VOID}:
+            raise WrapperRejected(410, "this attempt was withdrawn")
+        if row.status == RunStatus.RUNNING and row.nonce != nonce:
+            raise WrapperRejected(409, "another wrapper has claimed this attempt")
+
+    async def files(self, secret: str) -> IO[bytes]:
+        """Return a file with the current files of an attempt."""
+        run = self._running(secret)
+        return await self._packed(run, bundle.pack_files, run.attempt)
+
+    def pieces(self, file: IO[bytes]) -> AsyncIterator[bytes]:
+        """Yield the content of a file and close it afterwards, even if the client disconnects."""
+        stream = _pieces(file)
+        weakref.finalize(stream, file.close)
+        return stream
+
+    async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
+        """Store a piece of output; return the offset of the next one."""
+        run = self._running(secret)
+        intake = run.intakes.get(kind)
+        if intake is None:
+            raise WrapperRejected(404, f"this task has no log {kind!r}; choose one of {KINDS}")
+        if gap := await intake.gap(offset):
+            await run.rebase(kind, intake.base - gap)
+        return await intake.take(offset, data)
+
+    async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:
+        """Return the commands after a number; wait up to `span` seconds for the first one."""
+        run = self._running(secret)
+        run.uses(user=used[0], system=used[1], pages=used[2])
+        with trio.move_on_after(span):
+            return await run.orders(seen)
+        return ""
+
+    async def result(self, secret: str, code: int, why: str) -> None:
+        """Store the exit result of a task."""
+        row = self._known(secret, "token_hash")
+        if row.status == RunStatus.ENDED:  # a repeated report: the wrapper missed the response
+            return
+        run = self._running(secret)
+        number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + 64 else 0
+        await run.finished(ExitResult(code=code, signal=number, message=_WHY.get(why, "")))
+
+    def _running(self, secret: str) -> SlurmAttempt:
+        """Return the attempt that was claimed with this secret. Raises `Denied`, `WrapperRejected`."""
+        row = self._known(secret, "token_hash")
+        if row.status != RunStatus.RUNNING:
+            raise WrapperRejected(410, "this attempt was withdrawn")
+        run = self._find(row)
+        if run.row.status != RunStatus.RUNNING:
+            run.claimed(row)
+        run.heard()
+        return run
+
+    def _find(self, row: ClusterRun) -> SlurmAttempt:
+        run = self._runs.get(row.comment)
+        if run is None:
+            raise WrapperRejected(503, "the daemon has not loaded this attempt yet: try again")
+        return run
+
+    def _known(self, secret: str, field: str) -> ClusterRun:
+        """Return the attempt of a secret. Raises `Denied`, or `WrapperRejected` if it was withdrawn."""
+        alloc_id, _, rest = secret.partition(".")
+        rows = self._store.read(lambda db: cluster_runs.of_allocation(db, alloc_id))
+        hashed = _hash(secret)
+        for row in rows:
+            if hmac.compare_digest(getattr(row, field), hashed):
+                return row
+        number = rest.partition(".")[0]
+        if number and not any(str(row.number) == number for row in rows):
+            raise WrapperRejected(410, "this attempt is unknown")
+        raise Denied
+
+
+async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    with file:
+        while data := await trio.to_thread.run_sync(file.read, _CHUNK):
+            yield data
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Output of tasks: writing, rotation, reading and retention."""

@@ -1,0 +1,301 @@
+"""Read access to the files of an allocation: names, metadata and contents.
+
+The launcher opens and lists files, so no path can leave the allocation directory. Internal files of
+the daemon are hidden. Task logs appear as the numbered files that clients expect. The contents of
+secrets directories are never readable. Only callers with permission for secrets see names, sizes
+and times there, or whether a file exists.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+import msgspec
+
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import MOST_TEXT, SECRET, FileStatus, ListDirectory, OpenFile
+from daemon.launcher.task_files import found_of
+from daemon.runner.core.opened_files import OpenedFile
+from daemon.runner.core.safe_open import PathEscape, relative_path
+from daemon.runner.core.task_dir import SHARED
+from daemon.runner.core.task_log import LogFile, Stream, TaskLog
+from storage.errors import Refused
+
+_OWN = "."  # names of internal files begin with this
+_LOGS = f"{SHARED}/logs"
+_LONGEST = 255  # bytes of a name
+_SNIFFED = 512  # bytes from which the content type is guessed
+_UNKNOWN = "application/octet-stream"
+_TEXT = "text/plain; charset=utf-8"
+_SIGNATURES = (
+    (b"%PDF-", "application/pdf"),
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b\x08", "application/x-gzip"),
+    (b"<?xml", "text/xml; charset=utf-8"),
+)
+_MARKUP = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script", b"<!--")
+# Bytes that do not occur in text: control characters except tab, LF, FF, CR and ESC.
+_BINARY = frozenset(range(0x20)) - frozenset(b"\t\n\f\r\x1b")
+
+
+class FileAccessDenied(Refused):
+    """A file is secret; the message is Nomad's."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"Reading secret file prohibited: {path}")
+
+
+class FileMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Metadata of a file; `modified` in nanoseconds, `kind` is the content type."""
+
+    name: str
+    mode: int
+    size: int
+    modified: int
+    kind: str = ""
+
+    @property
+    def is_directory(self) -> bool:
+        """Return whether it is a directory."""
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_regular(self) -> bool:
+        """Return whether it is a regular file."""
+        return stat.S_ISREG(self.mode)
+
+
+class File(Protocol):
+    """An open file."""
+
+    @property
+    def info(self) -> FileMetadata:
+        """Return the current metadata; the content type is that at opening."""
+        ...
+
+    def read(self, offset: int, most: int) -> bytes:
+        """Return up to `most` bytes at an offset; empty at the end.
+
+        Raises `FileAccessDenied` or `OSError`.
+        """
+        ...
+
+
+class _Plain:
+    """A file in the allocation directory; `path` is the requested path."""
+
+    def __init__(self, path: str, name: str, found: FileStatus, opened: OpenedFile | None) -> None:
+        self._path, self._name, self._found, self._opened = path, name, found, opened
+        self._kind = _UNKNOWN if opened is None else kind_of(self.read(0, _SNIFFED))
+
+    @property
+    def info(self) -> FileMetadata:
+        found = self._found
+        if self._opened is not None:
+            found = found_of(os.fstat(self._opened.descriptor))
+        return _info(self._name, found, self._kind)
+
+    def read(self, offset: int, most: int) -> bytes:
+        if self._opened is not None:
+            return os.pread(self._opened.descriptor, most, offset)
+        if self._found.is_secret:
+            raise FileAccessDenied(self._path)
+        # Opened again for reading, because its task may have changed its mode.
+        if stat.S_ISREG(self._found.mode):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self._path)
+        return b""
+
+
+class _Numbered:
+    """A numbered file of a log."""
+
+    def __init__(self, stream: Stream, file: LogFile) -> None:
+        self._stream, self._file = stream, file
+        self._kind = kind_of(self.read(0, _SNIFFED))
+
+    @property
+    def info(self) -> FileMetadata:
+        return msgspec.structs.replace(_of_stretch(self._stream, self._file), kind=self._kind)
+
+    def read(self, offset: int, most: int) -> bytes:
+        if offset >= self._file.size:
+            return b""
+        chunk = self._stream.read(self._file.start + offset, min(most, self._file.size - offset))
+        return chunk.data if chunk else b""
+
+
+class AllocFiles:
+    """The files of one allocation; `logs` are its task logs by file name prefix.
+
+    `root` is the path shown to users. With `sees_secrets`, names and sizes in secrets directories
+    are visible, but the contents never are.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        alloc_id: str,
+        root: str,
+        logs: Mapping[str, TaskLog],
+        *,
+        sees_secrets: bool = False,
+    ) -> None:
+        self._launcher, self._alloc_id, self._root = launcher, alloc_id, root
+        self._logs, self._sees_secrets = logs, sees_secrets
+
+    def full(self, path: str) -> str:
+        """Return a path on the host, for display. Raises `PathEscape`."""
+        below = relative_path(path)
+        return f"{self._root}/{below}" if below else self._root
+
+    async def entries(self, path: str) -> list[FileMetadata]:
+        """Return the metadata of all entries of a directory, sorted by name.
+
+        Raises `PathEscape`, `FileAccessDenied` or `OSError`.
+        """
+        place, position, infos = self._place(path), 0, []
+        while position >= 0:
+            request = ListDirectory(
+                allocation=self._alloc_id,
+                path=place,
+                sees_secrets=self._sees_secrets,
+                position=position,
+            )
+            with _refused(path):
+                found, position = await self._launcher.entries(request)
+            # A file name may hold any bytes.
+            infos += [_info(one.name.decode(errors="replace"), one.facts) for one in found]
+        if place == _LOGS:
+            infos = [info for info in infos if not self._is_log(info.name)]
+            infos += await self._stretches()
+        return sorted(infos, key=lambda info: info.name)
+
+    def _is_log(self, name: str) -> bool:
+        stem, _, number = name.rpartition(".")
+        return stem in self._logs and number.isdecimal()
+
+    async def _stretches(self) -> list[FileMetadata]:
+        streams = [await log.look() for log in self._logs.values()]
+        return [_of_stretch(stream, file) for stream in streams for file in stream.files()]
+
+    async def open(self, path: str) -> File:
+        """Open a file. Raises `PathEscape`, `FileAccessDenied` or `OSError`."""
+        place = self._place(path)
+        folder, _, name = place.rpartition("/")
+        if folder == _LOGS and self._is_log(name):
+            return await self._numbered(path, place)
+        request = OpenFile(allocation=self._alloc_id, path=place, sees_secrets=self._sees_secrets)
+        with _refused(path):
+            found, descriptor = await self._launcher.open(request)
+        opened = None if descriptor is None else OpenedFile(descriptor)
+        return _Plain(path, name or os.path.basename(self._root), found, opened)
+
+    async def _numbered(self, path: str, place: str) -> File:
+        stream = await self._logs[place.rpartition("/")[2].rpartition(".")[0]].look()
+        for file in stream.files():
+            if file.name == place:
+                return _Numbered(stream, file)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def _place(self, path: str) -> str:
+        """Return a path in the launcher's form.
+
+        Raises `PathEscape`, or `OSError` for an impossible one.
+        """
+        place = relative_path(path)
+        number = 0
+        if "\0" in place:
+            number = errno.EINVAL
+        elif len(place) > MOST_TEXT or any(
+            len(one.encode()) > _LONGEST for one in place.split("/")
+        ):
+            number = errno.ENAMETOOLONG
+        elif place.startswith(_OWN):
+            number = errno.ENOENT
+        if number:
+            raise OSError(number, os.strerror(number), path)
+        return place
+
+
+async def is_there(launcher: Launcher, alloc_id: str) -> bool:
+    """Return whether an allocation has a directory or retained logs."""
+    try:
+        await launcher.open(OpenFile(allocation=alloc_id, path="", sees_secrets=False))
+    except FileNotFoundError:
+        return False
+    except OSError:  # the answer is unknown
+        return True
+    return True
+
+
+@contextmanager
+def _refused(path: str) -> Iterator[None]:
+    """Convert the launcher's errors into the messages of this module."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise PathEscape from None
+        if error.errno == SECRET:
+            raise FileAccessDenied(path) from None
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _info(name: str, facts: FileStatus, kind: str = "") -> FileMetadata:
+    return FileMetadata(
+        name=name, mode=facts.mode, size=facts.size, modified=facts.modified, kind=kind
+    )
+
+
+def _of_stretch(stream: Stream, file: LogFile) -> FileMetadata:
+    facts = stream.facts
+    if facts is None:  # the file did not exist
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file.name)
+    return FileMetadata(
+        name=file.name.rpartition("/")[2],
+        mode=facts.st_mode,
+        size=file.size,
+        modified=facts.st_mtime_ns,
+    )
+
+
+def kind_of(head: bytes) -> str:
+    """Return the content type for the first bytes of a file, as browsers detect it."""
+    if not head:
+        return _UNKNOWN
+    text = head.lstrip(b"\t\n\f\r ").lower()
+    if text.startswith(_MARKUP):
+        return "text/html; charset=utf-8"
+    for signature, kind in _SIGNATURES:
+        if head.startswith(signature):
+            return kind
+    return _UNKNOWN if _BINARY.intersection(head) else _TEXT
+
+
+def mode_text(mode: int) -> str:
+    """Format a file mode as Nomad's clients expect: `drwxr-xr-x`, `-rw-r--r--`, `Lrwxrwxrwx`."""
+    kinds = {
+        stat.S_IFDIR: "d",
+        stat.S_IFLNK: "L",
+        stat.S_IFBLK: "D",
+        stat.S_IFIFO: "p",
+        stat.S_IFSOCK: "S",
+        stat.S_IFCHR: "Dc",
+    }
+    bits = ((stat.S_ISUID, "u"), (stat.S_ISGID, "g"))
+    letters = kinds.get(stat.S_IFMT(mode), "")
+    marks = "".join(letter for bit, letter in bits if mode & bit)
+    kind, character = letters[:1], letters[1:]
+    before = f"{kind}{marks}{character}{'t' if mode & stat.S_ISVTX else ''}" or "-"
+    rights = "".join(
+        letter if mode & (1 << place) else "-"
+        for place, letter in zip(range(8, -1, -1), "rwxrwxrwx", strict=True)
+    )
+    return before + rights

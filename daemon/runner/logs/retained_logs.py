@@ -1,0 +1,76 @@
+"""Retained logs: logs outlive their allocation directory for a configured time.
+
+    <logs>/<allocation>/alloc/logs     the logs, with the paths of the allocation directory
+    <logs>/<allocation>/.about         a description of the allocation
+
+Readers use the same paths as before. Data that rotation has moved out of a log is in the daemon's
+own directory. The `.about` file, written when the allocation starts, describes allocations that are
+purged from the store.
+"""
+
+import logging
+import os
+import re
+import shutil
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import trio
+
+from daemon.launcher.alloc_dir import ABOUT
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import ID, OpenFile
+from daemon.runner.core.opened_files import OpenedFile
+from daemon.runner.logs.alloc_files import is_there
+from storage.records.base import SECOND
+from storage.records.task import LogConfig
+
+_log = logging.getLogger("steward.runner")
+
+
+class LogManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner of logs, and the log settings of each task."""
+
+    namespace: str
+    job_id: str
+    tasks: dict[str, LogConfig]
+
+
+async def read_manifest(launcher: Launcher, alloc_id: str) -> LogManifest | None:
+    """Return the description of an allocation's logs, or None if there are none."""
+    try:
+        found, descriptor = await launcher.open(
+            OpenFile(allocation=alloc_id, path=ABOUT, sees_secrets=False)
+        )
+        if descriptor is None:
+            return None
+        opened = OpenedFile(descriptor)
+        content = os.pread(opened.descriptor, found.size, 0)
+        return msgspec.json.decode(content, type=LogManifest)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+async def delete_expired(launcher: Launcher, *, days: int, megabytes: int, now: float) -> None:
+    """Remove logs older than `days`, and the oldest ones while the total exceeds `megabytes`."""
+    found = {
+        one: await launcher.measure(one, is_kept=True)
+        for one in await launcher.present(is_kept=True)
+    }
+    used = 0
+    for one, what in sorted(found.items(), key=lambda each: each[1].written, reverse=True):
+        used += what.used
+        is_old = what.written < (now - days * 86_400) * SECOND
+        if is_old or used > megabytes * 1024 * 1024:
+            _log.info("the logs of allocation %s, which is gone, are removed", one)
+            await launcher.remove(one, is_kept=True)
+
+
+async def tidy(launcher: Launcher, output: Path) -> None:
+    """Remove rotated data of allocations whose logs no longer exist."""
+    with suppress(FileNotFoundError):
+        for one in os.listdir(output):
+            if re.fullmatch(ID, one) and not await is_there(launcher, one):
+                await trio.to_thread.run_sync(partial(shutil.rmtree, output / one, True))

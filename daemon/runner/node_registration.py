@@ -1,0 +1,118 @@
+"""Host setup: drivers, the daemon's file descriptor limit, and node registration."""
+
+import logging
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from daemon.config.settings import Settings
+from daemon.launcher.client import Launcher
+from daemon.net import egress_policy
+from daemon.runner.core.driver import Driver
+from daemon.runner.drivers.exec import ExecDriver
+from daemon.runner.drivers.mock import MockDriver
+from daemon.runner.drivers.podman import driver as podman
+from daemon.runner.drivers.raw_exec import RawExecDriver
+from daemon.runner.fingerprint import fingerprint
+from daemon.runner.setup.artifacts.archive import ArchiveLimits
+from daemon.runner.setup.artifacts.fetch import STAGING, ArtifactFetcher
+from daemon.runner.task_containment import TaskCgroups
+from storage.errors import StorageUnavailable
+from storage.queries import nodes
+from storage.records.base import SECOND
+from storage.records.node import Node, NodeEvent
+from storage.records.times import rfc3339
+from storage.store import Store
+
+# Seconds between two tries while no file descriptor is free; such a try is not an attempt.
+_MEGABYTE = 1024 * 1024
+_SHOWN_EVENTS = 10  # of a node, as in Nomad
+
+_log = logging.getLogger("steward.runner")
+
+
+async def drivers_of(
+    holding: TaskCgroups,
+    inherited: Mapping[str, str],
+    launcher: Launcher,
+    config: Settings,
+) -> dict[str, Driver]:
+    """Return the drivers of this host by name."""
+    most = config.task_processes
+    walled = (holding.limited, inherited, launcher, holding.bounds, most)
+    raw = walled if config.raw_exec_limits else (holding.groups, inherited, launcher)
+    made: list[Driver] = [
+        RawExecDriver(*raw, enabled=config.runs_raw_exec),
+        ExecDriver(*walled, unfiltered=config.opens_filters),
+    ]
+    made += await podman.find(
+        config.podman_service,
+        inherited,
+        launcher.connect if config.podman_root else None,
+        volumes=config.podman_volumes,
+        processes=most,
+    )
+    if config.dev:
+        made.append(MockDriver())
+    return {driver.name: driver for driver in made}
+
+
+def fetcher_of(config: Settings) -> ArtifactFetcher:
+    """Return the artifact fetcher with the configured limits."""
+    return ArtifactFetcher(
+        staging=str(config.store_dir / STAGING),
+        limits=ArchiveLimits(
+            bytes=config.artifact_max_mb * _MEGABYTE, files=config.artifact_max_files
+        ),
+        seconds=config.artifact_seconds,
+        files_from=tuple(os.path.realpath(path) for path in config.artifact_paths),
+        own_ports=egress_policy.own_ports(config),
+    )
+
+
+async def register(
+    store: Store,
+    config: Settings,
+    drivers: Mapping[str, Driver],
+    fresh_id: str,
+    now: int,
+    attributes: Mapping[str, str] = MappingProxyType({}),
+) -> Node:
+    """Store this host as a node, with its existing ID and history.
+
+    `attributes` are added to the detected ones.
+    """
+    found = fingerprint(config, drivers, now, attributes)
+    before = store.read(lambda db: next((one for one in nodes.every(db) if not one.engine), None))
+    message = "Node re-registered" if before else "Node registered"
+    happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))
+    node = msgspec.structs.replace(
+        found,
+        id=before.id if before else fresh_id,
+        status_updated_at=now // SECOND,
+        events=[*((before and before.events) or ()), happened][-_SHOWN_EVENTS:],
+    )
+    if before is not None:
+        from storage.queries import host_volumes  # imported late, because the first start has none
+
+        changes = store.read(lambda db: nodes.meta_changes(db, before.id))
+        made = store.read(lambda db: host_volumes.on_node(db, before.id))
+        node = nodes.with_meta(node, config.node_meta, changes)
+        node = msgspec.structs.replace(
+            node,
+            host_volumes={**made, **node.host_volumes},
+            create_index=before.create_index,
+            drain=before.drain,
+            drain_strategy=before.drain_strategy,
+            last_drain=before.last_drain,
+            scheduling_eligibility=before.scheduling_eligibility,
+        )
+    try:
+        return await store.write(lambda tx: nodes.put(tx, node, "NodeRegistration"))
+    except StorageUnavailable as error:
+        if before is None:
+            raise
+        _log.warning("the node is not registered anew: %s", error)
+        return node

@@ -1,0 +1,133 @@
+"""A mount over all task directories that disables set-user-ID bits and device files.
+
+It is a bind mount of the directory onto itself in the host's mount namespace. It outlives the
+daemon, as the tasks do. Secrets mounts of tasks that existed before are moved into it. Without
+root, or in a container that forbids mounts, there is no such mount.
+"""
+
+import ctypes
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from daemon.launcher.secrets_tmpfs import FIRST, called, is_elsewhere
+
+_NOSUID, _NODEV, _REMOUNT, _BIND, _RECURSIVE, _RELATIME = (
+    2,
+    4,
+    32,
+    4096,
+    16384,
+    1 << 21,
+)  # from sys/mount.h
+_DETACH, _NO_FOLLOW = 2, 8
+_KEPT = os.ST_RDONLY | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME  # with the same values there
+_WANTED = frozenset({"nosuid", "nodev"})
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+class NosuidMount:
+    """A line of the kernel's mount table."""
+
+    def __init__(self, line: str) -> None:
+        before = line.partition(" - ")[0].split(" ")
+        self.place = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), before[4])
+        self.options = frozenset(before[5].split(","))
+        self.is_shared = any(one.startswith("shared:") for one in before[6:])
+
+
+def cover(tasks: Path) -> str:
+    """Mount over the directory of all tasks, unless it is mounted.
+
+    Return why that is impossible, or an empty string.
+    """
+    place = os.path.realpath(tasks)
+    if os.geteuid() != 0:
+        return "the daemon is not root"
+    if (found := _at(place)) and found.options >= _WANTED:
+        return ""
+    try:
+        if is_elsewhere(place):
+            _in_child(lambda: _cover(place), FIRST)
+        _in_child(lambda: _cover(place))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def uncover(tasks: Path) -> None:
+    """Unmount the directory, if it is mounted; only valid while no task runs."""
+    place = os.path.realpath(tasks)
+    if os.geteuid() != 0 or _at(place) is None:
+        return
+    namespaces = [FIRST] if is_elsewhere(place) else []
+    for namespace in (*namespaces, ""):
+        with suppress(OSError):  # unmounted with the previous one
+            _in_child(lambda: _unmount(place, _DETACH | _NO_FOLLOW), namespace)
+
+
+def _cover(place: str) -> None:
+    lower = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    below = f"/proc/self/fd/{lower}"
+    if _at(place) is None:
+        above = max((one for one in mounts() if _is_below(place, one.place)), key=_depth)
+        inner = [one.place for one in mounts() if one.place.startswith(f"{place}/")]
+        _mount(below, below, _BIND | _RECURSIVE)
+        # Shared mounts propagate: unmounting there would remove both.
+        for one in inner if not above.is_shared else ():
+            _unmount(below + one.removeprefix(place), _DETACH | _NO_FOLLOW)
+    upper = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    given = os.statvfs(upper).f_flag
+    flags = given & _KEPT | (_RELATIME if given & os.ST_RELATIME else 0)
+    _mount("none", f"/proc/self/fd/{upper}", _REMOUNT | _BIND | _NOSUID | _NODEV | flags)
+
+
+def mounts() -> Iterator[NosuidMount]:
+    """Yield the mounts in the order of the kernel's table. Raises `OSError`."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        yield from map(NosuidMount, lines)
+
+
+def _at(place: str) -> NosuidMount | None:
+    """Return the topmost mount at a path."""
+    return next((one for one in reversed([*mounts()]) if one.place == place), None)
+
+
+def _is_below(place: str, mounted: str) -> bool:
+    return mounted == "/" or f"{place}/".startswith(f"{mounted}/")
+
+
+def _depth(one: NosuidMount) -> int:
+    return len(one.place)
+
+
+def _in_child(work: Callable[[], None], namespace: str = "") -> None:
+    """Run a function in a child process that enters the given mount namespace. Raises `OSError`."""
+    child = os.fork()
+    if child == 0:
+        os._exit(_status(work, namespace))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        raise OSError(status, os.strerror(status))
+
+
+def _status(work: Callable[[], None], namespace: str) -> int:
+    try:
+        if namespace:
+            called("setns", os.open(namespace, os.O_RDONLY), 0)
+        work()
+    except OSError as error:
+        return error.errno or 1
+    except BaseException:
+        return 1
+    return 0
+
+
+def _mount(source: str, target: str, flags: int) -> None:
+    called("mount", os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(flags), None)
+
+
+def _unmount(place: str, flags: int) -> None:
+    called("umount2", os.fsencode(place), flags)

@@ -1,0 +1,1 @@
+"""Services of tasks: registration, health checks and lookup."""

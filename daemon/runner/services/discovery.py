@@ -1,0 +1,124 @@
+"""The services of a running allocation: registered and checked."""
+
+from collections.abc import Callable, Iterator
+
+import trio
+
+from daemon.net.port_listeners import describe_conflicts
+from daemon.runner.core.notifier import Notifier
+from daemon.runner.core.status_report import AllocReport
+from daemon.runner.core.task_dir import directories
+from daemon.runner.core.task_env import resolve, task_environment
+from daemon.runner.core.task_instance import TaskInstance
+from daemon.runner.services.checks import CheckRunner, Restart, Run
+from daemon.runner.services.registrations import (
+    ActiveService,
+    ServiceContext,
+    active,
+    faults,
+    probes,
+)
+from daemon.runner.setup.runtime import RuntimeContext
+from storage.records.service import CheckResult, ServiceAddress
+from storage.records.task import Task
+
+
+class ServiceRegistrar:
+    """The services of one allocation. `is_ending` removes it from the catalog for new clients."""
+
+    def __init__(
+        self,
+        host: RuntimeContext,
+        instance: Callable[[], TaskInstance],
+        report: AllocReport,
+        is_ending: Callable[[], bool],
+        changes: Notifier,
+        restart: Restart,
+        run: Run,
+    ) -> None:
+        self._host, self._instance, self._report = host, instance, report
+        self._is_ending, self._changes = is_ending, changes
+        allocation = instance().allocation
+        self._checks = CheckRunner(
+            allocation.name,
+            host.clock.now,
+            self._changed,
+            restart,
+            run,
+            host.fetcher.permit,
+            host.fences,
+        )
+
+    @property
+    def results(self) -> list[CheckResult]:
+        """Return the last results of the checks."""
+        return self._checks.results
+
+    def healthy_since(self) -> int | None:
+        """Return the time since which all relevant checks pass; None if one does not."""
+        return self._checks.healthy_since(probes(self._place(), self._active()))
+
+    def offers(self) -> list[ServiceAddress]:
+        """Return the current registrations with their readiness."""
+        place = self._place()
+        return [
+            ServiceAddress(one.registration, self._checks.ready(probes(place, [one])))
+            for one in self._active()
+        ]
+
+    def _changed(self) -> None:
+        self._changes.announce()
+        self._report.publish_services()
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Yield the tasks whose services cannot be registered, with the reason."""
+        return faults(self._place())
+
+    def strangers(self) -> Iterator[tuple[str, str]]:
+        """Yield each task with the process that occupies a static port before any task runs."""
+        ports = self._instance().allocation.placement.resources.static_ports
+        found = self._host.listeners({number for _, number in ports})
+        for text in describe_conflicts(ports, found):
+            yield from ((task.name, text) for task in self._instance().tasks)
+
+    @property
+    def exists(self) -> bool:
+        """Return whether there is any service."""
+        instance = self._instance()
+        return bool(instance.group.services) or any(task.services for task in instance.tasks)
+
+    def _active(self) -> Iterator[ActiveService]:
+        if not self.exists or self._is_ending() or not self._report.states:
+            return iter(())
+        return active(self._place(), self._report.states)
+
+    def _place(self) -> ServiceContext:
+        instance, values = self._instance(), self._host.values
+        return ServiceContext(
+            allocation=instance.allocation,
+            group=instance.group,
+            datacenter=values.get("node.datacenter", ""),
+            address=values.get("attr.unique.network.ip-address", ""),
+            resolve=self._resolve,
+        )
+
+    def _resolve(self, task: str, text: str) -> str:
+        if "${" not in text:
+            return text
+        instance, host = self._instance(), self._host
+        env = task_environment(
+            {},
+            instance.allocation,
+            instance.job,
+            instance.group.task(task) or Task(name=task),
+            directories(host.directory(instance.allocation.id), task),
+            host.values,
+        )
+        return resolve(text, env, host.values)
+
+    async def run(self) -> None:
+        """Run the checks of the registered services until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._checks.follow(probes(self._place(), self._active()), nursery)
+                await self._changes.wait()

@@ -1,0 +1,175 @@
+"""Compute the registered services of an allocation and their checks. No I/O.
+
+Group services are registered from the start of the first main task until the allocation stops; task
+services while their task runs. Deregistration precedes the shutdown delay, so that clients stop
+connecting before the task ends (recorded from Nomad: services).
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import msgspec
+
+from daemon.runner.core.lifecycle import hook
+from storage.records.allocation import Allocation, TaskPhase, TaskState
+from storage.records.group import TaskGroup
+from storage.records.numbers import parse_integer
+from storage.records.service import Registration
+from storage.records.task import Check, Hook, Service, Task
+
+_NATIVE = "nomad"
+_LONGEST_PORT = 65535
+
+Resolve = Callable[
+    [str, str], str
+]  # takes a task name, or None, and a text; returns the interpolated text
+
+
+class ServiceContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The values common to all services of an allocation."""
+
+    allocation: Allocation
+    group: TaskGroup
+    datacenter: str
+    address: str  # of the node
+    resolve: Resolve
+
+
+class ActiveService(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered service with its task and address."""
+
+    service: Service
+    task: str
+    registration: Registration
+
+
+class CheckTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A running check and its address."""
+
+    id: str
+    check: Check
+    service: str
+    task: str  # restarted when the check fails for too long
+    address: str
+    port: int
+
+
+class ServiceHasNoPort(ValueError):
+    """A service has no port to be reached at."""
+
+
+def active(place: ServiceContext, states: Mapping[str, TaskState]) -> Iterator[ActiveService]:
+    """Yield the registered services for these task states.
+
+    Services without a port are omitted; `faults` reports them.
+    """
+    for service, task in _wanted(place.group, states):
+        try:
+            yield ActiveService(
+                service=service, task=task, registration=_register(place, service, task)
+            )
+        except ServiceHasNoPort:
+            continue
+
+
+def faults(place: ServiceContext) -> Iterator[tuple[str, str]]:
+    """Yield the tasks whose services cannot be registered, with the reason.
+
+    An invalid group service is reported for all tasks.
+    """
+    for service, task in _all(place.group):
+        try:
+            _register(place, service, task)
+        except ServiceHasNoPort as error:
+            names = [task] if task else [one.name for one in place.group.tasks or ()]
+            for name in names:
+                yield name, f'failed to register service "{service.name}": {error}'
+
+
+def _all(group: TaskGroup) -> Iterator[tuple[Service, str]]:
+    for service in group.services or ():
+        if service.provider == _NATIVE:
+            yield service, ""
+    for task in group.tasks or ():
+        for service in task.services or ():
+            if service.provider == _NATIVE:
+                yield service, task.name
+
+
+def _wanted(group: TaskGroup, states: Mapping[str, TaskState]) -> Iterator[tuple[Service, str]]:
+    has_begun = any(_counts(task) and states[task.name].started_at for task in group.tasks or ())
+    goes_on = any(
+        hook(task) != Hook.POSTSTOP and states[task.name].state != TaskPhase.DEAD
+        for task in group.tasks or ()
+    )
+    for service, task in _all(group):
+        running = states[task].state == TaskPhase.RUNNING if task else has_begun and goes_on
+        if running:
+            yield service, task
+
+
+def _counts(task: Task) -> bool:
+    return hook(task) not in {Hook.PRESTART, Hook.POSTSTOP}
+
+
+def _register(place: ServiceContext, service: Service, task: str) -> Registration:
+    allocation = place.allocation
+    address, port = _address(place, service, task, service.port_label, service.address_mode)
+    canary = allocation.health is not None and allocation.health.canary
+    tags = service.canary_tags if canary and service.canary_tags else service.tags
+    name = place.resolve(task, service.name)
+    owner = task or f"group-{place.group.name}"
+    return Registration(
+        id=f"_nomad-task-{allocation.id}-{owner}-{name}-{service.port_label}",
+        service_name=name,
+        namespace=allocation.namespace,
+        node_id=allocation.node_id,
+        datacenter=place.datacenter,
+        job_id=allocation.job_id,
+        alloc_id=allocation.id,
+        tags=[place.resolve(task, tag) for tag in tags or ()],
+        address=place.resolve(task, service.address) or address,
+        port=port,
+    )
+
+
+def _address(
+    place: ServiceContext, service: Service, task: str, label: str, mode: str
+) -> tuple[str, int]:
+    """Return the address and port of a service. Raises `ServiceHasNoPort`."""
+    if not label:
+        return place.address, 0
+    held = {port.label: port for port in place.allocation.placement.resources.ports_of(task)}
+    port = held.get(label)
+    if port is None:
+        if label.isdecimal() and 0 < parse_integer(label) <= _LONGEST_PORT:
+            return place.address, parse_integer(label)
+        raise ServiceHasNoPort(f'invalid port "{label}": port label not found')
+    if mode == "alloc" and port.to > 0:
+        return port.host_ip or place.address, port.to
+    return port.host_ip or place.address, port.value
+
+
+def probes(place: ServiceContext, found: Iterable[ActiveService]) -> Iterator[CheckTarget]:
+    """Yield the checks of registered services."""
+    for one in found:
+        for check in one.service.checks or ():
+            label = check.port_label or one.service.port_label
+            mode = check.address_mode or one.service.address_mode
+            try:
+                address, port = _address(place, one.service, one.task, label, mode)
+            except ServiceHasNoPort:
+                if check.type != "script":
+                    continue
+                address, port = place.address, 0
+            task = check.task_name or one.task
+            identity = f"{one.registration.id}\\0{msgspec.json.encode(check).decode()}"
+            digest = hashlib.sha1(identity.encode(), usedforsecurity=False).hexdigest()
+            yield CheckTarget(
+                id=f"_nomad-check-{digest}",
+                check=check,
+                service=one.registration.service_name,
+                task=task,
+                address=place.resolve(one.task, one.service.address) or address,
+                port=port,
+            )

@@ -1,0 +1,1 @@
+"""Preparation of a task before its start: directories, files, secrets and variables."""

@@ -1,0 +1,1 @@
+"""Artifacts of a task: downloaded, verified, unpacked and installed before the task starts."""

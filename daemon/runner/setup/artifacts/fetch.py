@@ -1,0 +1,339 @@
+"""Download an artifact into a staging directory and install it into the task directory.
+
+Rejected are the cloud metadata service and other link-local addresses, the daemon's own listeners,
+and files of this host outside the configured directories. Downloads that exceed the limits on size,
+count or time are also rejected.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from urllib.parse import urljoin, urlsplit, urlunsplit
+
+import msgspec
+import trio
+
+from daemon.net import egress_policy, http_client
+from daemon.net.egress_policy import EgressDenied
+from daemon.net.http_client import HttpError
+from daemon.runner.core.safe_open import PathEscape
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.setup.artifacts import install
+from daemon.runner.setup.artifacts.archive import ArchiveLimits, BadArchive, Unpacker, check_links
+from daemon.runner.setup.artifacts.source import ArtifactSource, InvalidSource, SourceType, parse
+from storage.errors import StewardError
+from storage.records import places
+from storage.records.numbers import parse_integer
+from storage.records.task import Artifact
+
+_REDIRECTS = 10
+_MOVED = frozenset({301, 302, 303, 307, 308})
+_GOOD = range(200, 300)
+_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
+_CHECKSUMS = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
+STAGING = "staging"  # next to the store, where no task has access
+_FETCHED = "fetched"  # subdirectory of the staging directory for the download
+_OUT = "out"  # subdirectory for the unpacked content
+_LISTED, _SERVICE = "/info/refs", "service=git-upload-pack"  # the first request of a clone
+_GIT_PORTS = {"http": 80, "https": 443, "ssh": 22}
+
+
+class FetchFailed(StewardError):
+    """An artifact could not be fetched; `recoverable` if another attempt may succeed."""
+
+    def __init__(self, source: str, why: object, *, recoverable: bool) -> None:
+        super().__init__(f'failed to download artifact "{source}": {why}')
+        self.recoverable = recoverable
+
+
+class ArtifactRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact with its references interpolated, its task, and its destination."""
+
+    artifact: Artifact
+    files: TaskFiles  # of the task
+    # Called with the number of bytes downloaded so far.
+    arrived: Callable[[int], None] = lambda _: None
+
+
+class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
+    """Fetches artifacts within the limits of this node."""
+
+    staging: str  # a directory that only the daemon can access
+    limits: ArchiveLimits
+    seconds: float
+    files_from: tuple[str, ...]  # directories of this host that `file` artifacts may come from
+    own_ports: frozenset[int]  # of the daemon's listeners
+
+    async def fetch(self, order: ArtifactRequest) -> None:
+        """Fetch an artifact and install it into the task directory. Raises `FetchFailed`."""
+        given = order.artifact.getter_source
+        try:
+            source = parse(given, order.artifact.getter_options or {})
+            target = destination(order)
+            workshop = f"{self.staging}/{order.files.allocation}.{order.files.task}"
+            await trio.to_thread.run_sync(partial(install.discard, workshop))
+            os.makedirs(f"{workshop}/{_FETCHED}", 0o700)
+            os.mkdir(f"{workshop}/{_OUT}", 0o700)
+            try:
+                with trio.fail_after(self.seconds):
+                    await self._bring(source, order, workshop)
+                    unpack = partial(self._unpack, source, order, workshop, target)
+                    tree = await trio.to_thread.run_sync(unpack)
+                    await self._hand_over(tree, order, target[0])
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(partial(install.discard, workshop))
+        except (InvalidSource, BadArchive, EgressDenied, PathEscape) as error:
+            raise FetchFailed(given, error, recoverable=False) from error
+        except trio.TooSlowError as error:
+            why = f"not there within {self.seconds:g} seconds"
+            raise FetchFailed(given, why, recoverable=True) from error
+        except (HttpError, OSError) as error:
+            raise FetchFailed(given, error, recoverable=True) from error
+
+    async def _bring(self, source: ArtifactSource, order: ArtifactRequest, workshop: str) -> None:
+        match source.kind:
+            case SourceType.HTTP:
+                await self._download(source, order, f"{workshop}/{_FETCHED}/file")
+            case SourceType.GIT:
+                await self._clone(source, order, workshop)
+            case SourceType.FILE:
+                await trio.to_thread.run_sync(self._copy, source, workshop)
+
+    # --- http ---
+
+    async def _download(self, source: ArtifactSource, order: ArtifactRequest, path: str) -> None:
+        headers = list((order.artifact.getter_headers or {}).items())
+        verify = not order.artifact.getter_insecure
+        async with self._opened(source.url, headers, verify=verify) as (_, answer):
+            if answer.status not in _GOOD:
+                raise HttpError(f"bad response code: {answer.status}")
+            await self._store(answer, path, order.arrived)
+
+    @asynccontextmanager
+    async def _opened(
+        self, url: str, headers: Sequence[http_client.Header], *, verify: bool
+    ) -> AsyncIterator[tuple[str, http_client.HttpResponse]]:
+        """Yield the response at the end of all redirects, and its address. Raises `HttpError`."""
+        for _ in range(_REDIRECTS + 1):
+            question = http_client.ask(url, headers=headers, verify=verify, permit=self.permit)
+            async with question as answer:
+                if answer.status not in _MOVED or "location" not in answer.headers:
+                    yield url, answer
+                    return
+            url, headers = _moved(url, answer.headers["location"], headers)
+        raise HttpError(f"stopped after {_REDIRECTS} redirects")
+
+    async def _store(
+        self, answer: http_client.HttpResponse, path: str, arrived: Callable[[int], None]
+    ) -> None:
+        said = answer.headers.get("content-length", "")
+        if said.isdecimal() and parse_integer(said) > self.limits.bytes:
+            raise BadArchive(f"it has {said} bytes, more than {self.limits.bytes}")
+        size = 0
+        # A write to the page cache, which is shorter than a thread switch.
+        with open(path, "xb") as file:  # noqa: ASYNC230
+            async for piece in answer.body:
+                size += len(piece)
+                if size > self.limits.bytes:
+                    raise BadArchive(f"it has more than {self.limits.bytes} bytes")
+                file.write(piece)
+                arrived(size)
+
+    def permit(self, address: str, port: int) -> None:
+        """Raise `EgressDenied` for an address that no task may reach through the daemon."""
+        egress_policy.check(address, port, own_ports=self.own_ports)
+
+    # --- git ---
+
+    async def _clone(self, source: ArtifactSource, order: ArtifactRequest, workshop: str) -> None:
+        """Clone a repository. The size of its tree is checked before files are written."""
+        parts = urlsplit(source.url)
+        if parts.scheme not in {"https", "http", "ssh"}:
+            raise InvalidSource(f"git over {parts.scheme!r} is not supported")
+        if not parts.hostname:
+            raise InvalidSource("the address names no host")
+        depth, ref = source.options.get("depth", ""), source.options.get("ref", "")
+        if depth and not depth.isdecimal():
+            raise InvalidSource(f"depth {depth!r} is not a number")
+        if ref.startswith("-"):
+            raise InvalidSource(f"ref {ref!r} is not the name of a revision")
+        url, verify = source.url, not order.artifact.getter_insecure
+        if parts.scheme != "ssh":
+            url = await self._repository(url, verify=verify)
+        # Imported late, because few artifacts are repositories.
+        from daemon.runner.setup.artifacts.git import GitClient
+
+        git = GitClient(
+            workshop, await self._address_of(url), source.options.get("sshkey", ""), verify
+        )
+        target = f"{workshop}/{_FETCHED}/tree"
+        await git.clone(url, target, ref, depth, self.limits, order.arrived)
+        await trio.to_thread.run_sync(partial(install.discard, f"{target}/.git"))
+
+    async def _repository(self, url: str, *, verify: bool) -> str:
+        """Return the address of a repository after redirects; git itself must not follow any."""
+        parts = urlsplit(url)
+        listed = f"{parts.path.rstrip('/')}{_LISTED}"
+        asked = urlunsplit(parts._replace(path=listed, query=_SERVICE))
+        async with self._opened(asked, (), verify=verify) as (found, _):
+            ends = urlsplit(found)
+            if found == asked or not ends.path.endswith(_LISTED):
+                return url
+            path = ends.path.removesuffix(_LISTED)
+            return urlunsplit(ends._replace(path=path, query=""))
+
+    async def _address_of(self, url: str) -> tuple[str, int, str]:
+        """Return the host, the port and the resolved address that git must use.
+
+        Pinning the address prevents a second lookup with another result (DNS rebinding).
+        """
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _GIT_PORTS[parts.scheme]
+        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+        addresses = [str(address[0]) for *_, address in found]
+        for address in addresses:
+            self.permit(address, port)
+        return host, port, addresses[0]
+
+    # --- file ---
+
+    def _copy(self, source: ArtifactSource, workshop: str) -> None:
+        path = os.path.realpath(urlsplit(source.url).path)
+        if not any(path == one or path.startswith(f"{one}/") for one in self.files_from):
+            raise EgressDenied(
+                f"files from {path} are not permitted: add its directory to artifact_paths"
+                " in the daemon's configuration"
+            )
+        if os.path.isdir(path):
+            _limit(path, self.limits)
+            shutil.copytree(path, f"{workshop}/{_FETCHED}/tree", symlinks=True)
+        else:
+            if (size := os.stat(path).st_size) > self.limits.bytes:
+                raise BadArchive(f"it has {size} bytes, more than {self.limits.bytes}")
+            shutil.copyfile(path, f"{workshop}/{_FETCHED}/file")
+
+    # --- installation ---
+
+    async def _hand_over(self, tree: str, order: ArtifactRequest, folder: str) -> None:
+        """Install a tree into a directory of the task. Raises `BadArchive` or `OSError`."""
+        end, ours = os.pipe()
+        troubles: list[Exception] = []
+
+        async def send() -> None:
+            try:
+                await trio.to_thread.run_sync(partial(_send, tree, ours))
+            except BrokenPipeError:  # the launcher reports the reason
+                pass
+            except (BadArchive, OSError) as error:
+                troubles.insert(0, error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            try:
+                limits = self.limits
+                await order.files.unpack(folder, end, size=limits.bytes, count=limits.files)
+            except ValueError as error:
+                troubles.append(BadArchive(str(error)))
+            except (PathEscape, OSError) as error:
+                troubles.append(error)
+            finally:
+                os.close(end)
+        if troubles:
+            raise troubles[0]
+
+    def _unpack(
+        self, source: ArtifactSource, order: ArtifactRequest, workshop: str, target: tuple[str, str]
+    ) -> str:
+        """Return the unpacked tree of a download. Raises `BadArchive` and others."""
+        file, tree = f"{workshop}/{_FETCHED}/file", f"{workshop}/{_FETCHED}/tree"
+        mode, archive = order.artifact.getter_mode, source.archive
+        if os.path.isdir(tree):
+            check_links(tree)
+            _limit(tree, self.limits)
+        else:
+            _verify(file, source.options.get("checksum", ""))
+            tree = f"{workshop}/{_OUT}"
+            if archive:
+                unpacker = Unpacker(tree, self.limits, trio.from_thread.check_cancelled)
+                unpacker.unpack(file, archive, source.name)
+            elif mode == "dir":
+                raise InvalidSource("mode dir needs an archive or a repository")
+            else:
+                os.chmod(file, 0o644)
+                os.rename(file, f"{tree}/{target[1] or source.name}")
+        if source.folder:
+            tree = _inner(tree, source.folder)
+        if mode == "file" and archive:
+            names = os.listdir(tree)
+            if len(names) != 1:
+                raise BadArchive(f"mode file needs one file, the archive holds {len(names)}")
+            os.rename(f"{tree}/{names[0]}", f"{tree}/{target[1]}")
+        return tree
+
+
+def _send(tree: str, stream: int) -> None:
+    with open(stream, "wb") as file:
+        install.send(tree, file, trio.from_thread.check_cancelled)
+
+
+def destination(order: ArtifactRequest) -> tuple[str, str]:
+    """Return the folder below the allocation directory, and the file name if there is one.
+
+    Raises `PathEscape`, or `EgressDenied` when artifacts may not be placed there.
+    """
+    given = order.artifact.relative_dest or "local/"
+    folder, name = order.files.meant(given), ""
+    if order.artifact.getter_mode == "file":
+        folder, _, name = folder.rpartition("/")
+    if not places.may_be_filled(folder, order.files.task):
+        raise EgressDenied(places.refusal(given))
+    return folder, name
+
+
+def _moved(
+    url: str, location: str, headers: Sequence[http_client.Header]
+) -> tuple[str, list[http_client.Header]]:
+    """Return the redirect target and the headers for it; credentials go only to the same origin."""
+    target = urljoin(url, location)
+    if urlsplit(target).netloc == urlsplit(url).netloc:
+        return target, list(headers)
+    return target, [one for one in headers if one[0].lower() not in _SECRET_HEADERS]
+
+
+def _verify(path: str, wanted: str) -> None:
+    """Raise `BadArchive` unless a file has the expected checksum."""
+    if not wanted:
+        return
+    kind, colon, value = wanted.partition(":")
+    if not colon:
+        kind, value = _CHECKSUMS.get(len(wanted), ""), wanted
+    if kind not in _CHECKSUMS.values():
+        raise InvalidSource(f"checksum {wanted!r} has an unknown type")
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, kind).hexdigest()
+    if found != value.strip().lower():
+        raise BadArchive(f"Checksums did not match: expected {value}, got {found}")
+
+
+def _limit(tree: str, limits: ArchiveLimits) -> None:
+    """Raise `BadArchive` if a tree exceeds the limits."""
+    size = count = 0
+    for folder, directories, files in os.walk(tree):
+        count += len(directories) + len(files)
+        size += sum(os.lstat(f"{folder}/{name}").st_size for name in files)
+    if size > limits.bytes or count > limits.files:
+        raise BadArchive(
+            f"{count} files with {size} bytes exceed the limit of {limits.files} files with {limits.bytes} bytes"
+        )
+
+
+def _inner(tree: str, folder: str) -> str:
+    """Return the requested subdirectory of a download. Raises `InvalidSource`."""
+    found = os.path.realpath(f"{tree}/{folder}")
+    if not os.path.isdir(found) or not found.startswith(f"{os.path.realpath(tree)}/"):
+        raise InvalidSource(f"there is no folder {folder!r} in it")
+    return found

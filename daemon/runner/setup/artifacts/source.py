@@ -1,0 +1,139 @@
+"""Parse the source of an artifact: `git::https://host/repo.git//folder?ref=v1`. No I/O.
+
+The syntax is that of Nomad's download library. A kind may precede a double colon, and a double
+slash separates a subdirectory. Options are in the query; those of the block are added to it.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+# Options for Steward; all others are part of the address.
+_OURS = frozenset({"archive", "checksum", "filename", "ref", "depth", "sshkey"})
+_FORGES = ("github.com/", "gitlab.com/", "bitbucket.org/")
+_REPOSITORY_DEPTH = 3  # host, owner, repository
+
+ARCHIVES = (
+    "tar.gz",
+    "tgz",
+    "tar.bz2",
+    "tbz2",
+    "tar.xz",
+    "txz",
+    "tar",
+    "zip",
+    "gz",
+    "bz2",
+    "xz",
+)
+_SINGLE = frozenset({"gz", "bz2", "xz"})
+
+
+class SourceType(Enum):
+    """How an artifact is fetched."""
+
+    HTTP = "http"
+    GIT = "git"
+    FILE = "file"
+
+
+class ArtifactSource(msgspec.Struct, frozen=True, kw_only=True):
+    """The address of an artifact, and how to fetch it."""
+
+    kind: SourceType
+    url: str
+    folder: str = ""  # the requested subdirectory of the download
+    options: Mapping[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        """Return the name of the downloaded file."""
+        named = self.options.get("filename")
+        return named or urlsplit(self.url).path.rstrip("/").rpartition("/")[2] or "artifact"
+
+    @property
+    def archive(self) -> str:
+        """Return the archive type; empty if the file is not to be unpacked."""
+        wanted = self.options.get("archive")
+        if wanted in {"false", "0"}:
+            return ""
+        if wanted:
+            return wanted if wanted in ARCHIVES else ""
+        path = urlsplit(self.url).path
+        return next((one for one in ARCHIVES if path.endswith(f".{one}")), "")
+
+
+class InvalidSource(ValueError):
+    """A source that is invalid or not supported."""
+
+
+def is_single(archive: str) -> bool:
+    """Return whether an archive type holds a single unnamed file."""
+    return archive in _SINGLE
+
+
+def parse(text: str, options: Mapping[str, str]) -> ArtifactSource:
+    """Parse a source and the options of its block. Raises `InvalidSource`."""
+    forced, mark, rest = text.partition("::")
+    if not mark:
+        forced, rest = "", text
+    if not forced and rest.startswith(_FORGES):
+        forced, rest = "git", _of_forge(rest)
+    if rest.startswith("git@"):
+        forced, rest = "git", _of_ssh(rest)
+    if rest.startswith("/"):
+        rest = f"file://{rest}"
+    try:
+        parts = urlsplit(rest)
+    except ValueError as error:
+        raise InvalidSource(f"{text!r} is not an address: {error}") from error
+    kind = _kind(forced or parts.scheme, text)
+    path, folder = _split(parts.path)
+    query = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **options}
+    ours = {name: value for name, value in query.items() if name in _OURS}
+    others = urlencode({name: value for name, value in query.items() if name not in _OURS})
+    url = urlunsplit((parts.scheme, parts.netloc, path, others, ""))
+    return ArtifactSource(kind=kind, url=url, folder=folder, options=ours)
+
+
+def _kind(name: str, text: str) -> SourceType:
+    match name:
+        case "http" | "https":
+            return SourceType.HTTP
+        case "git" | "ssh":
+            return SourceType.GIT
+        case "file":
+            return SourceType.FILE
+    raise InvalidSource(
+        f"{text!r}: artifacts come from http, https, git and file; not from {name!r}"
+    )
+
+
+def _of_forge(text: str) -> str:
+    """Return the address of a repository in the short form of a forge: host, owner, name."""
+    path, question, query = text.partition("?")
+    pieces = path.split("/")
+    repository = "/".join(pieces[:_REPOSITORY_DEPTH]).removesuffix(".git")
+    inner = "/".join(pieces[_REPOSITORY_DEPTH:]).strip("/")
+    folder = f"//{inner}" if inner else ""
+    return f"https://{repository}.git{folder}{question}{query}"
+
+
+def _of_ssh(text: str) -> str:
+    """Return `git@host:path` as a URL."""
+    host, colon, path = text.partition(":")
+    if not colon:
+        raise InvalidSource(f"{text!r} is not of the form git@host:path")
+    return f"ssh://{host}/{path.lstrip('/')}"
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Split a path at its double slash into path and subdirectory. Raises `InvalidSource`."""
+    before, slashes, folder = path.partition("//")
+    if not slashes:
+        return path, ""
+    if ".." in folder.split("/"):
+        raise InvalidSource(f"folder {folder!r} points outside the artifact")
+    return before, folder.strip("/")

@@ -1,0 +1,97 @@
+"""Change actions: signal or restart a task, or run a script, after its inputs changed."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from daemon.runner.core import task_events
+from daemon.runner.core.driver import ExecStream, StartFailed
+from daemon.runner.core.task_script import run_script
+from storage.errors import NotFound
+from storage.records.allocation import TaskEvent
+from storage.records.base import SECOND
+from storage.records.task import ChangeScript
+
+
+class ChangeAction(msgspec.Struct, frozen=True, kw_only=True):
+    """A change action: none, a signal, a restart or a script, and the text of its event."""
+
+    mode: str
+    signal: str = ""
+    script: ChangeScript | None = None
+    said: str = task_events.BY_USER
+
+
+class ChangeTarget(Protocol):
+    """A task that receives change actions."""
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether an attempt is running."""
+        ...
+
+    async def signal(self, name: str) -> None:
+        """Send a signal to the main process."""
+        ...
+
+    async def restart(self, reason: str = "", *, said: str = "") -> None:
+        """Restart the task."""
+        ...
+
+    async def fail(self) -> None:
+        """Stop the task as failed, without another attempt."""
+        ...
+
+    async def open_session(self, command: Sequence[str], *, tty: bool) -> ExecStream:
+        """Run a command inside the task."""
+        ...
+
+
+async def apply_change(
+    task: ChangeTarget,
+    wishes: list[ChangeAction],
+    note: Callable[[TaskEvent], None],
+    now: Callable[[], int],
+) -> None:
+    """Run change actions, merged into as few steps as possible."""
+    for wish in _summed_up(wishes):
+        if wish.mode == "restart":
+            await task.restart(said=wish.said)
+        elif wish.mode == "signal" and task.is_running:
+            await task.signal(wish.signal)
+        elif wish.script is not None:
+            await _run(task, wish.script, note, now)
+
+
+def _summed_up(wishes: list[ChangeAction]) -> list[ChangeAction]:
+    """Return the merged actions: a restart makes all others redundant."""
+    if restart := next((one for one in wishes if one.mode == "restart"), None):
+        return [restart]
+    signals = {one.signal: one for one in wishes if one.mode == "signal"}
+    return [*signals.values(), *(one for one in wishes if one.mode == "script")]
+
+
+async def _run(
+    task: ChangeTarget,
+    script: ChangeScript,
+    note: Callable[[TaskEvent], None],
+    now: Callable[[], int],
+) -> None:
+    called = f"{script.command} with arguments [{' '.join(script.args or ())}]"
+    try:
+        session = await task.open_session([script.command, *(script.args or ())], tty=False)
+        end = await run_script(session, script.timeout / SECOND)
+        problem = "" if end.code == 0 else f"on change: {end.said}. Exit code: {end.code}"
+    except NotFound:  # the task has ended in the meantime
+        return
+    except StartFailed as error:
+        problem = f"on change: {error}"
+    if not problem:
+        note(
+            task_events.template(now(), f"Template successfully ran script {called}. Exit Code: 0")
+        )
+        return
+    note(task_events.template(now(), f"Template failed to run script {called} {problem}"))
+    if script.fail_on_error:
+        await task.fail()

@@ -1,0 +1,160 @@
+"""The runtime that all allocations of a node share."""
+
+from collections.abc import Callable, Mapping, Set
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import trio
+
+from daemon.clock import Clock
+from daemon.fences import Fences
+from daemon.launcher.alloc_removal import GONE
+from daemon.launcher.client import Launcher
+from daemon.net.port_listeners import PortListener
+from daemon.runner.core.driver import Driver
+from daemon.runner.core.status_report import ReportQueue
+from daemon.runner.core.task_log import Logs
+from daemon.runner.logs.rotation import LogRotator
+from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
+from daemon.runner.setup.secrets_tmpfs import SecretsTmpfs
+from daemon.runner.setup.workload_identity import IdentitySigner
+from storage.queries.variables import VariableRow
+from storage.records.node import HostVolume
+from storage.records.task import SecretsConfig
+from storage.records.workload import Workload
+from storage.store import Store
+
+# Return the processes that listen on any of these ports of the host.
+Listeners = Callable[[Set[int]], list[PortListener]]
+
+
+def no_listeners(ports: Set[int]) -> list[PortListener]:
+    """Return no listeners."""
+    return []
+
+
+class VariableReader(Protocol):
+    """Reads variables for tasks."""
+
+    def read(self, workload: Workload, namespace: str, path: str) -> Mapping[str, str] | None:
+        """Return the items of a variable, or None if it does not exist. Raises `Refused`."""
+        ...
+
+    def listed(self, workload: Workload, namespace: str, prefix: str) -> list[VariableRow]:
+        """Return the variables below a prefix that the task may list."""
+        ...
+
+
+class TaskToken(Protocol):
+    """A Vault token of a task. Times and durations are nanoseconds.
+
+    The secret is only known right after the token was created.
+    """
+
+    @property
+    def accessor(self) -> str:
+        """Return the accessor of the token."""
+        ...
+
+    @property
+    def secret(self) -> str:
+        """Return the secret of the token."""
+        ...
+
+    @property
+    def ttl(self) -> int:
+        """Return the TTL with which the token was created."""
+        ...
+
+    @property
+    def renewed_at(self) -> int:
+        """Return the time of the last renewal."""
+        ...
+
+    @property
+    def expires_at(self) -> int:
+        """Return the expiry time."""
+        ...
+
+
+class TokenProvider(Protocol):
+    """Issues Vault tokens to tasks."""
+
+    async def make(self, workload: Workload, block: SecretsConfig) -> TaskToken:
+        """Return a new token. Raises `Refused`."""
+        ...
+
+    async def renew(self, accessor: str) -> TaskToken:
+        """Renew a token within its maximum TTL. Raises `Refused` when it has expired."""
+        ...
+
+    def find(self, accessor: str) -> TaskToken | None:
+        """Return an existing token, or None when it has expired."""
+        ...
+
+    def is_secret(self, accessor: str, secret: str) -> bool:
+        """Return whether `secret` belongs to the valid token with this accessor."""
+        ...
+
+    async def end(self, accessor: str) -> None:
+        """Revoke a token."""
+        ...
+
+
+def unguarded() -> tuple[bool, str]:
+    """Return that no egress policy is enforced."""
+    return False, "task_egress is open: tasks reach what the machine reaches"
+
+
+class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The runtime. `values` are the node's `${…}` references, `environment` is inherited by tasks.
+
+    `capacity` is CPU (MHz), memory and disk (MB), or None for a cluster with a queue.
+    """
+
+    node_id: str
+    capacity: tuple[int, int, int] | None
+    alloc_dir: Path
+    logs_dir: Path  # retained logs of removed allocations
+    logs: Logs
+    store: Store
+    variables: VariableReader  # variables of the store
+    launcher: Launcher  # performs privileged operations
+    secret_dirs: SecretsTmpfs  # on tmpfs
+    credentials: TokenProvider  # of the Vault API
+    rendering: trio.CapacityLimiter  # limits concurrent slow template renderings
+    clock: Clock
+    fences: Fences
+    drivers: Mapping[str, Driver]
+    reports: ReportQueue
+    sweeper: LogRotator
+    fetcher: ArtifactFetcher
+    volumes: Mapping[str, HostVolume]  # by name
+    values: dict[str, str]
+    environment: Mapping[str, str]
+    parent_cgroup: str
+    mhz: float  # clock rate of one core
+    signer: IdentitySigner
+    issuer: str  # issuer URL of workload identity tokens
+    claims: Mapping[str, str]  # additional claims that an identity may request
+    disk_is_limit: bool  # stop allocations that exceed their disk limit
+    task_socket: Path  # socket of the API for tasks
+    listeners: Listeners
+    chance: Callable[[], float]  # return a random number in [0, 1)
+    egress: Callable[[], tuple[bool, str]] = unguarded  # state of the egress policy
+
+    def directory(self, alloc_id: str) -> str:
+        """Return the directory of an allocation."""
+        return f"{self.alloc_dir}/{alloc_id}"
+
+    def renew_metadata(self, meta: Mapping[str, str]) -> None:
+        """Set the metadata of the node."""
+        for name in [one for one in self.values if one.startswith("meta.")]:
+            del self.values[name]
+        self.values.update({f"meta.{name}": value for name, value in meta.items()})
+
+    async def destroy(self, alloc_id: str) -> None:
+        """Kill all processes of an allocation that any driver knows, even during its removal."""
+        for driver in self.drivers.values():
+            await driver.destroy(alloc_id.removesuffix(GONE), self.directory(alloc_id))

@@ -1,0 +1,382 @@
+"""Set up a task: artifacts, templates, environment and workload identities.
+
+Artifacts are downloaded once per allocation, for any number of attempts. A marker file in the
+allocation directory records that across daemon restarts. Identities are signed for each attempt.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from daemon.runner.core import task_events
+from daemon.runner.core.driver import Attempt, HostMount
+from daemon.runner.core.restart_policy import AttemptOutcome
+from daemon.runner.core.task_dir import directories
+from daemon.runner.core.task_env import TaskDirectories, resolve, resolve_config, task_environment
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.core.task_instance import TaskInstance
+from daemon.runner.setup.artifacts.fetch import ArtifactRequest, FetchFailed
+from daemon.runner.setup.change_actions import ChangeAction
+from daemon.runner.setup.runtime import RuntimeContext
+from daemon.runner.setup.vault_token import VaultTokenRenewer
+from daemon.runner.setup.workload_identity import IssuerInfo, WorkloadIdentities
+from daemon.text.masking import Matcher
+from storage.errors import Refused
+from storage.records.allocation import TaskEvent
+from storage.records.base import SECOND
+from storage.records.group import TaskGroup, Volume
+from storage.records.node import HostVolume
+from storage.records.task import Artifact, Network, NetworkDNS, Service, Task
+from storage.records.times import nanoseconds
+
+if TYPE_CHECKING:
+    from daemon.runner.setup.templates import TemplateRunner
+
+_RENEW_AGAIN = 30.0  # seconds until the renewal of an identity is tried again
+# A constraint on a host feature that a cluster can check: `${attr.engine.feature.x} = true`, or
+# that the attribute is set.
+_FEATURE = re.compile(r"\$\{attr\.engine\.feature\.([^{}]+)\}")
+_IS_THERE = frozenset({("true", "="), ("true", "=="), ("true", "is"), ("true", ""), ("", "is_set")})
+_FEW_SECRETS = 4096  # bytes; more secrets are prepared in a thread
+_TELL_AGAIN = 15 * SECOND  # between two events about a long download
+
+
+def places_of(host: RuntimeContext, instance: TaskInstance, task: Task) -> TaskDirectories:
+    """Return the task directories as the task sees them."""
+    directory = host.directory(instance.allocation.id)
+    driver = host.drivers.get(task.driver)
+    return driver.places(directory, task.name) if driver else directories(directory, task.name)
+
+
+def environment_of(host: RuntimeContext, instance: TaskInstance, task: Task) -> dict[str, str]:
+    """Return the environment of a task."""
+    return task_environment(
+        host.environment,
+        instance.allocation,
+        instance.job,
+        task,
+        places_of(host, instance, task),
+        host.values,
+        parent_cgroup=host.parent_cgroup,
+    )
+
+
+def progress_reporter(
+    source: str, now: Callable[[], int], note: Callable[[TaskEvent], None]
+) -> Callable[[int], None]:
+    """Return a callback for the bytes downloaded so far; it emits an event at intervals."""
+    told = now()
+
+    def tell(size: int) -> None:
+        nonlocal told
+        if now() >= told + _TELL_AGAIN:
+            told = now()
+            note(task_events.download_progress(told, source, size))
+
+    return tell
+
+
+def services_of(group: TaskGroup, task: Task) -> list[Service]:
+    """Return the services of a task, including group services not assigned to another task."""
+    shared = [one for one in group.services or () if one.task_name in ("", task.name)]
+    return [*shared, *(task.services or ())]
+
+
+def missing_inputs(task: Task) -> str:
+    """Return why this version cannot run a task, or an empty string.
+
+    Starting a task without a feature that it needs could be unsafe.
+    """
+    return "this version of Steward cannot provide secrets" if task.secrets else ""
+
+
+def _mounts(host: RuntimeContext, instance: TaskInstance, task: Task) -> Iterator[HostMount]:
+    """Yield the host volumes that a task mounts."""
+    for one in task.volume_mounts or ():
+        volume = (instance.group.volumes or {}).get(one.volume) or Volume()
+        index = f"[{instance.allocation.index}]" if volume.per_alloc else ""
+        source = f"{volume.source}{index}"
+        found = _volume(host, instance, source)
+        yield HostMount(
+            name=one.volume,
+            source=found.path if found else "",
+            volume=source,
+            destination=one.destination,
+            read_only=one.read_only or volume.read_only or (found is not None and found.read_only),
+        )
+
+
+def _volume(host: RuntimeContext, instance: TaskInstance, name: str) -> HostVolume | None:
+    """Return a configured volume, or an API-created one in the job's namespace."""
+    if found := host.volumes.get(name):
+        return found
+    from storage.queries import host_volumes  # imported late, because few jobs have volumes
+
+    made = host.store.read(lambda db: host_volumes.named(db, name))
+    if made is None or (made.namespace, made.node_id) != (instance.job.namespace, host.node_id):
+        return None
+    return HostVolume(name=name, path=made.host_path, read_only=made.is_read_only)
+
+
+def _features(instance: TaskInstance, task: Task) -> Iterator[str]:
+    """Yield the host features that the constraints of a task require from a cluster."""
+    for block in (instance.job.constraints, instance.group.constraints, task.constraints):
+        for one in block or ():
+            found = _FEATURE.fullmatch(one.l_target)
+            if found and (one.r_target, one.operand) in _IS_THERE:
+                yield found[1]
+
+
+def _names(
+    dns: NetworkDNS | None, environment: Mapping[str, str], values: Mapping[str, str]
+) -> NetworkDNS | None:
+    """Return a `dns` block with its references interpolated."""
+    if dns is None:
+        return None
+
+    def filled(texts: list[str] | None) -> list[str]:
+        return [resolve(text, environment, values) for text in texts or ()]
+
+    return NetworkDNS(
+        servers=filled(dns.servers), searches=filled(dns.searches), options=filled(dns.options)
+    )
+
+
+class TaskSetup:
+    """The inputs of one task. `note` emits an event immediately, `tell` runs change actions."""
+
+    def __init__(
+        self,
+        host: RuntimeContext,
+        instance: Callable[[], TaskInstance],
+        task: Task,
+        note: Callable[[TaskEvent], None],
+        tell: Callable[[list[ChangeAction]], Awaitable[None]],
+    ) -> None:
+        self._host, self._instance, self._name = host, instance, task.name
+        self._note, self._tell = note, tell
+        self._root = host.directory(instance().allocation.id)
+        self._files = TaskFiles(
+            launcher=host.launcher,
+            allocation=instance().allocation.id,
+            task=task.name,
+            places=places_of(host, instance(), task),
+        )
+        self._identities = WorkloadIdentities(
+            host.signer,
+            IssuerInfo(host.issuer, host.values.get("node.region", ""), host.claims, host.values),
+            self._files,
+            task,
+            services_of(instance().group, task),
+        )
+        self._token = VaultTokenRenewer(
+            host.credentials,
+            instance,
+            task.name,
+            self._files,
+            host.clock.now,
+            note,
+        )
+        self._templates = self._writer()
+
+    def _writer(self) -> "TemplateRunner | None":
+        """Return the template writer of the task, or None without templates."""
+        host, task = self._host, self._task
+        if not task.templates:
+            return None
+        # Imported late, because few tasks have templates.
+        from daemon.runner.setup.templates import TemplateRunner, TemplateWriter
+
+        desk = TemplateWriter(
+            host=host,
+            files=self._files,
+            environment=self._own_environment,
+            note=self._note,
+        )
+        return TemplateRunner(desk, self._instance)
+
+    @property
+    def _task(self) -> Task:
+        return self._instance().group.task(self._name) or Task(name=self._name)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the task, including its secrets."""
+        added = self._templates.environment if self._templates else {}
+        return self._own_environment() | added
+
+    def _own_environment(self) -> dict[str, str]:
+        """Return the environment without the variables from templates."""
+        instance, task = self._instance(), self._task
+        env = environment_of(self._host, instance, task) | self._identities.environment
+        env |= self._token.environment
+        places = places_of(self._host, instance, task)
+        if self._identities.wanted and places.secrets.startswith(self._root):
+            # In a sandbox the host path of the socket does not exist.
+            env["NOMAD_UNIX_ADDR"] = f"unix:{self._host.task_socket}"
+        return env
+
+    def attempt(self, number: int) -> Attempt:
+        """Return the attempt with this number, including its environment, mounts and limits."""
+        task, instance, host = self._task, self._instance(), self._host
+        network = next(iter(instance.group.networks or ()), Network())
+        env = self.environment()
+        config = {
+            name: resolve_config(value, env, host.values)
+            for name, value in (task.config or {}).items()
+        }
+        given = instance.allocation.placement.resources
+        held = given.tasks.get(task.name)
+        return Attempt(
+            alloc_id=instance.allocation.id,
+            task=task.name,
+            number=number,
+            directory=self._root,
+            config=config,
+            env=env,
+            user=task.user,
+            resources=msgspec.structs.replace(
+                task.resources, memory_max_mb=held.memory.memory_max_mb if held else 0
+            ),
+            cores=tuple((held and held.cpu.reserved_cores) or ()),
+            mhz=held.cpu.cpu_shares if held else 0,
+            log=task.log_config,
+            logs=host.logs.of(instance.allocation.id, task),
+            beside=f"{host.logs.moved}/{instance.allocation.id}",
+            network_mode=network.mode,
+            dns=_names(network.dns, env, host.values),
+            ports=tuple(given.ports_of(task.name)),
+            mounts=tuple(_mounts(host, instance, task)),
+            priority=instance.job.priority,
+            longest=instance.group.max_run_duration or 0,
+            disk_mb=instance.group.ephemeral_disk.size_mb,
+            features=tuple(_features(instance, task)),
+        )
+
+    async def matcher(self) -> Matcher:
+        """Return the matcher that masks the task's secrets in output."""
+        secrets = [*self._identities.secrets, *self._token.secrets]
+        if self._templates is not None:
+            secrets += self._templates.secrets
+        if sum(map(len, secrets)) <= _FEW_SECRETS:
+            return Matcher(secrets)
+        return await trio.to_thread.run_sync(Matcher, secrets)
+
+    # --- before a start ---
+
+    @property
+    def take_time(self) -> bool:
+        """Return whether setting up the task may take noticeable time."""
+        task = self._task
+        return bool(task.artifacts or task.templates or task.secrets_config)
+
+    async def bring(self) -> AttemptOutcome | None:
+        """Set up the task; return an outcome only if the setup failed."""
+        instance, task = self._instance(), self._task
+        if task.secrets_config or task.templates or self._identities.wanted:
+            await self._host.secret_dirs.seclude(
+                instance.allocation.id, task.name, task.resources.secrets_mb
+            )
+        if (outcome := await self._fetch_artifacts()) is not None:
+            return outcome
+        try:
+            await self._identities.hand_over(instance.allocation, instance.job, self._now())
+        except (Refused, OSError) as error:
+            self._note(task_events.setup_failure(self._now(), f"no identity can be given: {error}"))
+            return AttemptOutcome.UNRECOVERABLE
+        try:
+            if self._task.secrets_config is not None:
+                await self._token.bring()
+        except (Refused, OSError) as error:
+            self._note(task_events.secrets_failure(self._now(), f"no token can be given: {error}"))
+            return AttemptOutcome.UNRECOVERABLE
+        return await self._write_templates()
+
+    async def _write_templates(self) -> AttemptOutcome | None:
+        if self._templates is None:
+            return None
+        try:
+            await self._templates.bring()
+        except Refused as error:
+            self._note(task_events.template(self._now(), f"Template failed: {error}"))
+            return AttemptOutcome.UNRECOVERABLE
+        return None
+
+    async def _fetch_artifacts(self) -> AttemptOutcome | None:
+        task = self._task
+        if not task.artifacts or await self._files.recall("fetched") is not None:
+            return None
+        self._note(task_events.downloading(self._now()))
+        env = self.environment()
+        try:
+            for artifact in task.artifacts:
+                await self._host.fetcher.fetch(self._order(artifact, env))
+        except FetchFailed as error:
+            self._note(task_events.download_failed(self._now(), str(error)))
+            return AttemptOutcome.FAILED if error.recoverable else AttemptOutcome.UNRECOVERABLE
+        await self._files.note("fetched", "")
+        return None
+
+    def _order(self, artifact: Artifact, env: Mapping[str, str]) -> ArtifactRequest:
+        filled = resolve_config(msgspec.to_builtins(artifact), env, self._host.values)
+        return ArtifactRequest(
+            artifact=msgspec.convert(filled, Artifact),
+            files=self._files,
+            arrived=progress_reporter(artifact.getter_source, self._now, self._note),
+        )
+
+    # --- while the task runs ---
+
+    @property
+    def may_change(self) -> bool:
+        """Return whether any input of the task can change while it runs."""
+        has_more = self._templates is not None or self._task.secrets_config is not None
+        return has_more or self._identities.next_renewal() is not None
+
+    async def recall(self, started_at: str) -> None:
+        """Restore the inputs that an earlier daemon gave to the task."""
+        instance = self._instance()
+        began = nanoseconds(started_at) if started_at else self._now()
+        try:
+            await self._identities.recall(instance.allocation, instance.job, began, self._now())
+        except (Refused, OSError) as error:
+            self._note(task_events.setup_failure(self._now(), f"no identity can be given: {error}"))
+        if self._task.secrets_config is not None:
+            await self._token.recall()
+        if self._templates is not None:
+            await self._templates.recall()
+
+    async def tend(self) -> None:
+        """Renew and update the inputs, and run the change actions, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._renew_identities)
+            if self._task.secrets_config is not None:
+                nursery.start_soon(self._keep_token)
+            if self._templates is not None:
+                nursery.start_soon(self._templates.tend, self._tell)
+
+    async def _keep_token(self) -> None:
+        while True:
+            await self._tell(await self._token.keep())
+
+    async def _renew_identities(self) -> None:
+        """Renew each workload identity token at half of its lifetime."""
+        while (due := self._identities.next_renewal()) is not None:
+            await trio.sleep(max(0, due - self._now()) / SECOND)
+            instance = self._instance()
+            try:
+                renewed = await self._identities.renew(
+                    instance.allocation, instance.job, self._now()
+                )
+            except (Refused, OSError) as error:
+                self._note(task_events.setup_failure(self._now(), f"no new identity: {error}"))
+                await trio.sleep(_RENEW_AGAIN)
+                continue
+            await self._tell(
+                [ChangeAction(mode=one.change_mode, signal=one.change_signal) for one in renewed]
+            )
+
+    def _now(self) -> int:
+        return self._host.clock.now()

@@ -1,0 +1,171 @@
+"""The data sources of templates: services, variables, and files of the allocation.
+
+A lookup has a current answer and store topics that signal changes. Files have no notification and
+are polled. Data that the task may not read appears as missing.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+
+import msgspec
+
+from daemon.runner.core.task_files import Signature, TaskFiles
+from daemon.runner.core.task_instance import TaskInstance, workload
+from daemon.runner.setup.runtime import VariableReader
+from daemon.templates.errors import LONGEST
+from daemon.templates.lookups import (
+    LookupKey,
+    LookupType,
+    ServiceInstance,
+    ServiceStub,
+    VariableStub,
+)
+from daemon.templates.values import StringMap
+from daemon.text.masking import TaskSecrets
+from storage.errors import Refused
+from storage.queries import services
+from storage.queries.variables import VariableRow
+from storage.records.service import Registration
+from storage.records.workload import Workload
+from storage.store import Store
+
+
+class TemplateContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The identity and the files of the task that looks data up."""
+
+    store: Store
+    variables: VariableReader
+    files: TaskFiles
+
+
+class TemplateSources:
+    """The lookups of one task's templates."""
+
+    def __init__(self, ground: TemplateContext, instance: Callable[[], TaskInstance]) -> None:
+        self._ground, self._instance = ground, instance
+        self.refusals: dict[LookupKey, str] = {}
+        self.secrets = TaskSecrets()  # values of all variables read
+
+    async def answer(self, question: LookupKey) -> object:
+        """Return the current answer of a lookup; None if it is missing or not permitted."""
+        self.refusals.pop(question, None)
+        try:
+            return await self._answer(question)
+        except Refused as error:
+            self.refusals[question] = str(error)
+            return None
+
+    async def _answer(self, question: LookupKey) -> object:
+        name, namespace = self._split(question.name)
+        match question.kind:
+            case LookupType.SERVICE:
+                return self._service(name, namespace)
+            case LookupType.SERVICES:
+                every = await self._ground.store.read_long(
+                    lambda db: services.every(db, self._namespace)
+                )
+                return [
+                    ServiceStub(Name=key, Tags=sorted({tag for one in same for tag in one.tags}))
+                    for key, same in groupby(every, lambda one: one.service_name)
+                ]
+            case LookupType.VARIABLE:
+                found = self._ground.variables.read(self._workload, namespace, name)
+                for value in (found or {}).values():
+                    self.secrets.add(value)
+                return None if found is None else StringMap(found)
+            case LookupType.VARIABLES:
+                listed = self._ground.variables.listed(self._workload, namespace, name)
+                return [*map(_stub, listed)]
+            case _:
+                return await self._file(question.name)
+
+    def topics(self, asked: Iterable[LookupKey]) -> set[str]:
+        """Return the topics that signal a changed answer."""
+        found = set()
+        for question in asked:
+            name, namespace = self._split(question.name)
+            match question.kind:
+                case LookupType.SERVICE:
+                    found.add(services.name_topic(namespace, name.rpartition(".")[2]))
+                case LookupType.SERVICES:
+                    found.add("services")
+                case LookupType.VARIABLE:
+                    found |= {f"variables/{namespace}/{name}", "policies"}
+                case LookupType.VARIABLES:
+                    found |= {"variables", "policies"}
+        return found
+
+    async def signatures(self, asked: Iterable[LookupKey]) -> dict[str, Signature | None]:
+        """Return the signatures of the files that were read."""
+        names = {one.name for one in asked if one.kind == LookupType.FILE}
+        return {name: await self._signature(name) for name in sorted(names)}
+
+    @property
+    def _namespace(self) -> str:
+        return self._instance().allocation.namespace
+
+    def _split(self, name: str) -> tuple[str, str]:
+        """Split a name at its `@` into name and namespace.
+
+        A region after the namespace must be Steward's own.
+        """
+        plain, at, where = name.rpartition("@")
+        return (plain, where.partition(".")[0]) if at else (name, self._namespace)
+
+    @property
+    def _workload(self) -> Workload:
+        """Return the workload identity of the task."""
+        return workload(self._instance(), self._ground.files.task)
+
+    # --- services ---
+
+    def _service(self, name: str, namespace: str) -> list[ServiceInstance]:
+        """Return the instances of a service; `tag.name` selects instances with a tag."""
+        if namespace != self._namespace:
+            raise Refused(f'this task may not look up services in "{namespace}"')
+        tag, _, plain = name.rpartition(".")
+        found = self._ground.store.read(lambda db: services.ready(db, namespace, plain))
+        return [_instance(one) for one in found if not tag or tag in one.tags]
+
+    # --- files ---
+
+    async def _file(self, path: str) -> str | None:
+        try:
+            files = self._ground.files
+            content = await files.read(files.meant(path), LONGEST + 1)
+        except OSError:
+            return None
+        if len(content) > LONGEST:
+            raise Refused(f"{path} has more than {LONGEST} bytes")
+        return content.decode(errors="replace")
+
+    async def _signature(self, path: str) -> Signature | None:
+        try:
+            return await self._ground.files.signature(self._ground.files.meant(path))
+        except (OSError, Refused):
+            return None
+
+
+def _instance(one: Registration) -> ServiceInstance:
+    return ServiceInstance(
+        ID=one.id,
+        Name=one.service_name,
+        Node=one.node_id,
+        Address=one.address,
+        Datacenter=one.datacenter,
+        Tags=one.tags,
+        JobID=one.job_id,
+        AllocID=one.alloc_id,
+        Port=one.port,
+    )
+
+
+def _stub(entry: VariableRow) -> VariableStub:
+    return VariableStub(
+        Namespace=entry.namespace,
+        Path=entry.path,
+        CreateIndex=entry.create_index,
+        ModifyIndex=entry.modify_index,
+        CreateTime=entry.create_time,
+        ModifyTime=entry.modify_time,
+    )

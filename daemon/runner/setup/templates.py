@@ -1,0 +1,333 @@
+"""Render the templates of a task before it starts, and again when their data changes.
+
+A task starts when all its templates are rendered. A template with missing data waits for it. While
+the task runs, a template is written again only if its text differs, and its change action runs.
+Errors at that time are recorded as events, and the previous text stays.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.runner.core import task_events
+from daemon.runner.core.notifier import wait_any
+from daemon.runner.core.task_env import pairs, resolve
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.core.task_instance import TaskInstance
+from daemon.runner.setup.change_actions import ChangeAction
+from daemon.runner.setup.runtime import RuntimeContext
+from daemon.runner.setup.template_sources import TemplateContext, TemplateSources
+from daemon.templates.errors import LONGEST, TemplateError, TemplateOutputTooLong
+from daemon.templates.lookups import Answers, LookupKey, missing_lookups
+from daemon.templates.nodes import ParsedTemplate
+from daemon.templates.render import FEW_STEPS, MOST_STEPS, RenderResult, read, render
+from daemon.text.masking import TaskSecrets
+from storage.errors import Refused
+from storage.records.allocation import TaskEvent
+from storage.records.base import SECOND
+from storage.records.task import Template
+
+_PACE = 0.1  # seconds between two changes that are handled
+_FILES_AGAIN = 1.0  # seconds between two polls of files
+_ROUNDS = 20  # of lookups that depend on other lookups
+_SHORT = 16 * 1024  # characters; longer templates are parsed in a thread
+_SHOWN = 3  # missing items named in an event
+_PERMISSIONS = 0o777  # permission bits only, without set-user-ID and similar
+_DEFAULT_PERMISSIONS = 0o644
+
+RESTARTED = "Template with change_mode restart re-rendered"
+
+
+class TemplateWriter(msgspec.Struct, frozen=True, kw_only=True):
+    """The dependencies for rendering one task's templates. `note` emits an event immediately."""
+
+    host: RuntimeContext
+    files: TaskFiles
+    environment: Callable[[], Mapping[str, str]]
+    note: Callable[[TaskEvent], None]
+
+
+class TemplateRunner:
+    """The templates of one task."""
+
+    def __init__(self, desk: TemplateWriter, instance: Callable[[], TaskInstance]) -> None:
+        self._desk, self._instance = desk, instance
+        ground = TemplateContext(
+            store=desk.host.store,
+            variables=desk.host.variables,
+            files=desk.files,
+        )
+        self._sources = TemplateSources(ground, instance)
+        self._programs: dict[str, ParsedTemplate] = {}
+        self._texts: dict[str, str] = {}  # last written text by destination
+        self._asked: set[LookupKey] = set()
+        self._said = ""  # last reported missing item or error
+        self._is_fresh = False  # rendered for an attempt whose process has not started
+        self.environment: dict[str, str] = {}
+
+    @property
+    def secrets(self) -> TaskSecrets:
+        """Return the values of the variables that the templates have read."""
+        return self._sources.secrets
+
+    def _wanted(self) -> list[Template]:
+        """Return the templates with interpolated paths."""
+        task = self._instance().group.task(self._desk.files.task)
+        environment = self._desk.environment()
+        return [
+            msgspec.structs.replace(
+                one,
+                source_path=resolve(one.source_path, environment, {}),
+                dest_path=resolve(one.dest_path, environment, {}),
+            )
+            for one in (task and task.templates) or ()
+        ]
+
+    async def bring(self) -> None:
+        """Write all templates as soon as their data is complete. Raises `Refused`."""
+        try:
+            await self._bring()
+        except (TemplateError, OSError) as error:
+            raise Refused(str(error)) from error
+
+    async def _bring(self) -> None:
+        while True:
+            with self._desk.host.store.watch(*self._topics()) as changes:
+                before, found = self._topics(), await self._fill_all()
+                if self._topics() != before:
+                    continue  # subscribe before reading, so that no change is missed
+                missing = {one for rendering in found.values() for one in rendering.missing}
+                if not missing:
+                    break
+                self._say(_missing(missing, self._sources.refusals))
+                await self._change(changes.wait)
+        self._texts.clear()
+        self.environment.clear()
+        for template in self._wanted():
+            await self._write(template, found[template.dest_path].text)
+        self._said, self._is_fresh = "", True
+
+    async def recall(self) -> None:
+        """Restore the state of the templates that an earlier daemon wrote."""
+        for template in self._wanted():
+            with suppress(
+                OSError, TemplateError, Refused
+            ):  # a task may have removed or changed the file
+                text = await self._read(template.dest_path)
+                self._take(template, text, _environment(template, text))
+        with suppress(
+            OSError, TemplateError, Refused
+        ):  # render again to know the secrets of the task
+            await self._fill_all()
+
+    async def tend(self, tell: Callable[[list[ChangeAction]], Awaitable[None]]) -> None:
+        """Write changed templates and emit their change actions, until cancelled."""
+        if self._is_fresh:
+            self._is_fresh = False
+            scripts = [one for one in self._wanted() if _runs_at_first(one)]
+            await tell([_wish(one) for one in scripts])
+        while self._wanted():
+            with self._desk.host.store.watch(*self._topics()) as changes:
+                before = self._topics()
+                if changed := await self._renew():
+                    await trio.sleep(self._delay(changed))
+                    await tell([_wish(one) for one in changed])
+                if self._topics() == before:
+                    await self._change(changes.wait)
+            await self._settle()
+
+    async def _renew(self) -> list[Template]:
+        """Write the templates whose text has changed, and return them."""
+        changed = []
+        try:
+            found = await self._fill_all(again=True)
+            for template in self._wanted():
+                rendering = found.get(template.dest_path)
+                if rendering is None or rendering.missing:
+                    continue
+                if rendering.text != self._texts.get(template.dest_path):
+                    await self._write(template, rendering.text)
+                    changed.append(template)
+        except (TemplateError, Refused, OSError) as error:
+            self._say(f"Template failed: {error}")
+        return changed
+
+    def _delay(self, changed: list[Template]) -> float:
+        """Return a random delay within `splay` in seconds.
+
+        It prevents that all tasks restart together.
+        """
+        longest = max(one.splay for one in changed)
+        return self._desk.host.chance() * longest / SECOND
+
+    # --- waiting ---
+
+    def _topics(self) -> set[str]:
+        return self._sources.topics(self._asked)
+
+    async def _change(self, told: Callable[[], object]) -> None:
+        """Return when an answer may have changed."""
+        before = await self._sources.signatures(self._asked)
+        if before:
+            await wait_any(told, partial(self._other_files, before))  # type: ignore[arg-type]
+        else:
+            await told()  # type: ignore[misc]
+
+    async def _other_files(self, before: Mapping[str, object]) -> None:
+        while (  # noqa: ASYNC110  # files give no notification
+            await self._sources.signatures(self._asked) == before
+        ):
+            await trio.sleep(_FILES_AGAIN)
+
+    async def _settle(self) -> None:
+        """Wait for further changes, within the `wait` block of the templates."""
+        spans = [one.wait for one in self._wanted() if one.wait]
+        least = max((one.min or 0 for one in spans), default=0) / SECOND
+        most = max((one.max or one.min or 0 for one in spans), default=0) / SECOND
+        await trio.sleep(_PACE)
+        with trio.move_on_after(most):
+            is_quiet = not least
+            while not is_quiet:
+                with (
+                    self._desk.host.store.watch(*self._topics()) as changes,
+                    trio.move_on_after(least) as calm,
+                ):
+                    await self._change(changes.wait)
+                is_quiet = calm.cancelled_caught
+
+    # --- rendering ---
+
+    async def _fill_all(self, *, again: bool = False) -> dict[str, RenderResult]:
+        """Render all templates by destination.
+
+        With `again`, skip those that are rendered only once.
+        """
+        answers: dict[LookupKey, object] = {}
+        self._asked = set()
+        found = {}
+        for template in self._wanted():
+            path = template.dest_path
+            if not (again and template.once and path in self._texts):
+                found[path] = await self._fill(template, answers)
+        return found
+
+    async def _fill(self, template: Template, answers: dict[LookupKey, object]) -> RenderResult:
+        try:
+            program = await self._program(template)
+            for _ in range(_ROUNDS):
+                rendering = await self._rendered(program, answers, template)
+                self._asked |= rendering.asked
+                unknown = missing_lookups(rendering.asked, answers)
+                if not unknown:
+                    return rendering
+                for question in unknown:
+                    answers[question] = await self._sources.answer(question)
+        except TemplateError as error:
+            raise TemplateError(f"{template.dest_path}: {error}") from error
+        raise TemplateError(f"{template.dest_path}: lookups depend on further lookups without end")
+
+    async def _program(self, template: Template) -> ParsedTemplate:
+        known = self._programs.get(template.dest_path)
+        if known is not None and not template.source_path:
+            return known
+        text = await self._source(template)
+        work = partial(read, text, template.left_delim, template.right_delim)
+        if len(text) > _SHORT:
+            program = await trio.to_thread.run_sync(work, limiter=self._desk.host.rendering)
+        else:
+            program = work()
+        self._programs[template.dest_path] = program
+        return program
+
+    async def _source(self, template: Template) -> str:
+        if not template.source_path:
+            return template.embedded_tmpl
+        try:
+            return await self._read(template.source_path)
+        except OSError as error:
+            raise TemplateError(f"source {template.source_path}: {error.strerror}") from error
+
+    async def _rendered(
+        self, program: ParsedTemplate, answers: Answers, template: Template
+    ) -> RenderResult:
+        work = partial(
+            render,
+            program,
+            dict(answers),
+            dict(self._desk.environment()),
+            now=self._desk.host.clock.now(),
+            strict=template.err_missing_key,
+        )
+        try:
+            return work(steps=FEW_STEPS)
+        except TemplateOutputTooLong:
+            return await trio.to_thread.run_sync(
+                partial(work, steps=MOST_STEPS), limiter=self._desk.host.rendering
+            )
+
+    # --- files ---
+
+    async def _read(self, path: str) -> str:
+        files = self._desk.files
+        return (await files.read(files.meant(path), LONGEST)).decode(errors="replace")
+
+    async def _write(self, template: Template, text: str) -> None:
+        environment = _environment(template, text)
+        files, owner = self._desk.files, None
+        if template.uid is not None or template.gid is not None:
+            owner = (_whose(template.uid), _whose(template.gid))
+        mode = int(template.perms, 8) if template.perms else _DEFAULT_PERMISSIONS
+        path, content = files.meant(template.dest_path), text.encode(errors="replace")
+        await files.write(path, content, owner=owner, mode=mode & _PERMISSIONS)
+        self._take(template, text, environment)
+
+    def _take(self, template: Template, text: str, environment: Mapping[str, str]) -> None:
+        self._texts[template.dest_path] = text
+        self.environment |= environment
+
+    def _say(self, text: str) -> None:
+        """Emit an event for a problem, but not twice in a row for the same one."""
+        if text != self._said:
+            self._said = text
+            self._desk.note(task_events.template(self._desk.host.clock.now(), text))
+
+
+def _environment(template: Template, text: str) -> Mapping[str, str]:
+    """Return the variables that an `env` template defines. Raises `TemplateError`."""
+    if not template.envvars:
+        return {}
+    try:
+        return pairs(text)
+    except ValueError as error:
+        raise TemplateError(f"{template.dest_path}: {error}") from error
+
+
+def _whose(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+def _runs_at_first(template: Template) -> bool:
+    script = template.change_script
+    return template.change_mode == "script" and script is not None and script.run_on_first_render
+
+
+def _wish(template: Template) -> ChangeAction:
+    return ChangeAction(
+        mode=template.change_mode,
+        signal=template.change_signal,
+        script=template.change_script,
+        said=RESTARTED,
+    )
+
+
+def _missing(missing: set[LookupKey], refusals: Mapping[LookupKey, str]) -> str:
+    """Return the message about missing data, as in Nomad, with refused lookups added."""
+    names = sorted(map(str, missing))
+    shown = ", ".join(names[:_SHOWN])
+    if len(names) > _SHOWN:
+        shown += f", and {len(names) - _SHOWN} more"
+    denied = sorted(refusals[one] for one in missing if one in refusals)
+    return f"Missing: {shown}" + (f" ({denied[0]})" if denied else "")

@@ -1,0 +1,148 @@
+"""The Vault token of a task: issued, delivered, and renewed.
+
+A task gets it in `secrets/vault_token`, which only its user can read, and in its environment. It is
+renewed at half of its TTL. A token that cannot be renewed is replaced, and the change action of the
+job runs. The accessor, not the secret, is stored in the allocation directory, where no task has
+access; it finds the token after a daemon restart.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from daemon.runner.core import task_events
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.core.task_instance import TaskInstance, workload
+from daemon.runner.setup.change_actions import ChangeAction
+from daemon.runner.setup.runtime import TaskToken, TokenProvider
+from daemon.text.masking import TaskSecrets
+from storage.errors import Refused
+from storage.records.allocation import TaskEvent
+from storage.records.base import SECOND
+from storage.records.task import SecretsConfig
+
+_FILE = "secrets/vault_token"
+_LONGEST = 4096  # bytes of a token file
+_AGAIN = 30.0  # seconds until issuing a token is tried again
+_LEAST = 4  # a token with less than 1/4 of its TTL left is replaced
+
+
+class VaultTokenRenewer:
+    """The token of one task. `note` emits an event immediately."""
+
+    def __init__(
+        self,
+        credentials: TokenProvider,
+        instance: Callable[[], TaskInstance],
+        task: str,
+        files: TaskFiles,
+        now: Callable[[], int],
+        note: Callable[[TaskEvent], None],
+    ) -> None:
+        self._credentials, self._instance, self._task = credentials, instance, task
+        self._files, self._now, self._note = files, now, note
+        self._held: TaskToken | None = None
+        self._secret = ""
+        self.secrets = TaskSecrets()
+
+    @property
+    def _block(self) -> SecretsConfig:
+        task = self._instance().group.task(self._task)
+        return (task and task.secrets_config) or SecretsConfig()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables that hold the token."""
+        if not (self._secret and self._block.env):
+            return {}
+        return {"STEWARD_TOKEN": self._secret, "VAULT_TOKEN": self._secret}
+
+    async def bring(self) -> None:
+        """Deliver a valid token, issuing a new one if needed. Raises `Refused` or `OSError`."""
+        held = self._held and self._credentials.find(self._held.accessor)
+        if held is None or not self._secret:
+            await self._replace()
+        else:
+            self._held = held
+            await self._write(held.accessor, self._secret)
+
+    async def recall(self) -> None:
+        """Restore the token that an earlier daemon delivered."""
+        try:
+            accessor = await self._files.recall("token")
+        except OSError:
+            return
+        if accessor is None:
+            return
+        self._held = self._credentials.find(accessor)
+        try:
+            found = await self._files.read(self._files.own(_FILE), _LONGEST)
+        except (OSError, Refused):  # not delivered as a file, or removed by the task
+            return
+        # The task can write arbitrary bytes to this file.
+        kept = found.decode(errors="replace")
+        self._secret = kept if self._credentials.is_secret(accessor, kept) else ""
+        self.secrets.add(self._secret)
+
+    async def keep(self) -> list[ChangeAction]:
+        """Renew the token when due; after a replacement return the change action."""
+        while True:
+            await trio.sleep(max(0, self._due() - self._now()) / SECOND)
+            if self._block.allow_token_expiration and self._held is not None:
+                await trio.sleep_forever()
+            try:
+                if await self._renew():
+                    continue
+                await self._replace()
+            except (Refused, OSError) as error:
+                self._note(task_events.secrets_failure(self._now(), f"no new token: {error}"))
+                await trio.sleep(_AGAIN)
+                continue
+            block = self._block
+            return [
+                ChangeAction(
+                    mode=block.change_mode,
+                    signal=block.change_signal,
+                    said="Vault: new Vault token acquired",
+                )
+            ]
+
+    def _due(self) -> int:
+        """Return the time at half of the token's TTL; now if there is no token."""
+        held = self._held
+        return (held.renewed_at + held.expires_at) // 2 if held else 0
+
+    async def _renew(self) -> bool:
+        """Renew the token; return whether its remaining TTL is sufficient."""
+        if self._held is None:
+            return False
+        try:
+            held = await self._credentials.renew(self._held.accessor)
+        except Refused:
+            return False
+        self._held = held
+        return (held.expires_at - self._now()) * _LEAST > held.ttl
+
+    async def _replace(self) -> None:
+        before = self._held
+        held = await self._credentials.make(workload(self._instance(), self._task), self._block)
+        try:
+            await self._write(held.accessor, held.secret)
+        except (Refused, OSError):
+            await self._credentials.end(held.accessor)
+            raise
+        self._held, self._secret = held, held.secret
+        self.secrets.add(held.secret)
+        if before is not None:
+            await self._credentials.end(before.accessor)
+
+    async def _write(self, accessor: str, secret: str) -> None:
+        """Deliver a token.
+
+        The note with its accessor is written last. If the daemon stops before that, the token is
+        replaced.
+        """
+        await self._files.note("token", None)
+        if not self._block.disable_file:
+            await self._files.write(self._files.own(_FILE), secret.encode())
+        await self._files.note("token", accessor)

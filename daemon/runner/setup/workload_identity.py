@@ -1,0 +1,243 @@
+"""Sign the workload identity tokens of a task, deliver them, and renew them before expiry.
+
+A task gets a token in a file that only its user can read, or in its environment. A token is renewed
+at half of its lifetime, and the task is notified as the job configures. After a daemon restart,
+files give their own renewal time; for the environment it is the start time of the task.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+from uuid import uuid4
+
+import msgspec
+
+from daemon.runner.core.task_env import resolve
+from daemon.runner.core.task_files import TaskFiles
+from daemon.text.masking import TaskSecrets
+from storage.errors import Refused
+from storage.records.allocation import Allocation
+from storage.records.base import HOUR, SECOND
+from storage.records.job import Job
+from storage.records.task import Identity, Service, Task
+from storage.records.workload import Workload
+
+DEFAULT = "default"
+LONGEST = 30 * 24 * HOUR  # retired signing keys stay published for this time
+_MAX_FILE = 16 * 1024  # bytes; longer than any token
+
+
+class IdentitySigner(Protocol):
+    """Signs tokens."""
+
+    def sign(self, claims: Mapping[str, object], key_id: str = "") -> str:
+        """Sign claims and return the token."""
+        ...
+
+
+class IssuerInfo(msgspec.Struct, frozen=True):
+    """The issuer, its URL, and the node of the tokens.
+
+    `claims` are additional claims by name. Their texts are interpolated with the node's `values`
+    and with job, group, task and allocation.
+    """
+
+    issuer: str
+    region: str
+    claims: Mapping[str, str] = {}
+    values: Mapping[str, str] = {}
+
+
+class TokenTimes(msgspec.Struct, frozen=True):
+    """Issue and expiry time of a token in seconds."""
+
+    iat: int
+    exp: int
+
+
+class WorkloadIdentities:
+    """The identities of one task and their token files."""
+
+    def __init__(
+        self,
+        signer: IdentitySigner,
+        place: IssuerInfo,
+        files: TaskFiles,
+        task: Task,
+        services: Sequence[Service] = (),
+    ) -> None:
+        """Take the task's identities and those of its `services`."""
+        self._signer, self._place, self._files = signer, place, files
+        self._task, self._services = task, services
+        self._made: dict[str, int] = {}  # identity -> issue time of its token, nanoseconds
+        self.environment: dict[str, str] = {}
+        self.secrets = TaskSecrets()
+
+    @property
+    def wanted(self) -> list[Identity]:
+        """Return the identities of the task and of its services."""
+        own = [self._task.identity] if self._task.identity else []
+        own = [
+            msgspec.structs.replace(one, service_name="")
+            for one in [*own, *(self._task.identities or ())]
+        ]
+        return [one for one in [*own, *map(_of_service, self._services)] if one.env or one.file]
+
+    async def hand_over(self, allocation: Allocation, job: Job, now: int) -> None:
+        """Sign and deliver all tokens.
+
+        Raises `Refused` for an unknown claim, `Escapes` or `OSError` when a file cannot be written.
+        """
+        for identity in self.wanted:
+            await self._hand_over(identity, allocation, job, now)
+
+    async def _hand_over(
+        self, identity: Identity, allocation: Allocation, job: Job, now: int
+    ) -> None:
+        claims = claims_of(identity, allocation, job, self._task, self._place, now)
+        # A token without expiry needs a key that exists as long as the allocation.
+        key_id = "" if identity.ttl else allocation.placement.signing_key_id
+        extra = extra_claims(identity, allocation, job, self._task, self._place)
+        token = self._signer.sign({**extra, **msgspec.to_builtins(claims)}, key_id)
+        self._made[identity.name] = now
+        self.secrets.add(token)
+        if identity.env:
+            self.environment[env_variable(identity)] = token
+        if identity.file:
+            await self._files.write(self._files.own(token_path(identity)), token.encode())
+
+    async def recall(self, allocation: Allocation, job: Job, started: int, now: int) -> None:
+        """Restore the issue times of the tokens that an earlier daemon delivered.
+
+        Tokens in the environment of exec sessions are signed again.
+        """
+        for identity in self.wanted:
+            times = (
+                await self._times(identity) if identity.file else TokenTimes(started // SECOND, 0)
+            )
+            if times is None:
+                await self._hand_over(identity, allocation, job, now)
+                continue
+            self._made[identity.name] = times.iat * SECOND
+            if identity.env:
+                kept = msgspec.structs.replace(identity, file=False)
+                await self._hand_over(kept, allocation, job, now)
+                self._made[identity.name] = times.iat * SECOND
+
+    async def _times(self, identity: Identity) -> TokenTimes | None:
+        """Return the times of the token in an identity's file; None if it cannot be read."""
+        try:
+            found = await self._files.read(self._files.own(token_path(identity)), _MAX_FILE)
+            self.secrets.add(found.decode(errors="replace"))
+            payload = found.split(b".")[1]
+            padded = payload + b"=" * (-len(payload) % 4)
+            return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=TokenTimes)
+        except (OSError, Refused, IndexError, ValueError, msgspec.DecodeError):
+            return None
+
+    def next_renewal(self) -> int | None:
+        """Return the time of the next renewal in nanoseconds, or None."""
+        times = [due for _, due in self._renewals()]
+        return min(times, default=None)
+
+    async def renew(self, allocation: Allocation, job: Job, now: int) -> list[Identity]:
+        """Renew the tokens that are due, and return their identities."""
+        due = [identity for identity, time in self._renewals() if time <= now]
+        for identity in due:
+            await self._hand_over(identity, allocation, job, now)
+        return due
+
+    def _renewals(self) -> Iterator[tuple[Identity, int]]:
+        for identity in self.wanted:
+            # A running process cannot get a new environment, only a restart delivers one.
+            if identity.ttl and (identity.file or identity.change_mode == "restart"):
+                yield identity, self._made.get(identity.name, 0) + lifetime(identity) // 2
+
+
+def claims_of(
+    identity: Identity,
+    allocation: Allocation,
+    job: Job,
+    task: Task,
+    place: IssuerInfo,
+    now: int,
+) -> Workload:
+    """Return the claims of a token for a task."""
+    made = now // SECOND
+    job_id = job.parent_id or job.id
+    names = (
+        place.region,
+        allocation.namespace,
+        job_id,
+        allocation.task_group,
+        identity.service_name or task.name,
+        identity.name,
+    )
+    return Workload(
+        iss=place.issuer,
+        sub=":".join(names),
+        aud=identity.audience or [],
+        iat=made,
+        nbf=made,
+        exp=made + lifetime(identity) // SECOND if identity.ttl else None,
+        jti=str(uuid4()),
+        nomad_namespace=allocation.namespace,
+        nomad_job_id=job_id,
+        nomad_allocation_id=allocation.id,
+        nomad_group=allocation.task_group,
+        nomad_task="" if identity.service_name else task.name,
+        nomad_service=identity.service_name,
+    )
+
+
+def extra_claims(
+    identity: Identity, allocation: Allocation, job: Job, task: Task, place: IssuerInfo
+) -> Mapping[str, str]:
+    """Return the additional claims that an identity requests. Raises `Refused` for unknown ones."""
+    values = {
+        **place.values,
+        "job.id": job.parent_id or job.id,
+        "job.name": job.name,
+        "job.type": job.type,
+        "job.namespace": allocation.namespace,
+        "job.region": place.region,
+        "group.name": allocation.task_group,
+        "task.name": task.name,
+        "alloc.id": allocation.id,
+        **{f"job.meta.{key}": value for key, value in (job.meta or {}).items()},
+    }
+    claims = {}
+    for name in identity.extra_claims or ():
+        if name not in place.claims:
+            raise Refused(f"the setting identity_claims has no claim {name!r}")
+        claims[name] = resolve(place.claims[name], {}, values)
+    return claims
+
+
+def _of_service(service: Service) -> Identity:
+    """Return the identity of a service, or one that is not delivered."""
+    given = service.identity or Identity()
+    name = given.name or f"service_{service.name}"
+    return msgspec.structs.replace(given, name=name, service_name=service.name)
+
+
+def lifetime(identity: Identity) -> int:
+    """Return the lifetime of a token in nanoseconds."""
+    return min(identity.ttl, LONGEST)
+
+
+def env_variable(identity: Identity) -> str:
+    """Return the environment variable that holds a token."""
+    if identity.name == DEFAULT:
+        return "NOMAD_TOKEN"
+    return (
+        f"NOMAD_TOKEN_{identity.name.replace('-', '_') if identity.service_name else identity.name}"
+    )
+
+
+def token_path(identity: Identity) -> str:
+    """Return the file that holds a token, relative to the task directory."""
+    if identity.filepath:
+        return identity.filepath
+    name = "nomad_token" if identity.name == DEFAULT else f"nomad_{identity.name}.jwt"
+    return f"secrets/{name}"

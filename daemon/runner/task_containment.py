@@ -1,0 +1,107 @@
+"""Set up the cgroups of all tasks, their limits and the egress policy, before any task starts.
+
+The daemon does this while it is still root. It creates the cgroups above those of tasks, attaches
+the egress policy, and delegates them to its unprivileged user, as systemd does with `Delegate=`.
+Afterwards it creates, limits, freezes and removes child cgroups as an ordinary user. It cannot
+change the limits or the policy of the parent cgroups.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from daemon.config.settings import OPEN, Settings
+from daemon.runner.drivers import cgroup_v1, cgroup_v2, cgroup_v2_limits
+from daemon.runner.drivers.limits import CONTROLLERS, LimitEnforcer, RlimitEnforcer, with_rlimits
+from daemon.runner.drivers.process_group import ProcessGroups
+from daemon.runner.drivers.process_scan import ProcessScanner
+
+if TYPE_CHECKING:
+    from daemon.runner.task_egress import TaskEgressPolicy
+
+
+class TaskCgroups(msgspec.Struct, frozen=True):
+    """The cgroups for tasks without limits, those for tasks with limits, and the limits."""
+
+    groups: ProcessGroups
+    limited: ProcessGroups
+    bounds: LimitEnforcer
+
+    @property
+    def places(self) -> list[Path]:
+        """Return the parent cgroups of the cgroups by which tasks are killed."""
+        return cgroup_v2.places(self.groups.parent, self.limited.parent)
+
+    @property
+    def above(self) -> list[Path]:
+        """Return the parent cgroups above all tasks, including those for limits only."""
+        return [*self.places, *self.bounds.above]
+
+    def named(self, config: Settings) -> dict[str, list[str]]:
+        """Return the parent cgroups, and those that each driver's tasks enter.
+
+        The keys are the fields of the launcher's policy.
+        """
+        limited = [*cgroup_v2.places(self.limited.parent), *self.bounds.above]
+        raw = limited if config.raw_exec_limits else cgroup_v2.places(self.groups.parent)
+        found = {"groups": self.above, "raw_exec_groups": raw, "exec_groups": limited}
+        return {name: [*map(str, every)] for name, every in found.items()}
+
+    def release(self) -> None:
+        """Remove the cgroups of all tasks, if no task is running."""
+        self.groups.release()
+        self.limited.release()
+        self.bounds.release()
+
+
+def hold(config: Settings, owner: tuple[int, int]) -> TaskCgroups:
+    """Set up the cgroups for a daemon that will run as the given user and group."""
+    found = cgroup_v2.find(config.groups_of)
+    groups: ProcessGroups = ProcessScanner()
+    if found and not _trouble(found, owner):
+        groups = found
+    limited, bounding = _limits(groups, config, owner)
+    return TaskCgroups(groups, limited, bounding)
+
+
+def guard(config: Settings, holding: TaskCgroups) -> "TaskEgressPolicy | None":
+    """Set up the configured egress policy for all tasks; return None if none is configured.
+
+    The policy contains the daemon's own ports, so call this after they are open.
+    """
+    if config.task_egress == OPEN and not any(map(cgroup_v2.is_guarded, holding.places)):
+        return None
+    from daemon.runner.task_egress import (
+        guarded,  # imported late, because few configurations use it
+    )
+
+    return guarded(config, holding.places)
+
+
+def _limits(
+    groups: ProcessGroups, config: Settings, owner: tuple[int, int]
+) -> tuple[ProcessGroups, LimitEnforcer]:
+    """Return the cgroups for tasks with limits, and the limit enforcement for them."""
+    tree = cgroup_v2_limits.own_tree()
+    found = cgroup_v2_limits.find(
+        config.groups_of, config.cgroup_parent, tree, cgroup_v2_limits.CgroupFiles()
+    )
+    if isinstance(found, cgroup_v2_limits.CgroupV2Enforcer):
+        if not (found_trouble := _trouble(found, owner)):
+            return found, found
+        found = f"cgroup v2: {found_trouble}"
+    reasons = dict.fromkeys(
+        CONTROLLERS, f"{found}, and the daemon may make no such group of version 1"
+    )
+    old = cgroup_v1.find(config.groups_of, reasons)
+    return groups, RlimitEnforcer(with_rlimits({}), reasons) if _trouble(old, owner) else old
+
+
+def _trouble(made: ProcessGroups | LimitEnforcer, owner: tuple[int, int]) -> str:
+    """Create the parent cgroups for a user; return the error or an empty string."""
+    try:
+        made.give(owner)
+    except OSError as error:
+        return str(error)
+    return ""

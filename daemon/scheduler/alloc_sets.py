@@ -1,0 +1,210 @@
+"""Sort the allocations of a group by their situation, for service and batch jobs.
+
+An allocation can be unchanged, surplus, migrating from its node, or lost with it. It can have
+failed, to be rescheduled now or later. It can also have an older version that is updated in place
+or must be replaced. Each allocation is in exactly one of these sets.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from daemon.scheduler import reschedule
+from daemon.scheduler.reschedule import RescheduleTiming
+from daemon.scheduler.rollout import Rollout
+from daemon.scheduler.updates import requires_replacement
+from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
+from storage.records.evaluation import Evaluation
+from storage.records.group import ReschedulePolicy, TaskGroup
+from storage.records.job import Job, JobType
+from storage.records.node import Node, NodeStatus
+
+NOT_NEEDED = "alloc not needed due to job update"
+UPDATED = "alloc is being updated due to job update"
+MIGRATED = "alloc is being migrated"
+LOST = "alloc is lost since its node is down"
+
+
+def by_number(allocations: Iterable[Allocation]) -> list[Allocation]:
+    """Return allocations sorted by name index, then by age."""
+    return sorted(allocations, key=lambda one: (one.index, one.create_index, one.id))
+
+
+def is_on_lost_node(allocation: Allocation, nodes: Mapping[str, Node]) -> bool:
+    """Return whether an allocation is lost with its node.
+
+    Allocations on an unreachable cluster keep running and are not lost.
+    """
+    node = nodes.get(allocation.node_id)
+    gone = node is None or node.status == NodeStatus.DOWN
+    away = node is not None and node.status == NodeStatus.DISCONNECTED and not node.engine
+    return (gone or away) and not allocation.client_terminal
+
+
+def is_canary(allocation: Allocation) -> bool:
+    """Return whether an allocation is a canary that was not promoted."""
+    return allocation.health is not None and allocation.health.canary
+
+
+class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The values common to all groups of a job."""
+
+    job: Job
+    # Group -> number of stopped allocations that are counted but not loaded.
+    ended: Mapping[str, int]
+    versions: Mapping[int, Job]
+    nodes: Mapping[str, Node]
+    evaluation: Evaluation
+    now: int
+    rollout: Rollout
+    may_stay: Callable[[Job, TaskGroup, Allocation], bool]
+
+    @property
+    def batch(self) -> bool:
+        """Return whether completed allocations are not to be replaced."""
+        return self.job.type == JobType.BATCH
+
+    def is_older(self, allocation: Allocation) -> bool:
+        """Return whether an allocation has another version than the job's current one."""
+        return allocation.job_version != self.job.version
+
+    def version_of(self, allocation: Allocation) -> Job:
+        """Return the job in the allocation's version."""
+        return self.versions.get(allocation.job_version, self.job)
+
+    def policy_of(self, allocation: Allocation) -> ReschedulePolicy | None:
+        """Return the reschedule policy in the allocation's version."""
+        group = self.version_of(allocation).group(allocation.task_group)
+        return group.reschedule_policy if group else None
+
+
+class AllocSets(msgspec.Struct, kw_only=True):
+    """The sorted allocations of one group, by name index."""
+
+    ignored: int = 0
+    stop: list[tuple[Allocation, str]] = []  # with the description
+    renew: list[tuple[Allocation, str]] = []  # canaries to be replaced
+    keep: list[Allocation] = []  # unchanged, but possibly to be updated
+    migrate: list[Allocation] = []
+    lost: list[Allocation] = []
+    failed: list[Allocation] = []  # to be rescheduled now
+    later: list[tuple[int, Allocation]] = []  # to be rescheduled later
+    in_place: list[Allocation] = []  # subset of the unchanged ones
+    outdated: list[Allocation] = []  # subset of the unchanged ones
+
+
+def sort(situation: ReconcileContext, allocations: Iterable[Allocation]) -> AllocSets:
+    """Return the sets of a group, before count and version are considered."""
+    sorting = _Sorting(situation)
+    for one in by_number(allocations):
+        sorting.add(one)
+    return sorting.sets
+
+
+class _Sorting:
+    def __init__(self, situation: ReconcileContext) -> None:
+        self.sets = AllocSets()
+        self._situation = situation
+        self._canaries = situation.rollout.canaries()
+        self._unneeded = situation.rollout.unneeded_canaries()
+
+    def add(self, one: Allocation) -> None:
+        situation, sets = self._situation, self.sets
+        if one.desired_status != DesiredStatus.RUN:
+            self._add_unwanted(one)
+        elif situation.batch and situation.is_older(one) and one.client_terminal:
+            sets.ignored += 1
+        elif one.id in self._unneeded:
+            sets.stop.append((one, NOT_NEEDED))
+        elif one.client_terminal:
+            self._add_ended(one)
+        elif one.desired.transition.migrate:
+            self._add_leaving(one, MIGRATED, sets.migrate)
+        elif is_on_lost_node(one, situation.nodes):
+            self._add_leaving(one, LOST, sets.lost)
+        else:
+            sets.keep.append(one)
+
+    def _add_unwanted(self, one: Allocation) -> None:
+        """Add a stopped allocation; a drained batch allocation keeps its index."""
+        if self._situation.batch and one.desired.transition.migrate_disable_placement:
+            self.sets.keep.append(one)
+        elif self._situation.batch and one.client_terminal:
+            self.sets.ignored += 1
+
+    def _add_leaving(self, one: Allocation, why: str, others: list[Allocation]) -> None:
+        if one.id in self._canaries:
+            self.sets.renew.append((one, why))
+        else:
+            others.append(one)
+
+    def _add_ended(self, one: Allocation) -> None:
+        if one.desired.next_allocation:
+            return
+        if one.client_status != ClientStatus.FAILED:
+            if self._situation.batch:
+                self.sets.keep.append(one)  # completed
+            return
+        situation, policy = self._situation, self._situation.policy_of(one)
+        when = reschedule.decide(
+            one, policy, situation.evaluation, situation.rollout.current, situation.now
+        )
+        if when is RescheduleTiming.NOW:
+            self.sets.failed.append(one)
+            return
+        self.sets.keep.append(one)
+        due = reschedule.due_at(one, policy) if when is RescheduleTiming.LATER else None
+        if due is not None:
+            self.sets.later.append((due, one))
+
+
+def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[str]) -> None:
+    """Stop allocations beyond the count.
+
+    First stop those that promoted canaries replace, then those not running, then the highest
+    indexes. Allocations `apart` (IDs) do not count and stay.
+    """
+    kept, failed = without_ids(sets.keep, apart), without_ids(sets.failed, apart)
+    surplus = len(kept) + len(failed) + len(sets.migrate) - count
+    if surplus <= 0:
+        return
+    numbers = {one.index for one in kept if one.id in promoted}
+    stoppable = [one for one in kept if one.desired_status == DesiredStatus.RUN]
+    candidates = [
+        *(one for one in stoppable if one.index in numbers and one.id not in promoted),
+        *reversed(failed),
+        *reversed(sets.migrate),
+        *reversed(stoppable),
+    ]
+    chosen = {one.id: one for one in candidates}  # deduplicated, in this order
+    stopped = list(chosen.values())[:surplus]
+    sets.stop += [(one, NOT_NEEDED) for one in stopped]
+    gone = {one.id for one in stopped}
+    sets.keep = without_ids(sets.keep, gone)
+    sets.failed = without_ids(sets.failed, gone)
+    sets.migrate = without_ids(sets.migrate, gone)
+
+
+def without_ids(allocations: Iterable[Allocation], apart: set[str]) -> list[Allocation]:
+    """Return the allocations without those in `apart`."""
+    return [one for one in allocations if one.id not in apart]
+
+
+def sort_updates(situation: ReconcileContext, group: TaskGroup, sets: AllocSets) -> None:
+    """Sort the unchanged allocations by their update to the job's current version."""
+    job = situation.job
+    updated: dict[int, bool] = {}  # by version, because comparing jobs dominates the cost
+    for one in sets.keep:
+        if one.job_version not in updated:
+            old = situation.version_of(one)
+            updated[one.job_version] = requires_replacement(old, job, group.name)
+        if not situation.is_older(one):
+            sets.ignored += 1
+        elif updated[one.job_version]:
+            sets.outdated.append(one)
+        elif one.terminal:
+            sets.ignored += 1
+        elif situation.may_stay(job, group, one):
+            sets.in_place.append(one)
+        else:
+            sets.outdated.append(one)

@@ -1,0 +1,69 @@
+"""Capacity of a cluster, which queues allocations without capacity.
+
+Only the number of jobs is limited (`max_jobs`). An allocation fits if a single host, when empty, is
+large enough. CPU in MHz is rounded up to whole cores, at least one.
+"""
+
+from collections.abc import Iterable
+
+from daemon.scheduler.nodes.capacity import NodeCapacity, ResourceAsk, resources_of
+from daemon.scheduler.state import NodeState
+from storage.records.allocation import AllocatedCPU, AllocatedResources, Allocation
+from storage.records.node import MHZ_PER_CORE
+from storage.records.task import Task
+
+_ENDLESS = 2**62  # MB of disk; the disks of hosts are unknown
+
+
+def cluster_capacity(state: NodeState, allocations: Iterable[Allocation]) -> NodeCapacity:
+    """Return the free resources of a node, local or a cluster."""
+    return (ClusterCapacity if state.node.engine else NodeCapacity)(state, allocations)
+
+
+class ClusterCapacity(NodeCapacity):
+    """A partition of a cluster. `cpu`, `memory` and `free_cores` are the maximum of any host."""
+
+    queues = True
+
+    def __init__(self, state: NodeState, allocations: Iterable[Allocation]) -> None:
+        """Take the node's hosts, including those that are down, because they return."""
+        super().__init__(state, allocations)
+        self._hosts = state.node.hosts or []
+        self._core_cpu = int(state.node.attributes.get(MHZ_PER_CORE, 1))
+        self._most_cores = max((host.cores for host in self._hosts), default=0)
+        self.cpu = self._most_cores * self._core_cpu
+        self.memory = max((host.memory_mb for host in self._hosts), default=0)
+        self.disk = _ENDLESS
+
+    def _count_amounts(self, share: object, sign: int) -> None:
+        """Do nothing: allocations do not reduce the resources of others."""
+
+    @property
+    def free_cores(self) -> int:
+        """Return the maximum number of cores of a host."""
+        return self._most_cores
+
+    def cores_of(self, need: ResourceAsk) -> int:
+        """Return the number of cores of an allocation."""
+        return max(1, need.cores + -(-need.cpu // self._core_cpu))
+
+    def lack(self, need: ResourceAsk) -> str | None:
+        """Return why an allocation fits no host, even an empty one."""
+        cores = self.cores_of(need)
+        if self.is_full:
+            return "max allocation exceeded"
+        if cores > self._most_cores:
+            return "cores" if need.cores else "cpu"
+        if not any(one.cores >= cores and one.memory_mb >= need.memory for one in self._hosts):
+            return "memory"
+        return None
+
+    def offer(self, need: ResourceAsk, allocation_id: str, region: str) -> AllocatedResources:
+        """Return the resources of a new allocation: a number of cores instead of core IDs."""
+        if need.fixed is not None:
+            return need.fixed
+        return resources_of(need.group, self._cores_as_cpu)
+
+    def _cores_as_cpu(self, task: Task) -> AllocatedCPU | None:
+        cores = task.resources.cores
+        return AllocatedCPU(cpu_shares=cores * self._core_cpu) if cores else None

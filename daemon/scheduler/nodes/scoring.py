@@ -1,0 +1,102 @@
+"""Score nodes with sufficient capacity.
+
+The names of the scores are Nomad's (recorded from Nomad: evaluations-allocations, Metrics). The
+score of a node is the mean of the fit and of all other applicable scores.
+"""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from daemon.scheduler.nodes import spread
+from daemon.scheduler.nodes.capacity import NodeCapacity, ResourceAsk
+from daemon.scheduler.nodes.constraints import matches
+from storage.records.constraints import Affinity
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+
+_BEST_FIT = 18.0  # 20 minus the minimal sum of two powers of ten with exponents up to 1
+
+
+class NodePreferences(msgspec.Struct, frozen=True, kw_only=True):
+    """The node preferences of a group, as far as they are equal for all its allocations."""
+
+    affinities: list[Affinity]
+    spreads: list[spread.SpreadTargetCounts]
+
+
+def node_preferences(job: Job, group: TaskGroup) -> NodePreferences:
+    """Return the node preferences of a group, its job and its tasks."""
+    affinities = [*(job.affinities or ()), *(group.affinities or ())]
+    for task in group.tasks or ():
+        affinities += task.affinities or ()
+    return NodePreferences(affinities=affinities, spreads=spread.spread_targets(job, group))
+
+
+class NodeScores(msgspec.Struct, frozen=True):
+    """The scores of one node, and their mean."""
+
+    mean: float
+    by_name: Mapping[str, float]
+
+
+def fit_score(need: ResourceAsk, room: NodeCapacity) -> float:
+    """Return how full the node would be, 0 to 1; fuller is better (bin packing).
+
+    Nodes with a queue come last.
+    """
+    if room.queues:
+        return 0.0
+    free_cpu = (room.cpu - room.cpu_of(need)) / (room.capacity_cpu or 1)
+    free_memory = (room.memory - need.memory) / (room.capacity_memory or 1)
+    total = 20.0 - math.pow(10, free_cpu) - math.pow(10, free_memory)
+    return min(max(total, 0.0), _BEST_FIT) / _BEST_FIT
+
+
+def fit_only(need: ResourceAsk, room: NodeCapacity) -> NodeScores:
+    """Return the score that is used when there is only one node."""
+    score = fit_score(need, room)
+    return NodeScores(score, {"binpack": score})
+
+
+def scores(
+    job: Job,
+    need: ResourceAsk,
+    wishes: NodePreferences,
+    room: NodeCapacity,
+    rooms: Mapping[str, NodeCapacity],
+    *,
+    failed_here: bool,
+) -> NodeScores:
+    """Return all scores of a node; `failed_here` if an earlier allocation failed there.
+
+    Spread and devices are included only if they apply.
+    """
+    group, same = need.group, room.groups[need.group.name]
+    # name, score, whether it is part of the mean
+    views = [
+        ("binpack", fit_score(need, room), True),
+        ("job-anti-affinity", -(same + 1) / max(group.count, 1) if same else 0.0, bool(same)),
+        ("node-reschedule-penalty", -1.0 if failed_here else 0.0, failed_here),
+        (
+            "node-affinity",
+            _affinity(wishes.affinities, room, job.region),
+            bool(wishes.affinities),
+        ),
+    ]
+    device = room.device_score(need) if need.devices else None
+    if device is not None:
+        views.append(("devices", device, True))
+    spread_score = spread.score(wishes.spreads, group, room, rooms.values(), job.region)
+    if spread_score:
+        views.append(("allocation-spread", spread_score, True))
+    counted = [score for _, score, counts in views if counts]
+    return NodeScores(sum(counted) / len(counted), {name: score for name, score, _ in views})
+
+
+def _affinity(affinities: list[Affinity], room: NodeCapacity, region: str) -> float:
+    if not affinities:
+        return 0.0
+    met = sum(one.weight for one in affinities if matches(one, room.node, region))
+    return met / (sum(abs(one.weight) for one in affinities) or 1)

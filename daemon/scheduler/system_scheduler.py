@@ -1,0 +1,388 @@
+"""Plans of system and sysbatch jobs: each group once on every feasible node.
+
+A system job runs permanently, a sysbatch job until it completes. An infeasible node is not counted
+as missing. A node without capacity is, and gets a blocked evaluation (recorded from Nomad:
+kind-system, kind-sysbatch, plan-batch-system).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import ceil
+
+import msgspec
+
+from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, UPDATED, by_number, is_on_lost_node
+from daemon.scheduler.nodes.feasibility import in_scope
+from daemon.scheduler.nodes.placement import PlacementRequest, Placer
+from daemon.scheduler.plan_builder import PlanBuilder
+from daemon.scheduler.rollout import Rollout, max_parallel
+from daemon.scheduler.state import ClusterState, Plan
+from daemon.scheduler.updates import requires_replacement
+from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
+from storage.records.evaluation import DesiredUpdates, Evaluation, PlacementMetric, Trigger
+from storage.records.group import TaskGroup
+from storage.records.job import Job, JobType
+from storage.records.node import Node
+
+NODE_TAINTED = "alloc not needed as node is tainted"
+
+
+class _Slot(msgspec.Struct, frozen=True, kw_only=True):
+    """A position for one allocation: a node and a name, with its current or last allocations."""
+
+    node_id: str
+    name: str
+    previous: Allocation | None = None
+
+
+class _Sorted(msgspec.Struct, kw_only=True):
+    """The changes to one group, node by node."""
+
+    group: TaskGroup
+    keep: list[Allocation] = []
+    update: list[Allocation] = []  # in place
+    outdated: list[_Slot] = []
+    place: list[_Slot] = []
+    failed: list[Allocation] = []  # not replaced, and still counted
+    moved: int = 0
+    stopped: int = 0
+    has_version: bool = False  # whether an allocation of the job's current version runs or has run
+
+
+class _Filled(msgspec.Struct, kw_only=True):
+    """The placement result of one group."""
+
+    unsuited: int = 0  # infeasible nodes
+    filtered: PlacementMetric | None = None  # the reasons
+    full: list[str] = []  # nodes without capacity
+    placed: int = 0
+    canaries: int = 0
+
+
+def plan_system(
+    state: ClusterState, job: Job, evaluation: Evaluation, *, now: int, ids: Iterator[str]
+) -> Plan:
+    """Return the plan that runs each group of a job on every feasible node."""
+    planning = _Planning(state, job, evaluation, now=now, ids=ids)
+    planning.sort()
+    planning.deploy()
+    for one in planning.groups.values():
+        planning.fill(one)
+    return planning.plan()
+
+
+class _Planning:
+    """The plan of one system or sysbatch job under construction."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        job: Job,
+        evaluation: Evaluation,
+        *,
+        now: int,
+        ids: Iterator[str],
+    ) -> None:
+        self.groups = {
+            group.name: _Sorted(group=group) for group in job.task_groups or () if group.count
+        }
+        self._state = state
+        self._job = job
+        self._evaluation = evaluation
+        self._nodes = {one.node.id: one.node for one in state.nodes}
+        self._placer = Placer(state, evaluation, now=now, ids=ids)
+        self._rollout = Rollout(job, state.deployment, evaluation, now=now, ids=ids)
+        self._draft = PlanBuilder(state, evaluation, now=now, ids=ids)
+        # Stopped allocations of groups that the job no longer has.
+        self._surplus: Counter[str] = Counter()
+        self._known = {one.id: one for one in state.allocations}
+        self._filled: dict[str, _Filled] = {}
+
+    # --- sorting ---
+
+    def sort(self) -> None:
+        """Sort the allocations, stop those that must stop, and find empty positions."""
+        self._draft.end_lost(self._state.allocations, self._nodes)
+        names = {
+            f"{self._job.id}.{one.group.name}[{number}]": one
+            for one in self.groups.values()
+            for number in range(one.group.count)
+        }
+        ended = self._ended()
+        live: set[tuple[str, str]] = set()
+        for allocation in by_number(self._state.allocations):
+            known = names.get(allocation.name)
+            if known is not None:
+                known.has_version |= not self._is_older(allocation)
+            if not allocation.terminal:
+                live.add((allocation.node_id, allocation.name))
+                self._sort_live(allocation, known)
+        for node in self._nodes.values():
+            if not (node.ready and in_scope(self._job, node)):
+                continue
+            for name, one in names.items():
+                if (node.id, name) not in live:
+                    self._sort_empty(one, node, name, ended.get((node.id, name)))
+
+    def _ended(self) -> dict[tuple[str, str], Allocation]:
+        """Return the last ended allocations, by node and name."""
+        oldest_first = sorted(self._state.allocations, key=lambda one: (one.create_index, one.id))
+        return {(one.node_id, one.name): one for one in oldest_first if one.terminal}
+
+    def _is_older(self, allocation: Allocation) -> bool:
+        return allocation.job_version != self._job.version
+
+    def _sort_live(self, allocation: Allocation, known: _Sorted | None) -> None:
+        node = self._nodes.get(allocation.node_id)
+        if known is None:
+            self._surplus[allocation.task_group] += 1
+            self._stop(allocation, NOT_NEEDED)
+        elif allocation.desired.transition.migrate:
+            self._move(allocation, known, node)
+        elif node is None or is_on_lost_node(allocation, self._nodes):
+            self._stop(allocation, LOST)
+        elif not in_scope(self._job, node) or (not node.ready and self._is_older(allocation)):
+            known.stopped += 1
+            self._stop(allocation, NOT_NEEDED)
+        elif not self._is_older(allocation) or not node.ready:
+            known.keep.append(allocation)
+        elif self._is_outdated(allocation, known.group):
+            known.outdated.append(_slot(allocation))
+        elif self._placer.may_stay(self._job, known.group, allocation):
+            known.update.append(allocation)
+        else:
+            known.outdated.append(_slot(allocation))
+
+    def _move(self, allocation: Allocation, known: _Sorted, node: Node | None) -> None:
+        """Stop a migrating allocation; it starts again there if the node is still eligible."""
+        known.moved += 1
+        self._stop(allocation, NODE_TAINTED)
+        if node is not None and node.ready and in_scope(self._job, node):
+            known.place.append(_slot(allocation))
+
+    def _sort_empty(self, one: _Sorted, node: Node, name: str, ended: Allocation | None) -> None:
+        slot = _Slot(node_id=node.id, name=name, previous=ended)
+        displaced = ended is not None and ended.desired_status == DesiredStatus.EVICT
+        if ended is None or displaced or ended.client_status == ClientStatus.LOST:
+            one.place.append(slot)
+        elif self._job.type == JobType.SYSBATCH:
+            if self._is_older(ended) and self._is_outdated(ended, one.group):
+                one.outdated.append(slot)
+            else:
+                one.keep.append(ended)  # completed
+        elif self._is_older(ended) or self._may_begin_anew(ended):
+            one.place.append(slot)
+        else:
+            one.failed.append(ended)
+
+    def _may_begin_anew(self, ended: Allocation) -> bool:
+        """Return whether an allocation that Steward did not stop is placed again on its node.
+
+        System jobs have no reschedule policy. A failure alone does not cause a new placement. Of
+        all other triggers, only a user's request counts more than once per version. Otherwise each
+        evaluation would immediately replace a failing allocation, and so cause the next evaluation.
+        """
+        trigger, earlier = self._evaluation.triggered_by, ended.desired.previous_allocation
+        if trigger in (Trigger.ALLOC_FAILURE, Trigger.JOB_REGISTER):
+            return trigger == Trigger.JOB_REGISTER
+        if not earlier:
+            return True
+        previous = self._known.get(earlier)
+        return previous is not None and self._is_older(previous)
+
+    def _is_outdated(self, allocation: Allocation, group: TaskGroup) -> bool:
+        old = self._state.versions.get(allocation.job_version, self._job)
+        return requires_replacement(old, self._job, group.name)
+
+    def _stop(self, allocation: Allocation, description: str) -> None:
+        self._draft.stop(allocation, description, lost=description == LOST)
+        self._placer.free(allocation)
+
+    # --- deployment ---
+
+    def deploy(self) -> None:
+        """Create the deployment of a new version, and update allocations in place."""
+        for one in self.groups.values():
+            if self._begins(one):
+                self._rollout.begin(one.group, total=0)
+        for one in self.groups.values():
+            for allocation in one.update:
+                deployment_id = self._rollout.id_for(one.group.name)
+                self._draft.update_in_place(allocation, self._job.version, deployment_id)
+
+    def _begins(self, one: _Sorted) -> bool:
+        if self._job.type == JobType.SYSBATCH or not max_parallel(one.group):
+            return False
+        if self._rollout.group(one.group.name) is not None:
+            return False
+        if self._rollout.of_this_version(self._state.deployment) and not self._rollout.current:
+            return False  # deployed already
+        changing = one.update or one.outdated
+        possible = [
+            slot
+            for slot in (*one.place, *one.outdated)
+            if self._placer.is_suited(self._job, one.group, slot.node_id)
+        ]
+        return bool(one.update or possible) and bool(changing or not one.has_version)
+
+    # --- placement ---
+
+    def fill(self, one: _Sorted) -> None:
+        """Fill empty positions, and replace outdated allocations as fast as the rollout permits."""
+        filled = self._filled[one.group.name] = _Filled()
+        for slot in one.place:
+            found = self._place(one, slot, filled)
+            if found is not None:
+                self._draft.place(found, slot.previous)
+        wanted = self._canaries_wanted(one)
+        limit = self._limit(one) - filled.placed
+        if wanted is not None:
+            limit = min(limit, wanted - len(self._canaries(one)))
+        for slot in one.outdated[: max(limit, 0)]:
+            self._replace(one, slot, filled, canary=wanted is not None)
+        self._note(one, filled, wanted)
+
+    def _canaries(self, one: _Sorted) -> list[Allocation]:
+        ids = self._rollout.canaries()
+        return [allocation for allocation in one.keep if allocation.id in ids]
+
+    def _canaries_wanted(self, one: _Sorted) -> int | None:
+        """Return how many nodes get canaries, or None for no canaries.
+
+        `Canary` is a percentage of the nodes to update here.
+        """
+        state, update = self._rollout.group(one.group.name), one.group.update
+        if state is None or state.promoted or update is None or not update.canary:
+            return None
+        nodes = len(one.outdated) + len(self._canaries(one))
+        if not one.outdated and not state.desired_canaries:
+            return None
+        return min(ceil(update.canary * nodes / 100), update.max_parallel)
+
+    def _limit(self, one: _Sorted) -> int:
+        if self._rollout.held:
+            return 0
+        if self._job.type == JobType.SYSBATCH or not max_parallel(one.group):
+            return len(one.outdated) + len(one.place)
+        return self._rollout.room_to_update(one.group, one.keep)
+
+    def _replace(self, one: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool) -> None:
+        previous = slot.previous
+        if previous is None:
+            return
+        running = not previous.terminal
+        if running:
+            self._placer.free(previous)
+        unsuited = filled.unsuited
+        found = self._place(one, slot, filled, canary=canary)
+        if found is None and running and unsuited == filled.unsuited:
+            self._placer.hold(previous)  # no capacity for the new one, so the old one stays
+            return
+        if running or found is not None:
+            self._draft.stop(previous, UPDATED)
+        if found is not None:
+            filled.canaries += canary
+            self._draft.place(found, previous)
+
+    def _place(
+        self, one: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool = False
+    ) -> Allocation | None:
+        request = PlacementRequest(
+            job=self._job,
+            group=one.group,
+            name=slot.name,
+            previous=slot.previous,
+            deployment_id=self._rollout.id_for(one.group.name),
+            canary=canary,
+        )
+        found = self._placer.place_on(request, slot.node_id)
+        if isinstance(found, Allocation):
+            filled.placed += 1
+            return found
+        if found.nodes_exhausted:
+            filled.full.append(slot.node_id)
+            self._placer.fail(self._job, one.group, found)
+        else:
+            filled.unsuited += 1
+            filled.filtered = _merged(filled.filtered, found)
+        return None
+
+    def _note(self, one: _Sorted, filled: _Filled, wanted: int | None) -> None:
+        """Record the result of a group in its counts, failures and deployment."""
+        name = one.group.name
+        there = len(one.keep) + len(one.update) + len(one.failed) + len(filled.full)
+        there += filled.placed
+        if filled.filtered is not None and not there:
+            self._placer.fail(self._job, one.group, filled.filtered)
+        state = self._rollout.group(name)
+        if state is not None:
+            changed = msgspec.structs.replace(
+                state,
+                desired_total=self._reach(one, filled),
+                desired_canaries=state.desired_canaries if wanted is None else wanted,
+            )
+            self._rollout.set_group(name, changed)
+
+    def _reach(self, one: _Sorted, filled: _Filled) -> int:
+        """Return on how many nodes the group can run."""
+        there = len(one.keep) + len(one.update) + len(one.failed)
+        return there + len(one.place) + len(one.outdated) - filled.unsuited
+
+    # --- plan ---
+
+    def plan(self) -> Plan:
+        """Return the plan."""
+        rollout = self._rollout
+        rollout.note_placed([*self._draft.placed, *self._draft.joined])
+        if rollout.current and all(map(rollout.is_healthy, rollout.current.task_groups)):
+            rollout.finish()
+        self._draft.counts.update(self._counts())
+        self._draft.queued.update(self._queued())
+        full = {node_id for filled in self._filled.values() for node_id in filled.full}
+        only = next(iter(full)) if len(full) == 1 else ""
+        return self._draft.plan(rollout, self._placer, wait=bool(full), node_id=only)
+
+    def _queued(self) -> Mapping[str, int]:
+        names = [group.name for group in self._job.task_groups or ()]
+        filled = {name: self._filled.get(name, _Filled()) for name in names}
+        return {name: len(one.full) for name, one in filled.items()}
+
+    def _counts(self) -> Mapping[str, DesiredUpdates]:
+        counts = {
+            name: DesiredUpdates(
+                # Nomad counts all feasible nodes of a system job, but the empty ones of a sysbatch
+                # job (recorded from Nomad: plan-batch-system).
+                place=self._reach(one, self._filled[name])
+                if self._job.type == JobType.SYSTEM
+                else len(one.place),
+                ignore=len(one.keep),
+                migrate=one.moved,
+                stop=one.stopped + self._surplus.pop(name, 0),
+                in_place_update=len(one.update),
+                destructive_update=len(one.outdated),
+                canary=self._filled[name].canaries + len(self._canaries(one)),
+            )
+            for name, one in self.groups.items()
+        }
+        return counts | {name: DesiredUpdates(stop=n) for name, n in self._surplus.items()}
+
+
+def _slot(allocation: Allocation) -> _Slot:
+    return _Slot(node_id=allocation.node_id, name=allocation.name, previous=allocation)
+
+
+def _merged(known: PlacementMetric | None, other: PlacementMetric) -> PlacementMetric:
+    """Return the sum of two placement metrics of different nodes."""
+    if known is None:
+        return other
+    return msgspec.structs.replace(
+        known,
+        nodes_evaluated=known.nodes_evaluated + other.nodes_evaluated,
+        nodes_filtered=known.nodes_filtered + other.nodes_filtered,
+        class_filtered=_sum(known.class_filtered, other.class_filtered),
+        constraint_filtered=_sum(known.constraint_filtered, other.constraint_filtered),
+    )
+
+
+def _sum(known: Mapping[str, int] | None, other: Mapping[str, int] | None) -> dict[str, int] | None:
+    return dict(Counter(known or {}) + Counter(other or {})) or None

@@ -1,0 +1,60 @@
+"""Errors of templates, and the limits of rendering.
+
+A template is part of a job, so it can be hostile. Rendering counts each step, each created value
+and each nesting level. A template that exceeds a limit fails with an error.
+"""
+
+LONGEST = 1024 * 1024  # characters of one value, and of the whole result
+DEEPEST = 80  # nesting of blocks, calls and brackets
+_MADE_FOR_A_STEP = 32  # characters per step
+
+
+class TemplateError(ValueError):
+    """Parsing or rendering failed; the text says where and why."""
+
+
+class TemplateOutputTooLong(TemplateError):
+    """Rendering exceeds the step limit."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(f"the template takes more than {steps} steps: let it loop less")
+
+
+class StepBudget:
+    """The remaining steps of one rendering."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = self._left = steps
+        self.depth = 0  # current nesting of blocks and calls
+
+    def spend(self, steps: int = 1) -> None:
+        """Count steps. Raises `TemplateOutputTooLong`."""
+        self._left -= steps
+        if self._left < 0:
+            raise TemplateOutputTooLong(self._steps)
+
+    def make(self, length: int) -> None:
+        """Count a value by its size in characters or items, before it is created.
+
+        Raises `TemplateError`.
+        """
+        if length > LONGEST:
+            raise TemplateError(f"a value or text has more than {LONGEST} characters")
+        self.spend(1 + length // _MADE_FOR_A_STEP)
+
+    def look_at(self, value: object) -> None:
+        """Count the processing of a value by its length. Raises `TemplateOutputTooLong`."""
+        if isinstance(value, str):
+            self.spend(len(value) // _MADE_FOR_A_STEP)
+
+    def enter(self) -> None:
+        """Enter a nested block or call. Raises `TemplateError` above the limit."""
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise TemplateError(
+                f"blocks, templates or brackets are nested more than {DEEPEST} deep"
+            )
+
+    def leave(self) -> None:
+        """Leave a block or call."""
+        self.depth -= 1

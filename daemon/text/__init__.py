@@ -1,0 +1,1 @@
+"""Pure functions that turn values into text, and text into values."""

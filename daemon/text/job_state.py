@@ -1,0 +1,255 @@
+"""The state of a job in one word, with the reason, the same on every surface. No I/O.
+
+`docs/states.md` has the table. The rules below have the order of that table: the first rule that
+matches decides.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from daemon.text.placement_message import count_noun
+from storage.records.base import SECOND
+from storage.records.job import JobStatus, JobType
+
+SETTLED_AFTER = 60 * SECOND  # run time after which a restarted task counts as healthy
+_ONCE = frozenset({JobType.BATCH, JobType.SYSBATCH})
+
+
+class State(StrEnum):
+    """The state of a job, for people."""
+
+    RUNNING = "running"  # all desired allocations run
+    DEGRADED = "degraded"  # some desired allocations run
+    DEPLOYING = "deploying"  # a deployment replaces the version
+    FAILING = "failing"  # it fails, and is retried
+    FAILED = "failed"  # it failed, and is not retried
+    BLOCKED = "blocked"  # no node is feasible or has capacity
+    PENDING = "pending"  # it is about to start
+    COMPLETE = "complete"  # it finished successfully
+    STOPPED = "stopped"  # a user stopped it
+    SCHEDULED = "scheduled"  # it launches child jobs by schedule or dispatch
+    PAUSED = "paused"  # its schedule or its deployment is paused
+
+
+# The states that need attention, worst first: `Failing` and `Blocked` in every list of problems.
+TROUBLE = (State.FAILED, State.FAILING, State.BLOCKED, State.DEGRADED)
+
+
+ENDED = frozenset({State.FAILED, State.COMPLETE, State.STOPPED})
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of desired allocations in each client status, without replaced ones.
+
+    `retried` counts failed and lost ones that will be rescheduled. `failing` counts pending and
+    running ones that restart after a failure. `unsettled` counts the running ones among `failing`.
+    """
+
+    pending: int = 0
+    running: int = 0
+    unknown: int = 0
+    complete: int = 0
+    failed: int = 0
+    retried: int = 0
+    failing: int = 0
+    unsettled: int = 0
+
+    @property
+    def alive(self) -> int:
+        """Return the number of allocations that are not terminal."""
+        return self.pending + self.running + self.unknown
+
+
+class DeploymentFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest deployment: its version, its status and its progress."""
+
+    version: int
+    status: str
+    description: str
+    is_active: bool
+    healthy: int
+    unhealthy: int
+    wanted: int
+
+
+class Runs(msgspec.Struct, frozen=True, kw_only=True):
+    """The child jobs of a periodic or parameterized job. Times are nanoseconds since the epoch.
+
+    `last` is the state of the latest ended child, or None. `kept` counts the retained
+    children. `recent` holds the states of the ten latest ended children, newest first.
+    """
+
+    last: State | None = None
+    last_id: str = ""
+    last_reason: str = ""
+    last_ended: int = 0
+    last_duration: int = 0
+    recent: tuple[State, ...] = ()
+    active: int = 0
+    kept: int = 0
+    next_slot: int = 0
+
+
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The input from which the state of a job is derived.
+
+    `wanted` is the sum of its group counts, None for a job that runs on every node. `error` is the
+    latest error of an allocation, and `blocked` the reason of a placement failure. `ending` counts
+    undesired allocations that are not terminal yet; it is set only for a stopped job.
+    """
+
+    type: str
+    status: str
+    version: int
+    is_stopped: bool = False
+    is_held: bool = False
+    is_paused: bool = False  # its schedule
+    is_off: bool = False  # its schedule is disabled
+    runs: Runs | None = None  # None: it is not a parent
+    wanted: int | None = 0
+    current: Tally = Tally()
+    older: Tally = Tally()
+    ending: int = 0
+    rollout: DeploymentFacts | None = None
+    blocked: str = ""
+    error: str = ""
+
+
+class JobState(msgspec.Struct, frozen=True):
+    """A state and one sentence about it without a full stop; empty if the state says all."""
+
+    word: State
+    reason: str = ""
+
+
+def job_state(facts: JobFacts) -> JobState:
+    """Return the state of a job."""
+    if facts.is_stopped:
+        left = facts.current.alive + facts.older.alive + facts.ending
+        return JobState(
+            State.STOPPED, f"{count_noun(left, 'allocation')} still stopping" if left else ""
+        )
+    if facts.runs is not None:
+        return _of_parent(facts, facts.runs)
+    if facts.is_held:
+        return JobState(State.PENDING, "waits for other child jobs of its parent to end")
+    if facts.rollout is not None and facts.rollout.is_active:
+        return _of_rollout(facts, facts.rollout)
+    if facts.type in _ONCE:
+        return _of_batch(facts)
+    return _of_service(facts)
+
+
+def _of_parent(facts: JobFacts, runs: Runs) -> JobState:
+    if facts.is_paused:
+        return JobState(State.PAUSED, _last(runs))
+    if facts.is_off:
+        return JobState(State.PAUSED, "its clock is off: periodic.enabled is false")
+    if runs.last in (State.FAILED, State.BLOCKED, State.FAILING):
+        failed = sum(one == State.FAILED for one in runs.recent)
+        often = f"; {failed} of the last {len(runs.recent)} failed" if len(runs.recent) > 1 else ""
+        return JobState(State.FAILING, f"the last run failed{_because(runs.last_reason)}{often}")
+    if facts.status == JobStatus.DEAD:
+        return JobState(State.COMPLETE)
+    return JobState(State.SCHEDULED, _last(runs))
+
+
+def _last(runs: Runs) -> str:
+    if runs.last is None:
+        return "no run has ended yet"
+    if runs.last == State.STOPPED:
+        return "the last run was stopped"
+    how = "succeeded" if runs.last == State.COMPLETE else f"{runs.last}{_because(runs.last_reason)}"
+    return f"the last run {how}"
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _of_rollout(facts: JobFacts, rollout: DeploymentFacts) -> JobState:
+    far = f"version {rollout.version}: {rollout.healthy} of {rollout.wanted} healthy"
+    if rollout.unhealthy:
+        far = f"{far}, {rollout.unhealthy} unhealthy"
+    if rollout.status == "paused":
+        return JobState(State.PAUSED, f"the deployment is paused; {far}")
+    trouble = facts.blocked or (
+        facts.error if facts.current.failing or facts.current.failed else ""
+    )
+    if trouble and not _steady(facts):
+        word = State.BLOCKED if facts.blocked and not facts.current.alive else State.FAILING
+        return JobState(word, f"{trouble} ({far})")
+    return JobState(State.DEPLOYING, f"{far}{_because(trouble)}")
+
+
+def _of_batch(facts: JobFacts) -> JobState:
+    now = facts.current
+    if now.failing or now.retried:
+        return JobState(State.FAILING, facts.error or "it failed and is retried")
+    # A failure is final only when nothing runs: other allocations may still complete the job.
+    if now.failed and not now.alive:
+        return JobState(State.FAILED, facts.error)
+    if now.running or now.unknown:
+        beside = f"{now.failed} failed" if now.failed else ""
+        return JobState(State.RUNNING, "; ".join(filter(None, (beside, facts.blocked))))
+    if facts.blocked:
+        return JobState(State.BLOCKED, facts.blocked)
+    if now.pending or facts.status == JobStatus.PENDING:
+        return JobState(State.PENDING, facts.error)
+    return JobState(State.COMPLETE, "" if now.complete else "it had nothing to do")
+
+
+def _of_service(facts: JobFacts) -> JobState:
+    now, before = facts.current, facts.older
+    running, steady = now.running + before.running, _steady(facts)
+    wanted = facts.wanted
+    if wanted is None:
+        wanted = now.alive + now.failed + before.alive
+    trouble = _trouble(facts)
+    if trouble and steady > 0:
+        return JobState(State.DEGRADED, f"{steady} of {wanted} running: {trouble}")
+    if now.failing or before.failing or now.retried:
+        return JobState(State.FAILING, trouble)
+    if facts.blocked and not running:
+        return JobState(State.BLOCKED, facts.blocked)
+    if now.failed or _is_given_up(facts):
+        return JobState(State.FAILED, trouble)
+    if running < wanted:
+        return _of_lacking(facts, running, wanted)
+    if not running and facts.status != JobStatus.PENDING:
+        return JobState(State.COMPLETE, "" if now.complete else "no allocation is desired")
+    return JobState(State.RUNNING if running else State.PENDING)
+
+
+def _steady(facts: JobFacts) -> int:
+    """Return how many allocations run and have not failed recently."""
+    now, before = facts.current, facts.older
+    return now.running - now.unsettled + before.running - before.unsettled
+
+
+def _of_lacking(facts: JobFacts, running: int, wanted: int) -> JobState:
+    if running:
+        return JobState(State.DEGRADED, f"{running} of {wanted} running")
+    if facts.current.unknown or facts.older.unknown:
+        return JobState(State.DEGRADED, "its node does not respond")
+    if facts.status == JobStatus.DEAD and facts.current.complete:
+        return JobState(State.COMPLETE)
+    return JobState(State.PENDING, facts.error)
+
+
+def _trouble(facts: JobFacts) -> str:
+    """Return the worst problem of a service, as the rest of a sentence, or an empty text."""
+    if facts.current.failing or facts.older.failing or facts.current.failed:
+        return facts.error or "an allocation failed"
+    if facts.blocked:
+        return facts.blocked
+    if facts.rollout is not None and _is_given_up(facts):
+        said = facts.rollout.description
+        return f"the deployment of version {facts.version} failed{_because(said)}"
+    return ""
+
+
+def _is_given_up(facts: JobFacts) -> bool:
+    rollout = facts.rollout
+    return rollout is not None and rollout.version == facts.version and rollout.status == "failed"

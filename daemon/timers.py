@@ -1,0 +1,111 @@
+"""Timers and counters for the metrics: durations and numbers of recurring operations.
+
+The process has one registry, like its loggers. The names are Nomad's, with dots. All names come
+from tables in the code, so their number is limited. Threads may add values while the event loop
+reads, so readers copy the data first.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+INTERVAL = 10.0  # seconds that a summary covers, as in Nomad
+_RECENT = 512  # durations stored for the quantiles of a timer
+
+
+class Summary(msgspec.Struct):
+    """Durations of one interval in milliseconds, or the amounts of a counter."""
+
+    count: int = 0
+    sum: float = 0.0
+    squares: float = 0.0
+    min: float = math.inf
+    max: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Add a value."""
+        self.count += 1
+        self.sum += value
+        self.squares += value * value
+        self.min, self.max = min(self.min, value), max(self.max, value)
+
+    @property
+    def mean(self) -> float:
+        """Return the mean, or 0 without values."""
+        return self.sum / self.count if self.count else 0.0
+
+    @property
+    def deviation(self) -> float:
+        """Return the standard deviation of the sample, or 0 for fewer than two values."""
+        if self.count < 2:
+            return 0.0
+        return math.sqrt(max(0.0, self.squares - self.sum * self.mean) / (self.count - 1))
+
+
+class Series:
+    """The values of one name: totals, the current and the last interval, and the latest values."""
+
+    def __init__(self) -> None:
+        self.total = Summary()
+        self.intervals: dict[int, Summary] = {}  # by the number of the interval; two at most
+        self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
+
+    def add(self, now: float, value: float) -> None:
+        """Add a value at time `now` of a monotonic clock."""
+        self.total.add(value)
+        number = int(now // INTERVAL)
+        if number not in self.intervals:
+            self.intervals = {
+                key: one for key, one in self.intervals.items() if key == number - 1
+            } | {number: Summary()}
+        self.intervals[number].add(value)
+        self._recent.append((now, value))
+
+    def quantiles(self, now: float, wanted: tuple[float, ...]) -> list[float]:
+        """Return quantiles of the values of the last interval, NaN if there are none."""
+        recent = list(self._recent)  # a copy in one step, because threads add scheduling times
+        values = sorted(value for at, value in recent if at > now - INTERVAL)
+        if not values:
+            return [math.nan for _ in wanted]
+        return [values[min(len(values) - 1, int(one * len(values)))] for one in wanted]
+
+
+class Timers:
+    """A registry of timers and counters. `clock` returns the seconds of a monotonic clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.timers: dict[str, Series] = {}
+        self.counters: dict[str, Series] = {}
+        self._began = clock()
+
+    @contextmanager
+    def measured(self, name: str) -> Iterator[None]:
+        """Record the duration of the block, also if it raises."""
+        began = self.clock()
+        try:
+            yield
+        finally:
+            self.add(name, self.clock() - began)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Record a duration in seconds."""
+        self.timers.setdefault(name, Series()).add(self.clock(), seconds * 1_000)
+
+    def count(self, name: str) -> None:
+        """Add one to a counter."""
+        self.counters.setdefault(name, Series()).add(self.clock(), 1)
+
+    def last_interval(self, kind: dict[str, Series]) -> dict[str, Summary]:
+        """Return the summaries of the last full interval, or else of the current one."""
+        number, first = (int(at // INTERVAL) for at in (self.clock(), self._began))
+        number -= number > first
+        found = [(name, one.intervals.get(number)) for name, one in list(kind.items())]
+        return {name: one for name, one in found if one is not None}
+
+
+TIMERS = Timers()

@@ -1,0 +1,156 @@
+"""Log lines for display: colors as class names, and no active content. No I/O.
+
+Only colors and weights are taken from escape sequences. All other sequences are dropped. Other
+control characters, and those that change the direction of text, are shown as symbols.
+"""
+
+import re
+
+import msgspec
+
+_SEQUENCE = re.compile(
+    r"\x1b\[([0-9;:]{0,64})m"  # colours and weights
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, links and other strings
+    r"|\x1b[ -/]*[0-~]?"
+)
+_HIDDEN = re.compile("[\x00-\x08\x0a-\x1f\x7f\x80-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_MOST_PIECES = 400  # colored pieces of a line; the rest has no colors
+_NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+_WEIGHTS = {1: "bold", 2: "faint", 3: "italic", 4: "underline", 7: "inverse", 9: "struck"}
+_ENDS = {
+    22: ("bold", "faint"),
+    23: ("italic",),
+    24: ("underline",),
+    27: ("inverse",),
+    29: ("struck",),
+}
+_EXTENDED = {38: "fg", 48: "bg"}
+_CUBE = (0, 95, 135, 175, 215, 255)  # levels of the 256-color palette
+
+Piece = tuple[str, str]  # class names, empty for plain text, and the text
+
+
+class Style(msgspec.Struct, frozen=True):
+    """The current style of text: its colors and weights."""
+
+    colour: str = ""
+    ground: str = ""
+    weights: frozenset[str] = frozenset()
+
+    @property
+    def classes(self) -> str:
+        """Return its class names."""
+        names = [
+            f"fg-{self.colour}" if self.colour else "",
+            f"bg-{self.ground}" if self.ground else "",
+        ]
+        return " ".join(filter(None, [*names, *sorted(self.weights)]))
+
+
+PLAIN = Style()
+
+
+def styled(line: str, style: Style = PLAIN) -> tuple[list[Piece], Style]:
+    """Return the pieces of a line, and the style at its end."""
+    found: list[Piece] = []
+    at = 0
+    line = _after_returns(line)
+    for sequence in _SEQUENCE.finditer(line):
+        if len(found) >= _MOST_PIECES:
+            break
+        _add(found, style, line[at : sequence.start()])
+        at = sequence.end()
+        if sequence[1] is not None:
+            style = _changed(style, sequence[1])
+    _add(found, style, _SEQUENCE.sub("", line[at:]))
+    return found, style
+
+
+def plain(line: str) -> str:
+    """Return a line without escape sequences and control characters."""
+    return "".join(text for _, text in styled(line)[0])
+
+
+def _after_returns(line: str) -> str:
+    """Return a line as a terminal shows it: text after a carriage return overwrites the line."""
+    return line.rstrip("\r").rpartition("\r")[2]
+
+
+def _add(found: list[Piece], style: Style, text: str) -> None:
+    if text:
+        found.append((style.classes, _HIDDEN.sub(_sign, text)))
+
+
+def _sign(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    if number < 0x20:
+        return chr(0x2400 + number)
+    return "\u2421" if number == 0x7F else f"\\u{number:04x}"
+
+
+def _changed(style: Style, parameters: str) -> Style:
+    """Return a style after a sequence."""
+    numbers = [int(one) if one.isdecimal() else 0 for one in re.split("[;:]", parameters)]
+    at = 0
+    while at < len(numbers):
+        number = numbers[at]
+        at += 1
+        if number in _EXTENDED:
+            colour, at = _extended(numbers, at)
+            style = _coloured(style, _EXTENDED[number], colour)
+        else:
+            style = _with(style, number)
+    return style
+
+
+def _with(style: Style, number: int) -> Style:
+    if number == 0:
+        return PLAIN
+    if number in _WEIGHTS:
+        return msgspec.structs.replace(style, weights=style.weights | {_WEIGHTS[number]})
+    if number in _ENDS:
+        return msgspec.structs.replace(style, weights=style.weights - set(_ENDS[number]))
+    place = "bg" if number // 10 in (4, 10) else "fg"
+    if number in (39, 49):
+        return _coloured(style, place, "")
+    if 30 <= number <= 37 or 40 <= number <= 47:
+        return _coloured(style, place, _NAMES[number % 10])
+    if 90 <= number <= 97 or 100 <= number <= 107:
+        return _coloured(style, place, f"bright-{_NAMES[number % 10]}")
+    return style
+
+
+def _coloured(style: Style, place: str, colour: str) -> Style:
+    if place == "fg":
+        return msgspec.structs.replace(style, colour=colour)
+    return msgspec.structs.replace(style, ground=colour)
+
+
+def _extended(numbers: list[int], at: int) -> tuple[str, int]:
+    """Return the nearest named color of `5;N` or `2;R;G;B`, and the position of the next number."""
+    kind = numbers[at] if at < len(numbers) else 0
+    if kind == 5 and at + 1 < len(numbers):
+        return _indexed(numbers[at + 1]), at + 2
+    if kind == 2 and at + 3 < len(numbers):
+        return _nearest(*numbers[at + 1 : at + 4]), at + 4
+    return "", len(numbers)
+
+
+def _indexed(number: int) -> str:
+    if number < 16:
+        return _NAMES[number] if number < 8 else f"bright-{_NAMES[number - 8]}"
+    if number >= 232:
+        return _nearest(*[8 + 10 * (min(number, 255) - 232)] * 3)
+    number -= 16
+    return _nearest(_CUBE[number // 36], _CUBE[number // 6 % 6], _CUBE[number % 6])
+
+
+def _nearest(red: int, green: int, blue: int) -> str:
+    """Return the named color with those components that exceed half of the strongest one."""
+    most = max(red, green, blue)
+    if most < 64:
+        return "black"
+    parts = [2 * part > most for part in (red, green, blue)]
+    name = _NAMES[sum(bit << place for place, bit in enumerate(parts))]
+    return f"bright-{name}" if most > 192 else name

@@ -1,0 +1,77 @@
+"""Formatting for people: states, times, sizes, and URLs of pages. No I/O."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from storage.records.base import SECOND
+
+_SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+SHORT = 8  # characters of a shortened identifier
+BAR = ("running", "pending", "complete", "failed", "lost", "unknown")  # the order in a status bar
+
+
+def address(*pieces: str, **query: object) -> str:
+    """Return the URL of a page: every second piece is a name with any characters."""
+    path = "".join(quote(one, safe="") if at % 2 else one for at, one in enumerate(pieces))
+    given = {name: value for name, value in query.items() if value not in ("", None)}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def is_internal_url(target: str) -> bool:
+    """Return whether a URL, possibly untrusted, is an internal UI page."""
+    is_plain = target.isascii() and target.isprintable() and "\\" not in target
+    return is_plain and target.startswith("/ui/")
+
+
+def command(*words: object) -> str:
+    """Return the equivalent command line."""
+    return shlex.join(["steward", *(str(one) for one in words if one not in ("", None))])
+
+
+def short(identifier: str) -> str:
+    """Return the prefix of an identifier."""
+    return identifier[:SHORT]
+
+
+def format_size(count: float) -> str:
+    """Format a number of bytes in a suitable unit."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit + 1 < len(_SIZES):
+        value, unit = value / 1024, unit + 1
+    return (
+        f"{value:.0f} {_SIZES[unit]}" if unit == 0 or value >= 10 else f"{value:.1f} {_SIZES[unit]}"
+    )
+
+
+def format_duration(nanoseconds: int) -> str:
+    """Format a duration in its two largest units."""
+    left = abs(nanoseconds) // SECOND
+    told: list[str] = []
+    for seconds, unit in _SPANS:
+        if left >= seconds and len(told) < 2:
+            told.append(f"{left // seconds} {unit}")
+            left %= seconds
+        elif told:
+            break
+    return " ".join(told) or "0 s"
+
+
+def relative_time(now: int, then: int | None) -> str:
+    """Format the time between `now` and `then`, such as `3 min ago`."""
+    if not then:
+        return "-"
+    if abs(now - then) < SECOND:
+        return "now"
+    return (
+        f"{format_duration(now - then)} ago" if then < now else f"in {format_duration(then - now)}"
+    )
+
+
+def counts(allocations: Iterable[Mapping[str, Any]] | None) -> dict[str, int]:
+    """Return the number of allocations in each status, in the order of a status bar."""
+    found = Counter(str(one["ClientStatus"]) for one in allocations or ())
+    return {status: found[status] for status in BAR if found[status]}

@@ -1,0 +1,212 @@
+"""Rendering of pages: templates, and error pages.
+
+Templates escape all values. No HTML is built elsewhere.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from jinja2 import ChainableUndefined, Environment, FileSystemLoader
+
+from daemon.ui import formatting, highlight
+from daemon.version import VERSION
+from daemon.web.reply import HandlerReply, of_error
+from daemon.web.ui_session import PLACE, UiRequest, apart
+from storage.errors import Denied, Malformed, NotFound, StewardError
+from storage.records import times
+from storage.records.base import SECOND
+
+HERE = Path(__file__).parent
+HTML = "text/html; charset=utf-8"
+SIGN_IN = f"{PLACE}sign-in"
+_KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+_FOR_EVER = "public, max-age=31536000, immutable"
+_FAULT = 400  # the API reports some errors of the caller as 500, for old clients
+
+Found = Mapping[str, object]
+Maker = Callable[[UiRequest], Awaitable[Found]]
+Doer = Callable[[UiRequest], Awaitable[str]]
+Handler = Callable[[UiRequest], Awaitable[HandlerReply]]
+
+
+class StaticFile(msgspec.Struct, frozen=True):
+    """A static file of pages, with a hash of its content."""
+
+    body: bytes
+    kind: str
+    mark: str
+
+
+@cache
+def files() -> dict[str, StaticFile]:
+    """Return the static files by name."""
+    found = sorted((HERE / "static").iterdir())
+    return {
+        one.name: StaticFile(body, _KINDS[one.suffix], hashlib.sha256(body).hexdigest()[:16])
+        for one in found
+        if one.suffix in _KINDS and (body := one.read_bytes())
+    }
+
+
+async def static(visit: UiRequest) -> HandlerReply:
+    """Return a static file."""
+    found = files().get(visit["name"])
+    if found is None:
+        return HandlerReply(status=404)
+    current = visit.query.text("v") == found.mark
+    headers = {"Cache-Control": _FOR_EVER if current else "no-cache"}
+    return HandlerReply(body=found.body, content_type=found.kind, headers=headers)
+
+
+def page(template: str) -> Callable[[Maker], Handler]:
+    """Turn a function that returns a page's data into a handler; redirect to the login if needed."""
+
+    def with_template(maker: Maker) -> Handler:
+        @with_error_message
+        @wraps(maker)
+        async def handler(visit: UiRequest) -> HandlerReply:
+            return await render_page(visit, template, await maker(visit))
+
+        return handler
+
+    return with_template
+
+
+def action(doer: Doer) -> Handler:
+    """Turn a form action into a handler; the action returns the next page."""
+
+    @with_error_message
+    @wraps(doer)
+    async def handler(visit: UiRequest) -> HandlerReply:
+        return redirect_to(await doer(visit))
+
+    return handler
+
+
+def with_error_message(handler: Handler) -> Handler:
+    """Wrap a handler so that its errors are shown as a page."""
+
+    @wraps(handler)
+    async def told(visit: UiRequest) -> HandlerReply:
+        try:
+            return await handler(visit)
+        except StewardError as error:
+            return await _failed(visit, error)
+
+    return told
+
+
+async def optional(visit: UiRequest, path: str, **query: object) -> Any:  # noqa: ANN401  # JSON
+    """Return the document at a path, or None if it does not exist or access is denied."""
+    try:
+        return await visit.get(path, **query)
+    except (Denied, Malformed, NotFound):
+        return None
+
+
+def return_url(visit: UiRequest, otherwise: str = PLACE) -> str:
+    """Return the page of the form that was sent."""
+    target = visit.form.get("back", "")
+    return target if formatting.is_internal_url(target) else otherwise
+
+
+def redirect_to(target: str) -> HandlerReply:
+    """Return a redirect."""
+    return HandlerReply(status=303, headers={"Location": target})
+
+
+async def render_page(
+    visit: UiRequest, template: str, found: Found, status: int = 200
+) -> HandlerReply:
+    """Return a page. A thread renders it, because the time grows with its length."""
+    known = {
+        "visit": visit,
+        "proof": visit.proof,
+        "now": visit.now,
+        "index": visit.request.parts.store.read(lambda db: db.last_index()),
+        "here": visit.request.path,
+        "namespace": visit.query.text("namespace"),
+        **found,
+    }
+    body = await apart(_rendered, template, known)
+    return HandlerReply(body=body, status=status, content_type=HTML)
+
+
+def _rendered(template: str, known: Found) -> bytes:
+    return _environment().get_template(template).render(known).encode()
+
+
+async def _failed(visit: UiRequest, error: StewardError) -> HandlerReply:
+    stranger = visit.session is None and visit.asks_for_tokens and not visit.is_unclear
+    if isinstance(error, Denied) and stranger and visit.request.method == "GET":
+        ended = "1" if visit.has_ended else ""
+        target = visit.request.path
+        return redirect_to(formatting.address(SIGN_IN, next=target, ended=ended))
+    status = status_of(error)
+    return await render_page(visit, "error.html", {"message": str(error), "status": status}, status)
+
+
+def status_of(error: StewardError) -> int:
+    """Return the status of an error page."""
+    status = of_error(error).status
+    return status if status != 500 else _FAULT
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=ChainableUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.globals.update(
+        url=formatting.address,
+        command=formatting.command,
+        counts=formatting.counts,
+        ago=formatting.relative_time,
+        file=lambda name: f"{PLACE}static/{name}?v={files()[name].mark}",
+        version=VERSION,
+        pieces=highlight.highlight,
+    )
+    made.filters.update(
+        short=formatting.short,
+        size=formatting.format_size,
+        span=formatting.format_duration,
+        moment=_moment,
+        when=_when,
+        whole=_whole,
+        nanos=nanoseconds,
+    )
+    return made
+
+
+def nanoseconds(text: str | None) -> int:
+    """Return a time of the API in nanoseconds; 0 if it is missing."""
+    return 0 if not text or text.startswith("0001-") else times.nanoseconds(text)
+
+
+def _moment(nanos: int) -> str:
+    """Return a time in a machine-readable form; the browser shows it in local time."""
+    return datetime.fromtimestamp(nanos // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _when(nanos: int) -> str:
+    return datetime.fromtimestamp(nanos // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _whole(value: Any) -> str:  # noqa: ANN401  # JSON
+    """Return a document as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

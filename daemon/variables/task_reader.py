@@ -1,0 +1,51 @@
+"""Reads of variables by tasks, with the same access control as in the API."""
+
+from collections.abc import Mapping
+
+from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.workload_identity import workload_capabilities
+from daemon.variables.change import decrypt_items
+from storage.errors import Refused, Unsealable
+from storage.queries import variables
+from storage.queries.pages import PageRequest
+from storage.queries.variables import VariableRow
+from storage.read_pool import ReadSnapshot
+from storage.records.workload import Workload
+from storage.store import Store
+
+
+class TaskVariableReader:
+    """Reader of stored variables for tasks. With `asks` off, every task can read all variables."""
+
+    def __init__(self, store: Store, seal: EnvelopeCipher, *, asks: bool) -> None:
+        self._store, self._seal, self._asks = store, seal, asks
+
+    def read(self, workload: Workload, namespace: str, path: str) -> Mapping[str, str] | None:
+        """Return the items of a variable; None if it does not exist. Raises `Refused`."""
+
+        def look(db: ReadSnapshot) -> VariableRow | None:
+            if self._asks and not workload_capabilities(db, workload).may_with_variable(
+                namespace, path, "read"
+            ):
+                raise Refused(f'this task may not read the variable "{path}" in "{namespace}"')
+            return variables.find(db, namespace, path)
+
+        found = self._store.read(look)
+        try:
+            return None if found is None else decrypt_items(self._seal, found)
+        except Unsealable as error:
+            raise Refused(str(error)) from error
+
+    def listed(self, workload: Workload, namespace: str, prefix: str) -> list[VariableRow]:
+        """Return the variables below a prefix that a task can list, without their items."""
+
+        def look(db: ReadSnapshot) -> list[VariableRow]:
+            found = list(variables.page(db, PageRequest(namespace=namespace, prefix=prefix)))
+            if not self._asks:
+                return found
+            grant = workload_capabilities(db, workload)
+            return [
+                one for one in found if grant.may_with_variable(one.namespace, one.path, "list")
+            ]
+
+        return self._store.read(look)

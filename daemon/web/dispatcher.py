@@ -1,0 +1,409 @@
+"""Dispatch of requests to the tables of routes, for the HTTP server and the fast path.
+
+This module defines the order of the checks: origin, body, route, authentication, authorization. It
+does not know the framework.
+"""
+
+import logging
+import re
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from urllib.parse import quote, unquote
+
+import msgspec
+import trio
+
+from daemon.acl.audit import AuditScope
+from daemon.acl.check import ANYONE, Caller, RequiredCapability, Requirement
+from daemon.acl.tokens import STRANGER
+from daemon.app.context import AppContext
+from daemon.web import blocking
+from daemon.web import request_head as heads
+from daemon.web.admission import Share, most_connections
+from daemon.web.fairness import Fairness, RequestAccount, counting, identify
+from daemon.web.parameters import InvalidParameter, QueryParameters
+from daemon.web.reply import (
+    HandlerReply,
+    WireResponse,
+    message_reply,
+    of_error,
+    text,
+    to_wire,
+    with_remarks,
+)
+from daemon.web.request import (
+    Endpoint,
+    ReadRoute,
+    Request,
+    Route,
+    StreamRoute,
+    WebSocketRoute,
+    WriteRoute,
+)
+from daemon.web.request_guard import RequestGuard, TrustedProxies
+from daemon.web.request_head import RequestHead
+from daemon.web.request_timers import timed
+from daemon.web.response_cache import ResponseCache
+from daemon.web.router import Router
+from daemon.web.stream_limit import StreamLimit
+from daemon.web.ui_session import PLACE as FRONT
+from daemon.web.ui_session import UiPage, UiPages
+from daemon.web.vault_api import VaultApi
+from daemon.web.websocket import NO_UPGRADE
+from storage import request_context
+from storage.account import counted, under
+from storage.errors import (
+    Denied,
+    Malformed,
+    NotFound,
+    Refused,
+    StewardError,
+    StorageError,
+    UnknownToken,
+)
+from storage.records.numbers import parse_integer
+
+log = logging.getLogger("steward.web")
+
+REQUEST_ID = "X-Request-Id"  # the ID of a request in the log, from its client or generated
+_AN_ID = re.compile(r"[\w.:=+/@-]{1,128}", re.ASCII)
+
+_MAY_WAIT = re.compile(r"index|filter|%")
+_LONG = 64 * 1024  # bytes that are compressed or indented in a millisecond
+_UNESCAPED = "/$&+,:;=@~"  # characters that Nomad does not escape in a path
+_UNKNOWN_REGION = HandlerReply(
+    body=b"No path to region", status=500, content_type="text/plain; charset=utf-8"
+)
+
+Body = Callable[[], Awaitable[bytes]]
+Doorkeeper = Callable[[Request], HandlerReply | None]
+
+
+class BodyUnavailable(Exception):
+    """The body of a request cannot be read; `reply` has the reason."""
+
+    def __init__(self, reply: HandlerReply) -> None:
+        super().__init__(reply)
+        self.reply = reply
+
+
+class RouteMatch(msgspec.Struct, frozen=True):
+    """The target of a request: its decoded path, and the route.
+
+    `route` is the one for its method. Pages and the Vault API have their own tables.
+    """
+
+    path: str
+    is_secret: bool = False  # of the Vault API, whose responses are short and contain secrets
+    routes: Sequence[Route] = ()
+    route: Route | None = None
+    parameters: Mapping[str, str] = {}
+
+
+class Dispatcher:
+    """The dispatcher of requests to the tables of routes."""
+
+    def __init__(
+        self,
+        parts: AppContext,
+        routes: Iterable[Route],
+        endpoints: Iterable[Endpoint],
+        closing: trio.Event,
+        pages: Iterable[UiPage] = (),
+        doorkeeper: Doorkeeper | None = None,
+    ) -> None:
+        """`doorkeeper` may reject a request before its body is read, after the guard."""
+        self._parts, self._closing = parts, closing
+        self._doorkeeper = doorkeeper
+        self.router: Router[Route] = Router(routes)
+        self.pages = UiPages(parts, pages, self._asked)
+        self._secrets_side = VaultApi(parts, endpoints)
+        self.guard = RequestGuard(parts.config, socket.gethostname())
+        self._proxies = TrustedProxies(parts.config.trusted_proxies)
+        self._random = secrets.SystemRandom().random
+        self._kept = ResponseCache()
+        self._fairness = Fairness(parts.config.client_cpu_percent)
+        self._crowd = StreamLimit(most_connections(Share.PORT))
+
+    def way(self, head: RequestHead) -> RouteMatch:
+        """Return the target of a request."""
+        path = heads.path(head.target)
+        if VaultApi.serves(path):
+            return RouteMatch(path, is_secret=True)
+        if "//" in path:
+            return RouteMatch(path)
+        routes, parameters = self.router.find(path)
+        return RouteMatch(path, False, routes, _for_method(routes, head.method), parameters)
+
+    async def answer(
+        self, head: RequestHead, body: Body, way: RouteMatch | None = None
+    ) -> WireResponse:
+        """Answer one request, with the request ID of its client or a new one.
+
+        `body` reads the body, or raises `BodyUnavailable`. It is not called if the head is rejected. `way`
+        is the target, if the caller knows it already.
+        """
+        request_id = self.id_of(head.headers)
+        account = RequestAccount(self._fairness, self._client(head))
+        with request_context.request_scope(request_id), under(account):
+            answered = self._answered(head, body, way or self.way(head))
+            answer = await counted(account, answered)
+        account.settle()
+        answer.headers[REQUEST_ID] = request_id
+        if answer.stream is not None:
+            stream = counting(account, answer.stream)
+            return msgspec.structs.replace(answer, stream=stream)
+        return answer
+
+    def _client(self, head: RequestHead) -> str:
+        """Return the client of a connection; empty for an operator."""
+        if head.peer is not None and head.peer.is_operator:
+            return ""
+        address = self.address(head)
+        return head.user if head.user and address == head.client else address
+
+    def close(self) -> None:
+        """Close streams without an end. `closing` ends other responses."""
+        self._crowd.close()
+
+    def is_hot(self, head: RequestHead, way: RouteMatch) -> bool:
+        """Return whether a request is for a route of the fast path, answered in one piece."""
+        route = way.route
+        if isinstance(route, ReadRoute):
+            return head.method == "GET" and not route.long
+        if isinstance(route, WriteRoute):
+            return route.hot
+        try:
+            return way.is_secret and self._secrets_side.is_hot(head.method, way.path)
+        except StorageError:  # the handler reports the error
+            return False
+
+    def may_wait(self, head: RequestHead) -> bool:
+        """Return whether a response may take long: a write, or a read that blocks or filters.
+
+        It recognizes every spelling of the parameters.
+        """
+        return head.method != "GET" or _MAY_WAIT.search(head.query) is not None
+
+    def id_of(self, headers: Mapping[str, str]) -> str:
+        """Return the ID of a request."""
+        given = headers.get(REQUEST_ID.lower(), "")
+        return given if _AN_ID.fullmatch(given) else next(self._parts.ids)
+
+    async def _answered(self, head: RequestHead, body: Body, way: RouteMatch) -> WireResponse:
+        """Answer one request; convert an unexpected error to a 500."""
+        path, address = way.path, self.address(head)
+        trail = self._parts.audit.begin(head.method, path, head.query, address)
+        pretty = gzipped = False
+        try:
+            gzipped = "gzip" in head.headers.get("accept-encoding", "") and not way.is_secret
+            query = QueryParameters(head.query, namespace=heads.namespace(head.headers, path))
+            pretty = query.text("pretty", "0") != "0"
+            with trail.watching():
+                reply = self._refusal(head, way, query, address)
+                if reply is None:
+                    # The body must be read, because the server closes a connection with an unread
+                    # request.
+                    asked = self._request(head, way, query, address, await body())
+                    reply = await self._reply(head, asked, way, trail)
+        except StewardError as error:
+            reply = of_error(error)
+        except BodyUnavailable as error:
+            reply = error.reply
+        except Exception:
+            log.exception("request failed: %s %s", head.method, path)
+            reply = text("internal error: see the daemon's log", 500)
+        trail.ended(reply.status, message_reply(reply) if reply.status >= 400 else "")
+        log.debug("%s %s: %d", head.method, path, reply.status)
+        made = partial(to_wire, reply, pretty=pretty, gzipped=gzipped)
+        if isinstance(reply.body, bytes) and len(reply.body) > _LONG and (pretty or gzipped):
+            return await trio.to_thread.run_sync(made)
+        return made()
+
+    def _refusal(
+        self, head: RequestHead, way: RouteMatch, query: QueryParameters, address: str
+    ) -> HandlerReply | None:
+        """Return the rejection of a request before its body is read, or None."""
+        refusal = self.guard.refusal(head.method, head.headers)
+        if refusal is None and self._doorkeeper is not None:
+            refusal = self._doorkeeper(self._request(head, way, query, address, b""))
+        return refusal
+
+    async def _reply(
+        self, head: RequestHead, asked: Request, way: RouteMatch, trail: AuditScope
+    ) -> HandlerReply:
+        route = way.route
+        if route is None:
+            return await self._without_route(head, asked, way, trail)
+        if isinstance(route, WebSocketRoute):
+            return text(NO_UPGRADE, 500)
+        if "GET" in route.methods:
+            _check_everywhere(asked.query)
+        if _is_for_another(asked.query, route, self._parts.config.region):
+            return _UNKNOWN_REGION
+        return await self._served(route, asked, trail)
+
+    async def _without_route(
+        self, head: RequestHead, asked: Request, way: RouteMatch, trail: AuditScope
+    ) -> HandlerReply:
+        """Answer a request without a route: pages, the Vault API, redirects, or not found."""
+        if way.is_secret and way.path == heads.clean_path(way.path):
+            return await self._secrets_side.answer(asked, head.headers, trail)
+        if self.pages.has(way.path):
+            return await self.pages.answer(asked, head.headers, trail, is_secure=head.is_secure)
+        if way.routes:
+            return text("Invalid method", 405)
+        return self._elsewhere(way.path, head.query)
+
+    async def _served(
+        self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, trail: AuditScope
+    ) -> HandlerReply:
+        """Answer a request with a route. Raises `Denied`, and the errors of its handler."""
+        trail.ask(asked.namespace, asked.token)
+        caller = await self._caller(route.needs, asked)
+        trail.known(caller.token.accessor)
+        identify(caller.token.accessor)
+        return await self._allowed(route, msgspec.structs.replace(asked, caller=caller), trail)
+
+    async def _asked(self, asked: Request, trail: AuditScope) -> HandlerReply:
+        """Answer an API request of a page in the name of its user. Raises like the routes."""
+        if VaultApi.serves(asked.path):
+            return await self._secrets_side.answer(asked, {}, trail)
+        routes, parameters = self.router.find(asked.path)
+        route = _for_method(routes, asked.method)
+        if route is None or isinstance(route, WebSocketRoute):
+            raise NotFound(f"there is no route for {asked.method} {asked.path}")
+        parameters = {name: unquote(value) for name, value in parameters.items()}
+        asked = msgspec.structs.replace(asked, parameters=parameters, needs=route.needs)
+        return await self._allowed(route, asked, trail)
+
+    async def _allowed(
+        self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, trail: AuditScope
+    ) -> HandlerReply:
+        """Call a route for an authenticated caller, if authorized. Raises `Denied`, and its errors."""
+        job_id = asked.parameters.get("job_id", "")
+        if not asked.caller.has(route.needs, asked.namespace, job_id):
+            raise Denied
+        with timed(asked.method, route.path):
+            return await self._handled(route, asked, trail)
+
+    async def _handled(
+        self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, trail: AuditScope
+    ) -> HandlerReply:
+        """Call a route."""
+        if isinstance(route, ReadRoute):
+            reply = await blocking.answer(
+                route,
+                asked,
+                kept=self._kept,
+                crowd=self._crowd,
+                closing=self._closing,
+                random=self._random,
+            )
+            if route.shows_secrets and self._parts.config.audit_reads:
+                await trail.acted()
+            reply = with_remarks(reply, asked.remarks())
+            if reply.stream is not None:
+                return msgspec.structs.replace(reply, stream=self._crowd.hold(reply.stream))
+            return reply
+        reply = await route.handler(asked)
+        if reply.stream is not None:
+            held = self._crowd.hold(reply.stream, is_endless=reply.is_endless)
+            return msgspec.structs.replace(reply, stream=held)
+        if isinstance(route, WriteRoute) and route.acts:
+            await trail.acted()
+        return with_remarks(reply, asked.remarks())
+
+    def _request(
+        self, head: RequestHead, way: RouteMatch, query: QueryParameters, address: str, body: bytes
+    ) -> Request:
+        """Return a request that is not authenticated yet."""
+        return Request(
+            parts=self._parts,
+            method=head.method,
+            path=way.path,
+            parameters=way.parameters,
+            query=query,
+            body=body,
+            token=heads.token(head.headers, way.path),
+            address=address,
+            user=self._client(head),
+            peer=head.peer,
+            accept=head.headers.get("accept", ""),
+            caller=STRANGER,
+            needs=way.route.needs if way.route else ANYONE,
+        )
+
+    def address(self, head: RequestHead) -> str:
+        """Return the address of the client."""
+        return self._proxies.client(head.client, head.headers.get("x-forwarded-for", ""))
+
+    async def _caller(self, needs: RequiredCapability, asked: Request) -> Caller:
+        """Return the caller. Raises `UnknownToken`; on a few endpoints with the reason."""
+        tokens = self._parts.tokens
+        if needs.asks is Requirement.NOTHING:
+            return tokens.resolve("")
+        try:
+            return await tokens.authenticate(
+                asked.token, asked.address, party=asked.party, operator=asked.operator
+            )
+        except UnknownToken as error:
+            if needs.tells_why is None or error.reason == str(error):
+                raise
+            raise Refused(f"{needs.tells_why}{error.reason}") from None
+
+    def _elsewhere(self, path: str, query: str) -> HandlerReply:
+        """Answer a path without a route: redirect if a similar path exists."""
+        cleaned = heads.clean_path(path)
+        if path == "/" and (self.pages.has(FRONT) or self.router.find(FRONT)[0]):
+            cleaned = FRONT
+        elif self.pages.has(f"{cleaned}/") or self.router.is_folder(cleaned):
+            cleaned += "/"
+        if cleaned == path:
+            return HandlerReply(status=404)
+        escaped = quote(cleaned, safe=_UNESCAPED)  # the header allows only escaped characters
+        target = f"{escaped}?{query}" if query else escaped
+        body = f'<a href="{_escaped(target)}">Temporary Redirect</a>.\n\n'
+        return HandlerReply(
+            body=body.encode(),
+            status=307,
+            content_type="text/html; charset=utf-8",
+            headers={"Location": target, "Cache-Control": "no-store"},
+        )
+
+
+def _is_for_another(query: QueryParameters, route: Route, region: str) -> bool:
+    """Return whether a request names another region, on a route that checks it."""
+    if isinstance(route, WriteRoute) and route.in_any_region:
+        return False
+    return (query.text("region") or region) != region
+
+
+def _escaped(target: str) -> str:
+    return (
+        target.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&#34;")
+    )
+
+
+def _for_method(routes: Sequence[Route], method: str) -> Route | None:
+    for route in routes:
+        if method in route.methods or (isinstance(route, ReadRoute) and route.any_method):
+            return route
+    return None
+
+
+def _check_everywhere(query: QueryParameters) -> None:
+    """Reject parameters that Nomad rejects on every read, even if they are not used."""
+    if not query:
+        return
+    try:
+        query.flag("stale")
+    except InvalidParameter:
+        raise Malformed("Expect `true` or `false` for `stale` query string parameter") from None
+    per_page = query.text("per_page")
+    sign_free = per_page.removeprefix("-").removeprefix("+")
+    is_number = sign_free.isascii() and sign_free.isdecimal()
+    if per_page and not (is_number and -(2**31) <= parse_integer(per_page) < 2**31):
+        raise Malformed("Expect a number for `per_page` query string parameter")

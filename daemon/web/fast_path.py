@@ -1,0 +1,314 @@
+"""The fast path: small requests answered without the framework, on the same listeners.
+
+It answers a request for a small route (`Dispatcher.is_hot`) in the plainest form of HTTP/1.1.
+Checks, handlers and responses are the same (`dispatcher.py`). Any other connection goes to the HTTP
+server, with the bytes received so far and the start of its idle time. Only the HTTP server rejects,
+streams and closes.
+
+No request can hide inside another. The fast path answers only if the received data is exactly one
+request. Its form can be parsed in one way only, and the C parser and this module must agree on its
+length (RFC 9112, sections 2.2, 5 and 6.3).
+"""
+
+import logging
+import os
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, aclosing, suppress
+from math import inf
+
+import httptools
+import msgspec
+import trio
+from hypercorn.config import Config as ServerConfig
+from hypercorn.utils import parse_socket_addr
+
+from daemon.web.dispatcher import Dispatcher, RouteMatch
+from daemon.web.listeners import PeerAddress
+from daemon.web.reason import reason
+from daemon.web.reply import WireResponse
+from daemon.web.request_head import RequestHead
+from daemon.web.send import DisconnectWatcher, send_now, send_with_timeout
+from storage.errors import StewardError
+
+log = logging.getLogger("steward.web")
+
+MOST = 64 * 1024  # bytes per read
+HEAD_TIMEOUT = 10.0  # seconds until the head of a request must be complete
+_EXACT = 1.0  # seconds of precision for the end of an idle connection
+_SHORT = 60.0  # seconds; no non-blocking read takes longer
+SOON = 0.05  # seconds for a body that follows its head separately
+_MOST_HEAD = 8 * 1024  # bytes
+
+# A request line and headers that every parser reads in the same way. There are no folded or bare
+# lines, no space before a colon, and only visible characters, spaces and tabs.
+_PLAIN = re.compile(
+    rb"(?:GET|POST|PUT) /[!-~]*+ HTTP/1\.1\r\n"
+    rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]++:[\t -~]*+\r\n)++\r\n"
+)
+_LENGTH = re.compile(r"[0-9]{1,5}", re.ASCII)  # a longer number is not a small request
+_FOR_OTHERS = frozenset({"transfer-encoding", "upgrade", "expect", "te", "trailer"})
+_END = b"\r\n\r\n"
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """A connection for the HTTP server: the bytes received, and its timing.
+
+    `since` is the Trio time at which the wait for this request began. Its head must be complete at
+    the Trio time `until`.
+    """
+
+    data: bytes
+    since: float
+    has_asked: bool  # an earlier request was answered
+    until: float
+
+
+class SimpleRequest(msgspec.Struct, frozen=True):
+    """A request in the plainest form; `missing` bytes of its body were not received yet."""
+
+    method: str
+    target: bytes
+    headers: dict[str, str]
+    body: bytes
+    missing: int
+    is_last: bool = False  # the client wants the connection closed after the response
+
+
+class _Events:
+    """The parser's events, with header names in lower case."""
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+        self.target = self.body = b""
+        self.number = self.ended = 0  # of headers, and of requests
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.number += 1
+        self.headers[name.decode("ascii").lower()] = value.decode("ascii").strip(" \t")
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.ended += 1
+
+
+def parse_simple_request(data: bytes) -> SimpleRequest | None:
+    """Return the single request in these bytes, complete or not; None for anything else."""
+    end = data.find(_END, 0, _MOST_HEAD) + len(_END)
+    if end < len(_END) or not _PLAIN.fullmatch(data, 0, end):
+        return None
+    seen = _Events()
+    parser = httptools.HttpRequestParser(seen)
+    try:
+        parser.feed_data(data)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    named = seen.headers
+    # Repeated headers are not accepted, because some of them change how a request is parsed.
+    if len(named) != seen.number or not _FOR_OTHERS.isdisjoint(named) or "host" not in named:
+        return None
+    length, then = named.get("content-length", "0"), named.get("connection", "keep-alive").lower()
+    if not _LENGTH.fullmatch(length) or then not in ("keep-alive", "close"):
+        return None
+    missing = int(length) - (len(data) - end)
+    if missing < 0 or seen.body != data[end:] or seen.ended != (missing == 0):
+        return None
+    method = parser.get_method().decode("ascii")
+    return SimpleRequest(method, seen.target, named, seen.body, missing, then == "close")
+
+
+class FastPath:
+    """The fast path of some listeners."""
+
+    def __init__(self, answering: Dispatcher, settings: ServerConfig) -> None:
+        self._answering, self._settings = answering, settings
+        self.departures = DisconnectWatcher()  # the owner of the connections must run it
+        self._idle: set[trio.CancelScope] = set()
+        self._is_closing = False
+        # headers of every response, and the Trio time of their creation
+        self._added, self._added_at = b"", -inf
+
+    def close(self) -> None:
+        """Pass every connection to the HTTP server: idle ones now, others later."""
+        self._is_closing = True
+        for scope in self._idle:
+            scope.cancel()
+
+    async def serve(
+        self, stream: trio.SocketStream, peer: PeerAddress | None, user: str
+    ) -> Handover | None:
+        """Answer requests until one is for the HTTP server.
+
+        Return the connection for that server, or None if it is closed.
+        """
+        data, since, has_asked = b"", trio.current_time(), False
+        try:
+            address = parse_socket_addr(stream.socket.family, stream.socket.getpeername())
+            client = address[0] if address else ""
+            # One scope for all requests: opening one for each would take a seventh of the time.
+            with trio.CancelScope() as idleness:
+                while not self._is_closing:
+                    self._limit(idleness, since, has_asked=has_asked)
+                    data = await self._begun(stream, idleness)
+                    if not data:
+                        return None
+                    if idleness.cancel_called:
+                        break
+                    request, data = await _whole(stream, data, idleness)
+                    if request is None or (hot := self._hot(request, client, peer, user)) is None:
+                        break
+                    if not await self._answered(stream, *hot, request, idleness):
+                        return None
+                    # The answered request must not be visible to the next owner of the connection.
+                    data, since, has_asked = b"", trio.current_time(), True
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            return None
+        until = self._latest(since, has_asked=has_asked)
+        if data:
+            until = min(until, trio.current_time() + HEAD_TIMEOUT)
+        return Handover(data, since, has_asked, until)
+
+    def _limit(self, idleness: trio.CancelScope, since: float, *, has_asked: bool) -> None:
+        """Set the deadline of a wait; if it is a little early, the HTTP server waits for the rest."""
+        latest = self._latest(since, has_asked=has_asked)
+        if not latest - _EXACT <= idleness.deadline <= latest:
+            idleness.deadline = latest
+
+    def _latest(self, since: float, *, has_asked: bool) -> float:
+        """Return the end of the idle time of a silent client."""
+        return since + (self._settings.keep_alive_timeout if has_asked else HEAD_TIMEOUT)
+
+    async def _begun(self, stream: trio.SocketStream, idleness: trio.CancelScope) -> bytes:
+        """Return the next bytes; empty if the client has disconnected."""
+        self._idle.add(idleness)
+        try:
+            return await _received(stream)
+        finally:
+            self._idle.discard(idleness)
+
+    def _hot(
+        self, request: SimpleRequest, client: str, peer: PeerAddress | None, user: str
+    ) -> tuple[RequestHead, RouteMatch] | None:
+        """Return the head and the target of a request, if the fast path answers it."""
+        head = _head(request, client, peer, user)
+        way = self._answering.way(head)
+        return (head, way) if self._answering.is_hot(head, way) else None
+
+    async def _answered(
+        self,
+        stream: trio.SocketStream,
+        head: RequestHead,
+        way: RouteMatch,
+        request: SimpleRequest,
+        idleness: trio.CancelScope,
+    ) -> bool:
+        """Answer a request; return whether the connection stays open."""
+
+        async def body() -> bytes:
+            return request.body
+
+        answering = self._answering.answer(head, body, way)
+        if self._answering.may_wait(head) or idleness.deadline < trio.current_time() + _SHORT:
+            idleness.deadline = inf  # a client that waits for its response is not idle
+            answer = await self._unless_gone(stream, answering)
+        else:
+            answer = await answering
+        if answer is None:
+            return False
+        if answer.stream is not None:
+            idleness.deadline = inf
+            return await self._streamed(stream, answer, answer.stream, is_last=request.is_last)
+        if rest := send_now(stream, self._written(answer, is_last=request.is_last)):
+            idleness.deadline = inf
+            await send_with_timeout(stream, rest)
+        return not request.is_last
+
+    async def _unless_gone(
+        self, stream: trio.SocketStream, answering: Coroutine[object, object, WireResponse]
+    ) -> WireResponse | None:
+        """Return the response, or None if the client disconnects before."""
+        scope = trio.CancelScope()
+        with scope, self.departures.cancelling(stream.socket.fileno(), scope):
+            return await answering
+        return None
+
+    async def _streamed(
+        self,
+        stream: trio.SocketStream,
+        answer: WireResponse,
+        pieces: AsyncIterator[bytes],
+        *,
+        is_last: bool,
+    ) -> bool:
+        """Send a list while it is read; return whether the connection stays open."""
+        await send_with_timeout(stream, self._head(answer, "transfer-encoding: chunked", is_last))
+        try:
+            async with AsyncExitStack() as stack:
+                if isinstance(pieces, AsyncGenerator):
+                    await stack.enter_async_context(aclosing(pieces))
+                async for piece in pieces:
+                    await send_with_timeout(stream, b"%x\r\n%b\r\n" % (len(piece), piece))
+        except StewardError as error:
+            log.warning("a response was interrupted: %s", error)
+            return False  # the client sees that the end is missing
+        await send_with_timeout(stream, b"0\r\n\r\n")
+        return not is_last
+
+    def _written(self, answer: WireResponse, *, is_last: bool) -> bytes:
+        """Return the bytes of a response, in the form of the HTTP server."""
+        return self._head(answer, f"content-length: {len(answer.body)}", is_last) + answer.body
+
+    def _head(self, answer: WireResponse, length: str, is_last: bool) -> bytes:
+        now = trio.current_time()
+        if now >= self._added_at + 1:  # the date has a resolution of one second
+            pairs = self._settings.response_headers("h11")
+            self._added_at, self._added = now, b"".join(b"%s: %s\r\n" % pair for pair in pairs)
+        lines = [f"{name.lower()}: {value}\r\n" for name, value in answer.headers.items()]
+        first = f"HTTP/1.1 {answer.status} {reason(answer.status)}\r\n"
+        head = f"{first}{''.join(lines)}{length}\r\n"
+        last = b"Connection: close\r\n\r\n" if is_last else b"\r\n"
+        return b"".join((head.encode(), self._added, last))
+
+
+def _head(request: SimpleRequest, client: str, peer: PeerAddress | None, user: str) -> RequestHead:
+    target, _, query = request.target.partition(b"?")
+    return RequestHead(
+        method=request.method,
+        target=target,
+        query=query.decode("ascii"),
+        headers=request.headers,
+        client=client,
+        peer=peer,
+        user=user,
+    )
+
+
+async def _whole(
+    stream: trio.SocketStream, data: bytes, idleness: trio.CancelScope
+) -> tuple[SimpleRequest | None, bytes]:
+    """Return a request whose body follows soon, and the bytes received."""
+    request = parse_simple_request(data)
+    if request is None or not request.missing:
+        return request, data
+    idleness.deadline = inf
+    with trio.move_on_after(SOON):
+        while more := await _received(stream):
+            data += more
+            request = parse_simple_request(data)
+            if request is None or not request.missing:
+                return request, data
+    return None, data
+
+
+async def _received(stream: trio.SocketStream) -> bytes:
+    """Return the received bytes; empty after the client's end of data."""
+    while True:
+        await trio.lowlevel.wait_readable(stream.socket)
+        with suppress(BlockingIOError):
+            # There must be no await after the read, or a cancelled wait would lose the bytes.
+            return os.read(stream.socket.fileno(), MOST)

@@ -1,0 +1,89 @@
+"""The head of a request: headers, path, namespace and token."""
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import unquote
+
+import msgspec
+
+from daemon.web.listeners import PeerAddress
+from daemon.web.vault_api import VaultApi
+
+_FORWARDED = "x-forwarded-for"  # each proxy appends an address; only the last ones can be trusted
+_AUTHORIZATION, _BEARER = "authorization", "Bearer"
+# Separators of repeated headers whose values all count; no value contains them.
+_BETWEEN = {_FORWARDED: ", ", _AUTHORIZATION: "\n"}
+
+
+class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
+    """A request without its body, from the HTTP server or the fast path.
+
+    `target` is the raw path and `query` the raw query. Names in `headers` are in lower case. For a
+    repeated header the first value counts, as in Nomad and Vault. Values of `X-Forwarded-For` and
+    `authorization` are all kept in order. `client` is the connected address, empty for a Unix
+    socket.
+    """
+
+    method: str
+    target: bytes
+    query: str
+    headers: Mapping[str, str]
+    client: str = ""
+    peer: PeerAddress | None = None
+    user: str = ""  # the owner of the connection (`admission.py`)
+    is_secure: bool = False
+
+
+def headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the headers as received: the framework would add a missing host."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in pairs:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        if name in found and name in _BETWEEN:
+            found[name] += _BETWEEN[name] + value
+        found.setdefault(name, value)
+    return found
+
+
+def path(target: bytes) -> str:
+    """Return the decoded path; %2F is decoded too, because identifiers contain slashes."""
+    return unquote((target or b"/").decode("latin-1"), encoding="utf-8", errors="replace")
+
+
+def clean_path(path: str) -> str:
+    """Return a path without double slashes and dot segments."""
+    kept: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            kept[-1:] = []
+        elif segment not in ("", "."):
+            kept.append(segment)
+    slash = "/" if kept and path.endswith("/") else ""
+    return "/" + "/".join(kept) + slash
+
+
+def namespace(headers: Mapping[str, str], path: str) -> str:
+    """Return the namespace in a header; the Vault API uses the header differently."""
+    if VaultApi.serves(path):
+        return ""
+    return headers.get("x-service-namespace") or headers.get("x-nomad-namespace", "")
+
+
+def token(headers: Mapping[str, str], path: str) -> str:
+    """Return the token's secret: from its own header, else from a bearer header.
+
+    The Vault API accepts only one spelling of `Bearer` (recorded from Vault: auth-headers).
+    """
+    for name in ("x-service-token", "x-nomad-token", "x-vault-token"):
+        if secret := headers.get(name, "").strip():
+            return secret
+    given = headers.get(_AUTHORIZATION, "").split(_BETWEEN[_AUTHORIZATION])
+    # Vault searches all of these headers for a bearer, Nomad only the first
+    if VaultApi.serves(path):
+        return next((secret for scheme, secret in map(_credential, given) if scheme == _BEARER), "")
+    scheme, secret = _credential(given[0])
+    return secret if scheme.lower() == _BEARER.lower() else ""
+
+
+def _credential(value: str) -> tuple[str, str]:
+    scheme, _, secret = value.partition(" ")
+    return scheme, secret.strip()

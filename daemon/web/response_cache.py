@@ -1,0 +1,103 @@
+"""Response cache: a repeated read is not computed again while its data is unchanged.
+
+A route names all tables on which its response depends. Their indexes change with every write to
+them. Without any write to the store, not even the indexes are read. The cache has limits for
+entries and bytes, and drops the least recently used entry.
+"""
+
+from collections import OrderedDict
+
+import msgspec
+
+from daemon.web.reply import HandlerReply
+from daemon.web.request import ReadRoute, Request
+from storage.read_pool import ReadSnapshot
+
+MOST = 1024  # responses
+MOST_BYTES = 8 * 1024 * 1024
+EVERYWHERE = "*"  # of all namespaces, each caller sees a different part
+# parameters that do not affect a response
+_NO_PART = frozenset({"index", "wait", "pretty", "stale"})
+
+_Key = tuple[object, ...]
+
+
+class _Answer(msgspec.Struct):
+    indexes: tuple[int, ...]
+    reply: HandlerReply
+    size: int
+    moment: int | None  # the store's version at which the entry was last found valid
+
+
+class ResponseCache:
+    """The cached responses of one daemon."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[_Key, _Answer] = OrderedDict()
+        self._bytes = 0
+
+    def at(self, moment: int | None, route: ReadRoute, request: Request) -> HandlerReply | None:
+        """Return the cached response of a read, if it was valid at this version of the store."""
+        if moment is None or not _can_be_kept(route, request):
+            return None
+        key = _key(route, request)
+        known = self._answers.get(key)
+        if known is None or known.moment != moment:
+            return None
+        self._answers.move_to_end(key)
+        return known.reply
+
+    def reply(
+        self, route: ReadRoute, request: Request, db: ReadSnapshot, moment: int | None = None
+    ) -> HandlerReply:
+        """Return the response of a read: the cached one if it is valid, else a new one."""
+        if not _can_be_kept(route, request):
+            return route.handler(request, db)
+        indexes, key = self.indexes(route, request, db), _key(route, request)
+        known = self._answers.get(key)
+        if known is not None and known.indexes == indexes:
+            known.moment = moment
+            self._answers.move_to_end(key)
+            return known.reply
+        made = route.handler(request, db)
+        self._keep(key, indexes, made, moment)
+        return made
+
+    @staticmethod
+    def indexes(route: ReadRoute, request: Request, db: ReadSnapshot) -> tuple[int, ...]:
+        """Return the indexes that a cached response depends on; empty if the route is not cached."""
+        tables = route.tables if _can_be_kept(route, request) else ()
+        return tuple(db.table_index(table) for table in tables)
+
+    def keep(
+        self, route: ReadRoute, request: Request, indexes: tuple[int, ...], made: HandlerReply
+    ) -> None:
+        """Store a response that was computed elsewhere, at these indexes of its tables."""
+        if indexes:
+            self._keep(_key(route, request), indexes, made, None)
+
+    def _keep(
+        self, key: _Key, indexes: tuple[int, ...], made: HandlerReply, moment: int | None
+    ) -> None:
+        self._forget(key)
+        size = len(made.body) if isinstance(made.body, bytes) else MOST_BYTES
+        if size >= MOST_BYTES:
+            return
+        self._answers[key] = _Answer(indexes, made, size, moment)
+        self._bytes += size
+        while len(self._answers) > MOST or self._bytes > MOST_BYTES:
+            self._forget(next(iter(self._answers)))
+
+    def _forget(self, key: _Key) -> None:
+        if known := self._answers.pop(key, None):
+            self._bytes -= known.size
+
+
+def _can_be_kept(route: ReadRoute, request: Request) -> bool:
+    return bool(route.tables) and request.namespace != EVERYWHERE
+
+
+def _key(route: ReadRoute, request: Request) -> _Key:
+    """Return everything that a response depends on besides the store."""
+    asked = (pair for pair in request.query.pairs if pair[0] not in _NO_PART)
+    return (route.path, request.namespace, *request.parameters.values(), *asked)

@@ -1,0 +1,62 @@
+"""Sessions of browsers, by the secret in their cookie.
+
+A session belongs to a token and ends with it: each request looks the token's secret up, like a
+request of a program. Sessions are in memory only, so that neither the store nor a snapshot gives
+access. After a restart of the daemon, users sign in again.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from storage.records.base import HOUR
+
+MOST = 1000  # the one that has been idle longest is dropped first
+IDLE = 12 * HOUR
+
+
+class UiSession(msgspec.Struct):
+    """A signed-in browser."""
+
+    name: str  # the value of its cookie
+    token: str  # the secret of its token
+    proof: str  # the CSRF token of its forms
+    seen_at: int  # nanoseconds
+    is_own: bool = False  # the token was created for this session, and is revoked with it
+
+
+class SessionStore:
+    """The sessions of one daemon. `new_secret` returns secrets that cannot be guessed."""
+
+    def __init__(self, new_secret: Callable[[], str]) -> None:
+        self._new_secret = new_secret
+        self._sessions: OrderedDict[str, UiSession] = OrderedDict()
+
+    def begin(self, token: str, now: int, *, is_own: bool = False) -> UiSession:
+        """Return a new session; its name is a fresh secret."""
+        made = UiSession(self._new_secret(), token, self._new_secret(), now, is_own)
+        self._sessions[made.name] = made
+        while len(self._sessions) > MOST:
+            self._sessions.popitem(last=False)
+        return made
+
+    def find(self, name: str, now: int) -> UiSession | None:
+        """Return a session, unless its idle time has expired."""
+        found = self._sessions.get(name)
+        if found is None:
+            return None
+        if not self.has(found, now):
+            self.end(name)
+            return None
+        found.seen_at = now
+        self._sessions.move_to_end(name)
+        return found
+
+    def has(self, session: UiSession, now: int) -> bool:
+        """Return whether a session is valid, without resetting its idle time."""
+        return self._sessions.get(session.name) is session and now - session.seen_at <= IDLE
+
+    def end(self, name: str) -> None:
+        """End a session, if it exists."""
+        self._sessions.pop(name, None)

@@ -1,0 +1,358 @@
+"""Requests of browsers: sessions, and the API calls of pages.
+
+A page calls its daemon's API in the name of its user, with the same routes, permissions,
+handlers and audit log. It has no other access to the store, except to check whether a login method
+exists. So a page shows and does nothing that the user's token does not allow.
+
+A login sets a cookie (`HttpOnly`, `SameSite=Strict`, for `/ui` only, until the browser is closed).
+A change must come from a Steward page: `Origin` or `Sec-Fetch-Site` shows that, and the form
+contains the session's CSRF token. Other services on the same host name could set a cookie of this
+name for a part of the path. If there are two, none counts. Over TLS, the name has a prefix that
+browsers accept only in encrypted responses (RFC 6265bis, section 4.1.3.1).
+"""
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+import trio
+
+from daemon.acl.audit import AuditScope
+from daemon.app.context import AppContext
+from daemon.web.fairness import identify
+from daemon.web.parameters import QueryParameters
+from daemon.web.reply import JSON, HandlerReply, text
+from daemon.web.request import SHORT, Request
+from daemon.web.router import Router
+from daemon.web.session_store import SessionStore, UiSession
+from storage import garbage
+from storage.errors import Denied, Malformed, NotFound, StewardError, UnknownToken
+from storage.queries import mounts
+from storage.records.codec import encode
+
+PLACE = "/ui/"
+PROOF = "proof"  # the form field of the CSRF token
+COOKIE = "steward_session"
+SECURE_COOKIE = f"__Secure-{COOKIE}"
+_MOST_FIELDS = 200  # fields of a form
+_LONGEST_FORM = 6 * 1024 * 1024  # bytes; a form with a job file of 4 MB fits
+_LONG = 64 * 1024  # bytes of JSON that are parsed in a millisecond
+
+# Scripts only from Steward, no external resources, and no embedding in frames.
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; worker-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+_MEANING: dict[int, type[StewardError]] = {403: Denied, 404: NotFound}
+
+T = TypeVar("T")
+Ask = Callable[[Request, AuditScope], Awaitable[HandlerReply]]
+
+
+class UiRequest:
+    """One UI request, with the API access of its page."""
+
+    def __init__(
+        self,
+        request: Request,
+        session: UiSession | None,
+        ask: Ask,
+        sessions: SessionStore,
+        trail: AuditScope,
+    ) -> None:
+        self.request, self.session = request, session
+        self.has_ended = False  # the session's token is no longer valid
+        self.is_unclear = False  # there are several cookies with this name
+        self._ask, self._sessions, self._trail = ask, sessions, trail
+        self._form: dict[str, str] | None = None
+        self._cookie: str | None = None  # the new value of the cookie; empty deletes it
+
+    @property
+    def query(self) -> QueryParameters:
+        """Return the query parameters."""
+        return self.request.query
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Return whether users must sign in."""
+        return self.request.parts.tokens.asks
+
+    @property
+    def now(self) -> int:
+        """Return the time in nanoseconds."""
+        return self.request.parts.clock.now()
+
+    @property
+    def proof(self) -> str:
+        """Return the CSRF token for forms."""
+        return self.session.proof if self.session else ""
+
+    @property
+    def form(self) -> Mapping[str, str]:
+        """Return the fields of the form. Raises `Malformed`."""
+        if self._form is None:
+            if len(self.request.body) > _LONGEST_FORM:
+                raise Malformed(f"the form has more than {_LONGEST_FORM} bytes: send less")
+            try:
+                fields = parse_qsl(
+                    self.request.body.decode(),
+                    keep_blank_values=True,
+                    strict_parsing=bool(self.request.body),
+                    max_num_fields=_MOST_FIELDS,
+                )
+            except (UnicodeDecodeError, ValueError):
+                raise Malformed("the body of the request is not a valid form") from None
+            self._form = dict(fields)
+        return self._form
+
+    def __getitem__(self, name: str) -> str:
+        """Return the value of the placeholder `{name}` in the page's path."""
+        return self.request.parameters[name]
+
+    # --- API calls
+
+    async def ask(
+        self, method: str, path: str, body: object = None, /, **query: object
+    ) -> HandlerReply:
+        """Return the API's reply to this user. Raises the errors of its handlers, and `Denied`.
+
+        Identifiers in the path are escaped, so that one that ends like an endpoint stays an
+        identifier.
+        """
+        # Each call lets other tasks run, because a page may make a thousand calls.
+        await trio.lowlevel.checkpoint()
+        words = urlencode({name: _word(value) for name, value in query.items() if value != ""})
+        asked = msgspec.structs.replace(
+            self.request,
+            method=method,
+            path=path,
+            query=QueryParameters(words),
+            parameters={},
+            body=b"" if body is None else await apart(encode, body),
+        )
+        return await self._ask(asked, self._trail)
+
+    async def get(self, path: str, /, **query: object) -> Any:  # noqa: ANN401  # JSON
+        """Return the document at a path of the API."""
+        reply = await self.ask("GET", path, **query)
+        if reply.stream is not None:  # a list in parts
+            whole = b"".join([piece async for piece in reply.stream])
+            reply = msgspec.structs.replace(reply, body=whole, stream=None)
+        return await self.parsed(reply)
+
+    async def post(self, path: str, body: object = None, /, **query: object) -> Any:  # noqa: ANN401  # JSON
+        """Change something through the API; return its response."""
+        found = await apart(self.said, await self.ask("POST", path, body, **query))
+        garbage.keep(found)
+        return found
+
+    async def parsed(self, reply: HandlerReply) -> Any:  # noqa: ANN401  # JSON
+        """Return the decoded body of a reply; a thread decodes a long one."""
+        if isinstance(reply.body, bytes) and len(reply.body) > _LONG:
+            found = await apart(self.said, reply)
+            garbage.keep(found)
+            return found
+        return self.said(reply)
+
+    @staticmethod
+    def said(reply: HandlerReply) -> Any:  # noqa: ANN401  # JSON
+        """Return the body of a reply: a decoded JSON document, or text.
+
+        Raises the matching error for an error response.
+        """
+        if reply.body is None and reply.status < 400:
+            return None
+        body = reply.body if isinstance(reply.body, bytes) else encode(reply.body)
+        if reply.status >= 400:
+            raise _MEANING.get(reply.status, Malformed)(_complaint(body, reply.content_type))
+        return msgspec.json.decode(body) if reply.content_type == JSON else body.decode()
+
+    # --- sessions
+
+    def can_log_in_at(self, place: str) -> bool:
+        """Return whether a login method is mounted at a path."""
+        return self.request.parts.store.read(lambda db: mounts.exists(db, f"{place}/"))
+
+    async def sign_in(self, secret: str, *, is_own: bool = False) -> None:
+        """Start a session for the secret of a token. Raises `UnknownToken`, `Malformed`.
+
+        With `is_own`, the token was created for this session. It is revoked with the session, or
+        now if the login fails.
+        """
+        tokens = self.request.parts.tokens
+        try:
+            caller = await tokens.authenticate(
+                secret, self.request.address, party=self.request.party
+            )
+            if not secret or caller.token.uses_left is not None:
+                raise Malformed("signing in needs a token without a limit of uses")
+            self._trail.known(caller.token.accessor)
+            await self.sign_out()
+        except StewardError:
+            if is_own:
+                await tokens.revoke(secret)
+            raise
+        self.session = self._sessions.begin(secret, self.now, is_own=is_own)
+        self._cookie = self.session.name
+
+    async def sign_out(self) -> None:
+        """Close the session, if any, and revoke its token if the token was created for it."""
+        ending, self.session, self._cookie = self.session, None, ""
+        if ending is None:
+            return
+        self._sessions.end(ending.name)
+        if ending.is_own:
+            await self.request.parts.tokens.revoke(ending.token)
+
+    def dressed(self, reply: HandlerReply, *, is_secure: bool) -> HandlerReply:
+        """Return a response with the headers of all pages, and a changed cookie."""
+        headers = {**HEADERS, "Cache-Control": "no-store", **reply.headers}
+        if self._cookie is not None:
+            headers["Set-Cookie"] = (
+                f"{_cookie(is_secure)}={self._cookie}; Path=/ui; HttpOnly; SameSite=Strict"
+                + ("; Secure" if is_secure else "")
+                + ("" if self._cookie else "; Max-Age=0")
+            )
+        return msgspec.structs.replace(reply, headers=headers)
+
+
+async def apart(make: Callable[..., T], *arguments: object) -> T:
+    """Return a result with many objects, built in a thread without garbage collection."""
+    return await garbage.in_thread(partial(make, *arguments))
+
+
+PageHandler = Callable[[UiRequest], Awaitable[HandlerReply]]
+
+
+class UiPage(msgspec.Struct, frozen=True):
+    """A page of the web interface. `is_file`: a static file, served without a session."""
+
+    path: str
+    handler: PageHandler
+    method: str = "GET"
+    is_file: bool = False
+
+
+class UiPages:
+    """All pages of the web interface, from the table of pages."""
+
+    def __init__(self, parts: AppContext, pages: Iterable[UiPage], ask: Ask) -> None:
+        self._parts, self._ask = parts, ask
+        self._router: Router[UiPage] = Router(pages)
+        self._sessions = SessionStore(lambda: secrets.token_urlsafe(32))
+
+    def has(self, path: str) -> bool:
+        """Return whether there is a page at a path."""
+        return bool(self._router.find(path)[0])
+
+    async def answer(
+        self, asked: Request, headers: Mapping[str, str], trail: AuditScope, *, is_secure: bool
+    ) -> HandlerReply:
+        """Answer a request for an existing page."""
+        found, parameters = self._router.find(asked.path)
+        page = next((one for one in found if one.method == asked.method), None)
+        if page is None:
+            return text("Invalid method", 405)
+        asked = msgspec.structs.replace(asked, parameters=parameters, token="", peer=None)
+        names = _names(headers, is_secure=is_secure)
+        visit = UiRequest(asked, self._session(names), self._ask, self._sessions, trail)
+        visit.is_unclear = len(names) > 1
+        if len(asked.body) > SHORT:  # the page's handler reports the error
+            with suppress(Malformed):
+                await asked.parts.admission.run(asked.address, lambda: visit.form)
+        if not page.is_file:
+            await self._recognize(visit, trail)
+        if asked.method != "GET" and (reason := _refusal(visit, headers)):
+            return visit.dressed(text(reason, 403), is_secure=is_secure)
+        return visit.dressed(await page.handler(visit), is_secure=is_secure)
+
+    def speaking(
+        self, asked: Request, headers: Mapping[str, str], proof: str, *, is_secure: bool
+    ) -> tuple[Request, Callable[[], bool]]:
+        """Return the request behind a page's WebSocket, and a check whether it may continue.
+
+        Raises `Denied` for a page of another session, `UnknownToken` if the token is not valid.
+        """
+        session = self._session(_names(headers, is_secure=is_secure))
+        known = session.proof if session else ""
+        if not hmac.compare_digest(proof.encode(), known.encode()):
+            raise Denied
+        secret = session.token if session else ""
+        caller = self._parts.tokens.resolve(secret, asked.address)
+        speaking = msgspec.structs.replace(asked, token=secret, peer=None, caller=caller)
+        now, has = self._parts.clock.now, self._sessions.has
+        return speaking, lambda: session is None or has(session, now())
+
+    def _session(self, names: list[str]) -> UiSession | None:
+        return self._sessions.find(names[0], self._parts.clock.now()) if len(names) == 1 else None
+
+    async def _recognize(self, visit: UiRequest, trail: AuditScope) -> None:
+        """Find the session of a request; a session with an invalid token counts as ended."""
+        secret = visit.session.token if visit.session else ""
+        trail.ask(visit.request.namespace, "")
+        try:
+            # A session's secret was valid once, so a failure is not a guess and is not counted.
+            caller = self._parts.tokens.resolve(secret, visit.request.address)
+        except UnknownToken:
+            await visit.sign_out()
+            visit.has_ended, secret = True, ""
+            caller = self._parts.tokens.resolve("")
+        trail.known(caller.token.accessor)
+        identify(caller.token.accessor)
+        visit.request = msgspec.structs.replace(visit.request, token=secret, caller=caller)
+
+
+def _cookie(is_secure: bool) -> str:
+    return SECURE_COOKIE if is_secure else COOKIE
+
+
+def _names(headers: Mapping[str, str], *, is_secure: bool) -> list[str]:
+    """Return the values of cookies with this name; other services may have set any value."""
+    pairs = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
+    return [value for name, _, value in pairs if name == _cookie(is_secure)]
+
+
+def _word(value: object) -> str:
+    """Format a value for a query."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _complaint(body: bytes, kind: str) -> str:
+    """Return the message of an error response; the Vault API sends a list of errors."""
+    if kind != JSON:
+        return body.decode()
+    said = msgspec.json.decode(body)
+    if said is None:
+        return "the request is invalid"
+    errors = said.get("errors") if isinstance(said, dict) else None
+    return "; ".join(str(one) for one in errors) if errors else body.decode()
+
+
+def _refusal(visit: UiRequest, headers: Mapping[str, str]) -> str:
+    """Return why a form is rejected: it must come from a Steward page of this session.
+
+    The guard has already compared `Origin` with the daemon's names, and checked `Sec-Fetch-Site`.
+    Here one of them must be present.
+    """
+    if not (headers.get("origin") or headers.get("sec-fetch-site")):
+        return "forms are accepted from browsers only: this request has neither Origin nor Sec-Fetch-Site"
+    kind = headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/x-www-form-urlencoded":
+        return "a form must be sent as application/x-www-form-urlencoded"
+    if not hmac.compare_digest(visit.form.get(PROOF, "").encode(), visit.proof.encode()):
+        return "this page belongs to another session: reload it"
+    return ""

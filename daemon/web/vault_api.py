@@ -1,0 +1,332 @@
+"""The Vault API below `/v1/sys`, `/v1/auth` and `/v1/identity`, in Vault's response format.
+
+The order of checks is Vault's, because clients derive their error from it (recorded from Vault:
+http-errors, auth-headers). The order is: namespace, method, body, token, mount, path, capability,
+endpoint.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import msgspec
+
+from daemon.acl.audit import AuditScope
+from daemon.acl.check import Caller
+from daemon.acl.path_rules import PathPermission
+from daemon.app.context import AppContext
+from daemon.text.go_format import format_list, quote
+from daemon.text.request_fields import RequestFields, Values, of_query, parse
+from daemon.web import response_wrapping, vault_envelope
+from daemon.web.fairness import identify
+from daemon.web.reply import HandlerReply, with_remarks
+from daemon.web.request import SHORT, Endpoint, Operation, Request, RouteCall
+from daemon.web.vault_envelope import VaultBody
+from daemon.web.vault_router import SIDES, EndpointMatch, VaultRouter
+from storage import request_context
+from storage.errors import Denied, LoginRefused, Malformed, StewardError, UnknownToken
+from storage.queries import mounts
+from storage.read_pool import ReadSnapshot
+
+_OPERATIONS = {
+    "GET": Operation.READ,
+    "HEAD": Operation.READ,
+    "LIST": Operation.LIST,
+    "POST": Operation.WRITE,
+    "PUT": Operation.WRITE,
+    "DELETE": Operation.DELETE,
+}
+_PATCH = "application/merge-patch+json"
+_OF_THE_FRAME = frozenset({"list", "help", "pretty"})  # parameters that are not fields
+_OF_A_LIST = _OF_THE_FRAME | {"after", "limit"}
+_ROOT_NAMESPACE = frozenset({"", "root", "/", "root/"})
+
+
+class VaultApi:
+    """The dispatcher of the Vault API."""
+
+    def __init__(self, parts: AppContext, endpoints: Iterable[Endpoint]) -> None:
+        self._parts = parts
+        self._endpoints = VaultRouter(endpoints)
+
+    @staticmethod
+    def serves(path: str) -> bool:
+        """Return whether a path belongs to the Vault API."""
+        return path.startswith(SIDES)
+
+    def is_hot(self, method: str, path: str) -> bool:
+        """Return whether a call writes to an endpoint of the fast path. Raises `StorageError`."""
+        found = self._parts.store.read(lambda db: self._find(db, path))
+        endpoint = found.endpoint if found else None
+        return endpoint is not None and endpoint.hot and _OPERATIONS.get(method) == Operation.WRITE
+
+    async def answer(
+        self, asked: Request, headers: Mapping[str, str], trail: AuditScope
+    ) -> HandlerReply:
+        """Answer a call, with an error response if it is rejected."""
+        found = self._parts.store.read(lambda db: self._find(db, asked.path))
+        endpoint = found.endpoint if found else None
+        try:
+            if refusal := _refusal(asked, headers, endpoint):
+                return refusal
+            operation = _operation(asked)
+            is_open = endpoint is not None and _is_open(endpoint, operation)
+            fields = await _fields(endpoint, asked, operation, headers)
+            wrap_ttl = _wrap_ttl(headers)
+            trail.ask("", asked.token)
+            caller = await self._caller(asked, is_open=is_open)
+            trail.known(caller.token.accessor)
+            identify(caller.token.accessor)
+        except StewardError as error:
+            return vault_envelope.of_error(error, is_login=True)
+        call = RouteCall(
+            parts=asked.parts,
+            method=asked.method,
+            path=asked.path,
+            parameters=found.parameters if found else {},
+            query=asked.query,
+            body=asked.body,
+            token=asked.token,
+            address=asked.address,
+            user=asked.user,
+            peer=asked.peer,
+            caller=caller,
+            needs=asked.needs,
+            operation=operation,
+            fields=fields,
+            mount=found.mount if found else "",
+            wrap_ttl=wrap_ttl,
+        )
+        return await self._served(call, found, trail, is_login=is_open)
+
+    async def _caller(self, asked: Request, *, is_open: bool) -> Caller:
+        """Return the caller; an open endpoint needs none. Raises `UnknownToken`."""
+        tokens = self._parts.tokens
+        if not is_open:
+            return await tokens.authenticate(
+                asked.token, asked.address, party=asked.party, operator=asked.operator
+            )
+        try:
+            return tokens.resolve(asked.token, asked.address)
+        except UnknownToken:
+            return tokens.resolve("")
+
+    async def _served(
+        self, call: RouteCall, found: EndpointMatch | None, trail: AuditScope, *, is_login: bool
+    ) -> HandlerReply:
+        endpoint = found.endpoint if found else None
+        try:
+            if not is_login:
+                _require(call, endpoint)
+            if found is None:
+                return _nothing_there(call)
+            if endpoint is None and "help" in call.query and _is_mount(call, found):
+                return vault_envelope.plain(_help_of_mount(call))
+            if endpoint is None:
+                return vault_envelope.listed(404, "unsupported path")
+            if "help" in call.query:
+                return vault_envelope.plain(_help(endpoint, call))
+            if (handler := endpoint.handler(call.operation)) is None:
+                return _not_offered(endpoint, call.operation)
+            answer = await handler(call)
+        except StewardError as error:
+            if isinstance(error, LoginRefused):
+                trail.refuses(error.reason)
+            return vault_envelope.of_error(error, is_login=is_login)
+        if isinstance(answer, HandlerReply):
+            return answer
+        reply = await _enveloped(call, _with_warning(answer, endpoint, call))
+        return with_remarks(reply, _kept(endpoint, call))
+
+    def _find(self, db: ReadSnapshot, path: str) -> EndpointMatch | None:
+        return self._endpoints.find(path.removeprefix("/v1/"), lambda one: mounts.exists(db, one))
+
+
+async def _enveloped(call: RouteCall, answer: VaultBody) -> HandlerReply:
+    """Return a response in its envelope, wrapped if the caller requests it."""
+    if call.wrap_ttl and not answer.is_empty:
+        answer = await response_wrapping.wrap(call, answer)
+    if answer.wrap_info:
+        return vault_envelope.enveloped(answer, path="", request_id="")
+    return vault_envelope.enveloped(answer, path=call.name, request_id=request_context.current())
+
+
+def _is_open(endpoint: Endpoint, operation: Operation) -> bool:
+    """Return whether a call needs no token.
+
+    A list requests the path with a slash at the end, which is open only if the endpoint has a list.
+    """
+    is_another_path = operation is Operation.LIST and not (endpoint.list or endpoint.is_bare)
+    return endpoint.is_open and not is_another_path
+
+
+def _require(call: RouteCall, endpoint: Endpoint | None) -> None:
+    """Return if the caller's policies allow a call. Raises `Denied`."""
+    grant = call.caller.grant
+    if grant.everything:
+        return
+    listing = call.operation is Operation.LIST
+    path = call.name.rstrip("/") + "/" if listing else call.name
+    permission = grant.permission(path, listing=listing)
+    allowed = permission.capabilities if permission else frozenset()
+    needed = {_capability(call, endpoint), *(("sudo",) if endpoint and endpoint.sudo else ())}
+    if permission and needed <= allowed and _is_within(permission, call):
+        return
+    raise Denied if call.token else UnknownToken
+
+
+def _is_within(permission: PathPermission, call: RouteCall) -> bool:
+    """Return whether a call's parameters and wrapping TTL meet the conditions of its rule."""
+    says_too_much = call.operation is Operation.WRITE and not permission.accepts(call.fields.values)
+    return not says_too_much and permission.wraps_in(call.wrap_ttl)
+
+
+def _wrap_ttl(headers: Mapping[str, str]) -> int:
+    """Return the wrapping TTL in seconds. Raises `Malformed`."""
+    text = headers.get("x-service-wrap-ttl") or headers.get("x-vault-wrap-ttl", "")
+    if not text:
+        return 0
+    try:
+        seconds = RequestFields({"ttl": text}).signed_seconds("ttl")
+    except Malformed as error:
+        why = str(error).partition(": ")[2]
+        raise Malformed(f"error parsing X-Service-Wrap-TTL header: {why}") from None
+    if seconds < 0:
+        why = "requested wrap ttl cannot be negative"
+        raise Malformed(f"error parsing X-Service-Wrap-TTL header: {why}")
+    return seconds
+
+
+def _capability(call: RouteCall, endpoint: Endpoint | None) -> str:
+    if call.operation is not Operation.WRITE:
+        return call.operation
+    if endpoint is None or endpoint.exists is None or endpoint.exists(call):
+        return "update"
+    return "create"
+
+
+def _refusal(
+    asked: Request, headers: Mapping[str, str], endpoint: Endpoint | None
+) -> HandlerReply | None:
+    """Return why a request is rejected before its body is read. Raises `Malformed`."""
+    if "\0" in asked.path:
+        return HandlerReply(status=400)
+    if "\ufffd" in asked.path:
+        return vault_envelope.listed(500, "the path is not valid UTF-8")
+    namespace = headers.get("x-service-namespace") or headers.get("x-vault-namespace", "")
+    if namespace not in _ROOT_NAMESPACE:
+        return vault_envelope.errors(404, "namespace not found")
+    if asked.method == "PATCH":
+        return _patch_refusal(headers.get("content-type", ""))
+    if asked.method == "OPTIONS":
+        return vault_envelope.listed(405, "unsupported operation")
+    if asked.method == "HEAD" and not (endpoint and endpoint.is_bare):
+        return vault_envelope.bodiless(405)
+    if asked.method not in _OPERATIONS:
+        return vault_envelope.errors(405)
+    if asked.method in ("POST", "PUT") and asked.path.endswith("/"):
+        raise Malformed("cannot write to a path ending in '/'")
+    return None
+
+
+def _patch_refusal(content_type: str) -> HandlerReply:
+    if content_type.partition(";")[0].strip() == _PATCH:
+        return vault_envelope.listed(405, "unsupported operation")
+    return vault_envelope.errors(
+        415, f"PATCH requires Content-Type of {_PATCH}, provided {content_type}"
+    )
+
+
+def _operation(asked: Request) -> Operation:
+    operation = _OPERATIONS[asked.method]
+    if operation == Operation.READ and asked.query.flag("list"):
+        return Operation.LIST
+    return operation
+
+
+async def _fields(
+    endpoint: Endpoint | None, asked: Request, operation: Operation, headers: Mapping[str, str]
+) -> RequestFields:
+    """Return the fields of a request; a thread decodes a long body.
+
+    Raises `Malformed` or `TooOften`.
+    """
+    read = partial(_values, endpoint, asked, operation, headers)
+    if len(asked.body) <= SHORT:
+        return RequestFields(read())
+    return RequestFields(await asked.parts.admission.run(asked.client, read))
+
+
+def _values(
+    endpoint: Endpoint | None, asked: Request, operation: Operation, headers: Mapping[str, str]
+) -> Values:
+    if operation == Operation.WRITE:
+        return parse(asked.body, headers.get("content-type", ""))
+    has_pages = operation == Operation.LIST and not (endpoint and endpoint.lists_all)
+    known = _OF_A_LIST if has_pages else _OF_THE_FRAME
+    return of_query(pair for pair in asked.query.pairs if pair[0] not in known)
+
+
+def _not_offered(endpoint: Endpoint, operation: Operation) -> HandlerReply:
+    """Return the response to an operation that an endpoint does not support."""
+    if operation == Operation.LIST and not endpoint.is_bare:
+        # A list needs an endpoint with a list: Vault looks up the path with a slash at the end.
+        return vault_envelope.listed(404, "unsupported path")
+    if endpoint.is_bare:
+        return vault_envelope.errors(405)
+    if endpoint.is_open:
+        return vault_envelope.errors(405, "unsupported operation")
+    return vault_envelope.listed(405, "unsupported operation")
+
+
+def _with_warning(answer: VaultBody, endpoint: Endpoint, call: RouteCall) -> VaultBody:
+    """Return a response with a warning about ignored fields."""
+    if endpoint.knows is None or (endpoint.write and call.operation is not Operation.WRITE):
+        return answer
+    if not (unknown := call.fields.unknown(endpoint.knows)):
+        return answer
+    warning = f"Endpoint ignored these unrecognized parameters: {format_list(unknown)}"
+    return msgspec.structs.replace(answer, warnings=[*answer.warnings, warning])
+
+
+def _kept(endpoint: Endpoint, call: RouteCall) -> list[str]:
+    """Return warnings about fields without effect, for a header: most such responses have no body."""
+    if call.operation is not Operation.WRITE:
+        return []
+    return [
+        f'field "{name}" is stored but has no effect' for name in call.fields.said(endpoint.keeps)
+    ]
+
+
+def _is_mount(call: RouteCall, found: EndpointMatch) -> bool:
+    return f"{call.name.rstrip('/')}/" == f"auth/{found.mount}"
+
+
+def _nothing_there(call: RouteCall) -> HandlerReply:
+    """Return the response for an unknown path; a help request lists the paths below it."""
+    above = f"/v1/{call.name.rstrip('/')}/"
+    below = sorted({one for one in call.parts.rights.endpoint_paths if one.startswith(above)})
+    if "help" in call.query and below:
+        lines = [f"    {one.removeprefix('/v1/')}" for one in below]
+        text = "\n".join((f"{call.name}: these paths exist.", "", *lines))
+        return vault_envelope.plain({"help": text, "openapi": {}, "see_also": None})
+    return vault_envelope.errors(
+        404, f"no handler for route {quote(call.name)}. route entry not found."
+    )
+
+
+def _help_of_mount(call: RouteCall) -> Mapping[str, object]:
+    text = f"{call.name}: a login method. Its paths are config, role, login and rotate-root."
+    return {"help": text, "openapi": {}, "see_also": None}
+
+
+def _help(endpoint: Endpoint, call: RouteCall) -> Mapping[str, object]:
+    offered = [one for one in Operation if endpoint.handler(one)]
+    text = f"{endpoint.path}: {', '.join(offered)}. The documentation of the API says more."
+    methods = {"read": "get", "list": "get", "write": "post", "delete": "delete"}
+    described = {methods[one]: {"responses": {"200": {"description": "OK"}}} for one in offered}
+    openapi = {
+        "openapi": "3.0.2",
+        "info": {"title": "Steward", "version": "v1"},
+        "paths": {f"/{call.name}": described},
+    }
+    return {"help": text, "openapi": openapi, "see_also": None}

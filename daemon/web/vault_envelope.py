@@ -1,0 +1,127 @@
+"""Responses of the Vault API: the envelope, and errors as a list.
+
+Only this module maps errors of the Vault API to statuses. As in Vault, 400 means invalid input. An
+error of a login method is 500 with the text in a list.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from daemon.text.go_format import multi_error
+from daemon.web.reply import HandlerReply, retry_headers
+from storage.errors import (
+    Denied,
+    Invalid,
+    Malformed,
+    NotFound,
+    Refused,
+    StewardError,
+    StorageError,
+    StorageFull,
+    TooLarge,
+    TooOften,
+    UnknownToken,
+)
+
+_DENIED = "permission denied"
+_UNREPEATED = (
+    "sys/internal/ui/",
+    "sys/leases/lookup/",
+    "sys/policies/",
+    "sys/remount/status/",
+    "sys/version-history",
+    "sys/wrapping/",
+)
+_HEADERS = {"Cache-Control": "no-store", "Content-Type": "application/json"}
+
+# First match wins: a subclass comes before its base.
+_STATUS: tuple[tuple[type[StewardError], int], ...] = (
+    (Malformed, 400),
+    (Invalid, 400),
+    (TooLarge, 413),
+    (TooOften, 429),
+    (NotFound, 404),
+    (Denied, 403),
+    (Refused, 500),
+    (StorageFull, 507),
+    (StorageError, 503),
+)
+
+
+class VaultBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a call, which may be empty."""
+
+    data: Mapping[str, object] | None = None
+    auth: object = None
+    wrap_info: object = None
+    warnings: Sequence[str] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the result is empty."""
+        return self.data is None and not (self.auth or self.wrap_info or self.warnings)
+
+
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    request_id: str
+    lease_id: str = ""
+    renewable: bool = False
+    lease_duration: int = 0
+    data: Mapping[str, object] | None
+    wrap_info: object
+    warnings: Sequence[str] | None
+    auth: object
+
+
+def enveloped(answer: VaultBody, *, path: str, request_id: str) -> HandlerReply:
+    """Return a response in its envelope; an empty one has no body.
+
+    Below `sys/`, older endpoints repeat every key of the data at the top level, as in Vault.
+    """
+    if answer.is_empty:
+        return bodiless(204)
+    envelope = _Envelope(
+        request_id=request_id,
+        data=answer.data,
+        wrap_info=answer.wrap_info,
+        warnings=answer.warnings or None,
+        auth=answer.auth,
+    )
+    body: object = envelope
+    if answer.data and path.startswith("sys/") and not path.startswith(_UNREPEATED):
+        body = {**answer.data, **msgspec.structs.asdict(envelope)}
+    return HandlerReply(body=body, headers=_HEADERS)
+
+
+def plain(body: object, status: int = 200) -> HandlerReply:
+    """Return a response without an envelope."""
+    return HandlerReply(body=body, status=status, headers=_HEADERS)
+
+
+def bodiless(status: int) -> HandlerReply:
+    """Return a response with only a status."""
+    return HandlerReply(status=status, headers=_HEADERS)
+
+
+def errors(status: int, *texts: str) -> HandlerReply:
+    """Return an error response."""
+    return HandlerReply(body={"errors": texts}, status=status, headers=_HEADERS)
+
+
+def listed(status: int, text: str) -> HandlerReply:
+    """Return an error response in the form of a list with one element."""
+    return errors(status, multi_error([text]))
+
+
+def of_error(error: StewardError, *, is_login: bool) -> HandlerReply:
+    """Return the response for an error.
+
+    Errors of a login or of an unknown token are sent unchanged, others as a list.
+    """
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    text = _DENIED if isinstance(error, Denied) else str(error)
+    if isinstance(error, Refused | Denied) and not (is_login or isinstance(error, UnknownToken)):
+        return listed(status, text)
+    reply = errors(status, text) if text else errors(status)
+    return msgspec.structs.replace(reply, headers={**reply.headers, **retry_headers(error)})

@@ -1,0 +1,70 @@
+"""Lookup of the Vault API's endpoints by path.
+
+Login methods are mounted at arbitrary paths. So the mount with the longest matching path is found
+first, then its endpoint for the rest.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from daemon.web.request import Endpoint
+
+SIDES = ("/v1/sys/", "/v1/auth/", "/v1/identity/")
+
+_MOUNT = "auth/{mount}/"
+_OWN = ("sys/", "identity/", "auth/token/")
+_BRACES = re.compile(r"\{(\w+)\}")
+_NAME = r"\w(?:[\w.-]*\w)?"
+MAX_MOUNT_DEPTH = 16  # segments of the path of a mount
+
+
+class EndpointMatch:
+    """The result of a lookup: the mount, and the endpoint if one matches."""
+
+    def __init__(
+        self, mount: str, endpoint: Endpoint | None, parameters: Mapping[str, str]
+    ) -> None:
+        self.mount, self.endpoint, self.parameters = mount, endpoint, parameters
+
+
+class VaultRouter:
+    """All endpoints of the Vault API, grouped by mount."""
+
+    def __init__(self, rows: Iterable[Endpoint]) -> None:
+        self._groups: dict[str, list[tuple[re.Pattern[str], Endpoint]]] = {}
+        for row in rows:
+            path = row.path.removeprefix("/v1/")
+            group = next(one for one in (*_OWN, _MOUNT) if path.startswith(one))
+            pattern = _pattern(path.removeprefix(group), may_end_in_slash=row.list is not None)
+            self._groups.setdefault(group, []).append((pattern, row))
+
+    def find(self, path: str, is_mount: Callable[[str], bool]) -> EndpointMatch | None:
+        """Return the target of a path (without the version), or None if nothing is mounted there."""
+        for own in _OWN:
+            if path.startswith(own):
+                return self._within(own, own, path.removeprefix(own))
+        rest = path.removeprefix("auth/")
+        for mount in _candidates(rest):
+            if is_mount(mount):
+                return self._within(mount, _MOUNT, f"{rest}/"[len(mount) :].removesuffix("/"))
+        return None
+
+    def _within(self, mount: str, group: str, rest: str) -> EndpointMatch:
+        for pattern, endpoint in self._groups.get(group, ()):
+            if match := pattern.fullmatch(rest):
+                return EndpointMatch(mount, endpoint, match.groupdict())
+        return EndpointMatch(mount, None, {})
+
+
+def _pattern(path: str, *, may_end_in_slash: bool) -> re.Pattern[str]:
+    pieces = _BRACES.split(path)
+    pieces[::2] = map(re.escape, pieces[::2])
+    pieces[1::2] = [f"(?P<{one}>{_NAME if one == 'name' else '.+'})" for one in pieces[1::2]]
+    return re.compile("".join(pieces) + ("/?" if may_end_in_slash else ""), re.ASCII | re.DOTALL)
+
+
+def _candidates(path: str) -> Iterator[str]:
+    """Yield the possible mount paths in a path, longest first."""
+    segments = path.split("/")[:MAX_MOUNT_DEPTH]
+    for count in range(len(segments), 0, -1):
+        yield "/".join(segments[:count]) + "/"

@@ -1,0 +1,167 @@
+"""WebSockets for programs and pages: authentication and routing.
+
+A program sends its token. A page cannot. Its browser sends the cookie with requests of any page,
+even of a task's service on another port of the host. So a page uses `/ui/v1/…`, where the cookie is
+valid, and must send an `Origin`. Its first message has a secret that only pages of the session
+know. The connection ends with the token, and for a page also when its user signs out.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+import trio
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
+
+from daemon.acl.audit import AuditScope
+from daemon.acl.tokens import STRANGER
+from daemon.app.context import AppContext
+from daemon.web import request_head as heads
+from daemon.web.parameters import QueryParameters
+from daemon.web.reply import HandlerReply, message_reply, of_error, text
+from daemon.web.request import Request, Route, WebSocketRoute
+from daemon.web.request_guard import RequestGuard
+from daemon.web.request_head import RequestHead
+from daemon.web.router import Router
+from daemon.web.stream_auth import RECHECK, StreamSubscriber
+from daemon.web.ui_session import UiPages
+from daemon.web.websocket import WebSocketChannel, reject_handshake, run_websocket
+from storage.errors import Denied, Malformed
+
+OF_PAGES = "/ui"  # prefix of the path for connections of pages
+
+_NO_ORIGIN = text("pages need an Origin header: this request has none", 403)
+_NOTHING = text("there is no WebSocket route for this path", 404)
+
+
+class WebSockets:
+    """All WebSockets of one daemon, until it is `closing`."""
+
+    def __init__(
+        self,
+        parts: AppContext,
+        router: Router[Route],
+        pages: UiPages,
+        guard: RequestGuard,
+        closing: trio.Event,
+    ) -> None:
+        self._parts, self._router, self._pages = parts, router, pages
+        self._guard, self._closing = guard, closing
+
+    async def answer(
+        self,
+        head: RequestHead,
+        address: str,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
+    ) -> None:
+        """Accept a WebSocket for its route, unless a check rejects it."""
+        path, headers = heads.path(head.target), head.headers
+        trail = self._parts.audit.begin("GET", path, head.query, address)
+        try:
+            refusal = self._refusal(path, headers)
+            query = QueryParameters(head.query, namespace=heads.namespace(headers, path))
+        except Malformed as error:
+            refusal = of_error(error)
+        if refusal:
+            trail.ended(refusal.status, message_reply(refusal))
+            await reject_handshake(send, refusal)
+            return
+        routes, parameters = self._router.find(path.removeprefix(OF_PAGES))
+        route = next((one for one in routes if isinstance(one, WebSocketRoute)), None)
+        if route is None:
+            await reject_handshake(send, _NOTHING)
+            return
+        asked = Request(
+            parts=self._parts,
+            method="GET",
+            path=path,
+            parameters=parameters,
+            query=query,
+            body=b"",
+            token="",
+            address=address,
+            peer=head.peer,
+            caller=STRANGER,
+            needs=route.needs,
+        )
+
+        async def talk(socket: WebSocketChannel) -> None:
+            await self._talk(asked, headers, route, socket, trail, is_secure=head.is_secure)
+
+        await run_websocket(receive, send, talk, self._closing)
+
+    def _refusal(self, path: str, headers: Mapping[str, str]) -> HandlerReply | None:
+        if refusal := self._guard.refusal("GET", headers):
+            return refusal
+        # The guard has compared it with the daemon's names.
+        return _NO_ORIGIN if _is_of_page(path) and not headers.get("origin") else None
+
+    async def _talk(
+        self,
+        asked: Request,
+        headers: Mapping[str, str],
+        route: WebSocketRoute,
+        socket: WebSocketChannel,
+        trail: AuditScope,
+        *,
+        is_secure: bool,
+    ) -> None:
+        try:
+            shown = await socket.handshake(asked.query)
+            if _is_of_page(asked.path):
+                asked, lasts = self._pages.speaking(asked, headers, shown, is_secure=is_secure)
+            else:
+                asked, lasts = await self._speaking(asked, headers, shown), _always
+            trail.known(asked.caller.token.accessor)
+            await trail.acted()
+            await _while_known(asked, lasts, route.handler(asked, socket))
+        except _CutOff:
+            raise
+        except Denied as error:
+            trail.ended(403, str(error))
+            raise
+
+    async def _speaking(self, asked: Request, headers: Mapping[str, str], shown: str) -> Request:
+        secret = shown or heads.token(headers, asked.path)
+        caller = await self._parts.tokens.authenticate(
+            secret, asked.address, party=asked.party, operator=asked.operator
+        )
+        return msgspec.structs.replace(asked, token=secret, caller=caller)
+
+
+class _CutOff(Denied):
+    """The caller's access ended during the session; the audit log has its start, and no rejection."""
+
+
+def _is_of_page(path: str) -> bool:
+    return path.startswith(f"{OF_PAGES}/")
+
+
+def _always() -> bool:
+    return True
+
+
+async def _while_known(asked: Request, lasts: Callable[[], bool], talking: Awaitable[None]) -> None:
+    """Run a session until it ends. Raises `_CutOff` if the caller's access ends before."""
+    reader = StreamSubscriber(asked)
+    is_over = False
+
+    async def watch(scope: trio.CancelScope) -> None:
+        nonlocal is_over
+        while lasts() and reader.is_known():  # noqa: ASYNC110  # as for other readers
+            await trio.sleep(RECHECK)
+        is_over = True
+        scope.cancel()
+
+    fault: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, nursery.cancel_scope)
+        try:
+            await talking
+        except Exception as error:  # raised again, without the nursery's group
+            fault = error
+        nursery.cancel_scope.cancel()
+    if fault is not None:
+        raise fault
+    if is_over:
+        raise _CutOff

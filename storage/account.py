@@ -1,0 +1,65 @@
+"""CPU time per request: each request has an account, no matter which thread works for it."""
+
+import time
+import types
+from collections.abc import Coroutine, Generator
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from storage.request_context import RequestScope
+
+T = TypeVar("T")
+
+
+class RequestCost:
+    """The CPU time of one request so far."""
+
+    def __init__(self) -> None:
+        self.spent = 0  # nanoseconds of CPU time
+
+
+_PRESENT: ContextVar[RequestCost | None] = ContextVar("account", default=None)
+
+
+def present() -> RequestCost | None:
+    """Return the account of the current request, or None."""
+    return _PRESENT.get()
+
+
+def under(account: RequestCost) -> AbstractContextManager[None]:
+    """Charge the work of this block to an account."""
+    return RequestScope(_PRESENT, account)
+
+
+class CostedBlock(AbstractContextManager[None]):
+    """A block without await whose CPU time is charged to an account, if there is one."""
+
+    def __init__(self, account: RequestCost | None) -> None:
+        self._account = account
+
+    def __enter__(self) -> None:
+        """Start measuring."""
+        self._begun = time.thread_time_ns()
+
+    def __exit__(self, *_: object) -> None:
+        """Charge the CPU time."""
+        if self._account is not None:
+            self._account.spent += time.thread_time_ns() - self._begun
+
+
+@types.coroutine
+def counted(account: RequestCost, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Return the result of `work`, and charge its steps on the event loop to an account."""
+    result, error = None, None
+    while True:
+        with CostedBlock(account):
+            try:
+                trap = work.send(result) if error is None else work.throw(error)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+        try:
+            result, error = (yield trap), None
+        except BaseException as thrown:  # passed on to `work`
+            error = thrown

@@ -1,0 +1,26 @@
+"""The index of the last write at points in time."""
+
+from storage.read_pool import ReadSnapshot
+from storage.writer import Transaction
+
+_ADD = "INSERT OR REPLACE INTO moments (time, last_index) VALUES (:time, :index)"
+_AT = "SELECT last_index FROM moments WHERE time <= :time ORDER BY time DESC LIMIT 1"
+_TRIM = """
+    DELETE FROM moments WHERE time < (SELECT max(time) FROM moments WHERE time <= :time)
+"""
+
+
+def record_time(tx: Transaction, time: int) -> None:
+    """Store the current index for this time."""
+    tx.execute(_ADD, {"time": time, "index": tx.index - 1})
+
+
+def index_at(db: ReadSnapshot, time: int) -> int:
+    """Return the index at a time, as far as it was recorded; 0 before that."""
+    row = db.one(_AT, {"time": time})
+    return int(row["last_index"]) if row else 0
+
+
+def trim(tx: Transaction, time: int) -> None:
+    """Delete times that are not needed for queries about `time` or later."""
+    tx.execute(_TRIM, {"time": time})

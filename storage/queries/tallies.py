@@ -1,0 +1,187 @@
+"""Counts of a job's desired allocations, and failing allocations, for the job's state."""
+
+import sqlite3
+from typing import NamedTuple
+
+import msgspec
+
+from storage.read_pool import ReadSnapshot
+from storage.records.allocation import ClientState
+
+_WANTED = """
+    SELECT job_version = :version AS is_current, client_status,
+           desired ->> '$.FollowupEvalID' <> '' AS is_retried, count(*) AS number
+      FROM allocations INDEXED BY allocations_considered
+     WHERE namespace = :namespace AND job_id = :job_id
+       AND (desired_status = 'run'
+            OR client_status IN ('pending', 'running', 'unknown')
+            OR desired ->> '$.Transition.MigrateDisablePlacement')
+       AND desired_status = 'run' AND desired ->> '$.NextAllocation' IS NULL
+  GROUP BY 1, 2, 3
+"""
+_ENDING = """
+    SELECT count(*) AS number FROM allocations INDEXED BY allocations_ending
+     WHERE namespace = :namespace AND job_id = :job_id AND desired_status <> 'run'
+       AND client_status IN ('pending', 'running', 'unknown')
+"""
+_RESTARTED = """
+    SELECT id, job_version = :version AS is_current, client_status, client
+      FROM allocations INDEXED BY allocations_unfinished
+     WHERE namespace = :namespace AND job_id = :job_id AND desired_status = 'run'
+       AND client_status IN ('pending', 'running', 'unknown')
+       AND EXISTS (SELECT 1 FROM json_each(client, '$.TaskStates')
+                    WHERE value ->> '$.Restarts' > 0)
+     LIMIT :most
+"""
+_FAILED = """
+    SELECT id FROM allocations
+     WHERE namespace = :namespace AND job_id = :job_id
+       AND client_status IN ('failed', 'lost')
+  ORDER BY modify_index DESC
+     LIMIT 1
+"""
+_PENDING = """
+    SELECT id FROM allocations INDEXED BY allocations_unfinished
+     WHERE namespace = :namespace AND job_id = :job_id AND desired_status = 'run'
+       AND client_status IN ('pending', 'running', 'unknown') AND client_status = 'pending'
+     LIMIT 1
+"""
+_TIMES = """
+    SELECT min(create_time) AS began, max(modify_time) AS ended FROM allocations
+     WHERE namespace = :namespace AND job_id = :job_id
+"""
+_CHILDREN = """
+    SELECT * FROM jobs
+     WHERE namespace = :namespace AND parent_id = :job_id AND parent_id <> ''
+  ORDER BY create_index DESC, id DESC
+     LIMIT :most
+"""
+_ENDED = """
+    SELECT * FROM jobs
+     WHERE namespace = :namespace AND parent_id = :job_id AND parent_id <> '' AND status = 'dead'
+  ORDER BY modify_index DESC
+     LIMIT :most
+"""
+
+# The rules of `daemon/text/job_state.py` for ended child jobs, in SQL, so that fifty need one statement.
+_RESULTS = """
+    SELECT stop,
+           (SELECT max(CASE WHEN desired ->> '$.FollowupEvalID' <> '' THEN 2 ELSE 1 END)
+              FROM allocations INDEXED BY allocations_considered
+             WHERE namespace = jobs.namespace AND job_id = jobs.id
+               AND (desired_status = 'run'
+                    OR client_status IN ('pending', 'running', 'unknown')
+                    OR desired ->> '$.Transition.MigrateDisablePlacement')
+               AND desired_status = 'run' AND client_status IN ('failed', 'lost')
+               AND job_version = jobs.version
+               AND desired ->> '$.NextAllocation' IS NULL) AS failed,
+           (SELECT status = 'failed' OR CASE WHEN json_valid(document)
+                   THEN coalesce(document ->> '$.FailedTGAllocs', '{}') <> '{}' ELSE 1 END
+              FROM evaluations INDEXED BY evaluations_by_job
+             WHERE namespace = jobs.namespace AND job_id = jobs.id
+          ORDER BY modify_index DESC
+             LIMIT 1) AS unplaced
+      FROM jobs INDEXED BY jobs_ended_children
+     WHERE namespace = :namespace AND parent_id = :job_id AND parent_id <> '' AND status = 'dead'
+  ORDER BY modify_index DESC
+     LIMIT :most
+"""
+
+
+class ChildResult(NamedTuple):
+    """How a child ended; `is_unplaced` if a part of it was never placed."""
+
+    is_stopped: bool
+    is_failed: bool
+    is_retried: bool
+    is_unplaced: bool
+
+
+class DesiredCount(NamedTuple):
+    """A number of desired allocations of one kind."""
+
+    is_current: bool
+    client_status: str
+    is_retried: bool
+    number: int
+
+
+class Restarted(NamedTuple):
+    """A non-terminal allocation with a restarted task."""
+
+    id: str
+    is_current: bool
+    client_status: str
+    client: ClientState
+
+
+def wanted(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> list[DesiredCount]:
+    """Return the counts of desired allocations that were not replaced."""
+    values = {"namespace": namespace, "job_id": job_id, "version": version}
+    return [
+        DesiredCount(bool(row[0]), row["client_status"], bool(row["is_retried"]), row["number"])
+        for row in db.all(_WANTED, values)
+    ]
+
+
+def ending(db: ReadSnapshot, namespace: str, job_id: str) -> int:
+    """Return the number of stopping allocations."""
+    row = db.one(_ENDING, {"namespace": namespace, "job_id": job_id})
+    return int(row["number"]) if row else 0
+
+
+def restarted(
+    db: ReadSnapshot, namespace: str, job_id: str, version: int, most: int
+) -> list[Restarted]:
+    """Return up to `most` non-terminal allocations with a restarted task."""
+    values = {"namespace": namespace, "job_id": job_id, "version": version, "most": most}
+    return [
+        Restarted(row["id"], bool(row["is_current"]), row["client_status"], _client(row["client"]))
+        for row in db.all(_RESTARTED, values)
+    ]
+
+
+def _client(text: str) -> ClientState:
+    return msgspec.json.decode(text, type=ClientState)
+
+
+def newest_failed(db: ReadSnapshot, namespace: str, job_id: str) -> str | None:
+    """Return the ID of the allocation that failed last, or None."""
+    row = db.one(_FAILED, {"namespace": namespace, "job_id": job_id})
+    return row["id"] if row else None
+
+
+def any_pending(db: ReadSnapshot, namespace: str, job_id: str) -> str | None:
+    """Return the ID of a pending allocation, or None."""
+    row = db.one(_PENDING, {"namespace": namespace, "job_id": job_id})
+    return row["id"] if row else None
+
+
+def times(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[int, int]:
+    """Return the time of the first creation and of the last change of allocations.
+
+    Both are 0 without allocations.
+    """
+    row = db.one(_TIMES, {"namespace": namespace, "job_id": job_id})
+    return (row["began"] or 0, row["ended"] or 0) if row else (0, 0)
+
+
+def newest_children(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[sqlite3.Row]:
+    """Return the rows of a job's newest children, newest first."""
+    return db.all(_CHILDREN, {"namespace": namespace, "job_id": job_id, "most": most})
+
+
+def ended_children(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[sqlite3.Row]:
+    """Return the rows of a job's children that ended last, newest end first."""
+    return db.all(_ENDED, {"namespace": namespace, "job_id": job_id, "most": most})
+
+
+def results(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[ChildResult]:
+    """Return the results of a job's children that ended last, newest end first."""
+    rows = db.all(_RESULTS, {"namespace": namespace, "job_id": job_id, "most": most})
+    return [
+        ChildResult(
+            bool(row["stop"]), bool(row["failed"]), row["failed"] == 2, bool(row["unplaced"])
+        )
+        for row in rows
+    ]

@@ -1,0 +1,38 @@
+"""The resources of an allocation, for preemption and for waiting on its end."""
+
+from collections.abc import Set
+
+import msgspec
+
+
+class ResourceHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A non-terminal allocation of any job, with its resources.
+
+    CPU is in MHz, memory and disk in MB. `ending` if it is no longer desired: it holds its
+    resources until its tasks have ended.
+    """
+
+    id: str
+    namespace: str
+    job_id: str
+    job_type: str
+    task_group: str
+    priority: int  # of its job, in the allocation's version
+    node_id: str
+    alloc_modify_index: int
+    ending: bool = False
+    cpu: int = 0
+    memory: int = 0
+    disk: int = 0
+    ports: frozenset[int] = frozenset()
+    cores: frozenset[int] = frozenset()
+    device_ids: frozenset[str] = frozenset()
+
+    def without(self, ports: Set[int], cores: Set[int], device_ids: Set[str]) -> "ResourceHolder":
+        """Return a copy without resources that another allocation also holds."""
+        return msgspec.structs.replace(
+            self,
+            ports=self.ports - ports,
+            cores=self.cores - cores,
+            device_ids=self.device_ids - device_ids,
+        )

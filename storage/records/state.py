@@ -1,0 +1,59 @@
+"""The state of a job and its child jobs, as the API shows them.
+
+These are extensions of Steward, which Nomad's clients ignore.
+"""
+
+from msgspec import UNSET, UnsetType
+
+from storage.records.base import Record
+from storage.records.failure import TaskError
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """A child of a periodic or parameterized job. Times and durations are nanoseconds.
+
+    `result` is the state of the child in one word; `ended` and `duration` are 0 while it is
+    running.
+    """
+
+    id: str
+    namespace: str
+    result: str
+    reason: str = ""
+    exit_code: int | None = None
+    submitted: int = 0
+    started: int = 0
+    ended: int = 0
+    duration: int = 0
+    slot: int = 0  # the slot that launched it; 0 if it was dispatched or forced
+    error: TaskError | None = None
+
+
+class RunsLine(Record, frozen=True, kw_only=True):
+    """A summary of a job's children; `recent` holds the results of the last ten, newest first.
+
+    `strip` holds those of the last fifty if requested, including stopped ones.
+    """
+
+    last_result: str = ""
+    last_run_id: str = ""
+    last_reason: str = ""
+    last_ended: int = 0
+    last_duration: int = 0
+    recent: list[str] = []
+    active: int = 0
+    kept: int = 0
+    next_launch: int = 0
+    strip: list[str] | UnsetType = UNSET
+
+
+class StateLine(Record, frozen=True, kw_only=True):
+    """The state of a job in one word, the reason in one sentence, and its children if any.
+
+    `error` is the newest error of a failing job, or of its last child; listings omit it.
+    """
+
+    state: str
+    reason: str = ""
+    runs: RunsLine | None = None
+    error: TaskError | UnsetType | None = UNSET

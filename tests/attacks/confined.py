@@ -1,0 +1,67 @@
+"""A daemon that was taken over right after it has confined itself: it reads lines of Python, and runs them.
+
+    python -m tests.attacks.confined DIRECTORY UID COMMAND
+
+`COMMAND` is `yes` where a command of notifications is set. Each line is an expression, and its answer a line:
+`done`, or the name of the error.
+"""
+
+import ctypes
+import errno
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from daemon.config.settings import Settings
+from daemon.confinement import bpf
+from daemon.launcher.fork import begin
+from daemon.process import self_confinement
+from daemon.process.service_account import ServiceAccount
+
+IP, PACKET = socket.AF_INET, socket.AF_PACKET
+
+
+def call(name: str, *arguments: Any) -> int:
+    """Call the kernel by the name of a call. Raises `OSError`."""
+    library = ctypes.CDLL(None, use_errno=True)
+    result = library.syscall(bpf.numbers(bpf.this_machine())[name], *arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return int(result)
+
+
+def main(directory: str, uid: str, command: str) -> None:
+    """Become such a daemon, and do what is asked."""
+    channel = begin()
+    config = Settings(data_dir=Path(directory), user=uid)
+    if command == "yes":
+        config = msgspec.structs.replace(config, notify_commands={"say": ["/bin/true"]})
+    else:
+        self_confinement.shutil.which = lambda _name: None  # type: ignore[attr-defined, assignment]  # no git
+    self_confinement.confine(config, ServiceAccount(uid, int(uid), int(uid), (int(uid),)))
+    [launcher] = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    names = {
+        **globals(),
+        "launcher": int(launcher),
+        "channel": channel,
+        "store": str(config.store_dir),
+        "beside": directory,
+    }
+    print("ready", flush=True)  # noqa: T201
+    for line in sys.stdin:
+        try:
+            eval(line, names)  # noqa: S307  # that is its purpose
+            answer = "done"
+        except OSError as error:
+            answer = errno.errorcode.get(error.errno or 0, str(error))
+        except Exception as error:
+            answer = type(error).__name__
+        print(answer, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,199 @@
+"""A daemon that was taken over after it gave its rights away gets no further than its store."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.confinement import kernel
+from tests.separated import UID, can_enter, entering
+
+pytestmark = pytest.mark.skipif(
+    not can_enter(), reason="a daemon of another user needs root, and mounts of its own"
+)
+needs_landlock = pytest.mark.skipif(not kernel.landlock_version(), reason="no Landlock here")
+Ask = Callable[[str], str]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """Return root's data directory.
+
+    It contains a store of the daemon's user and a world-readable directory.
+    """
+    made = Path(tempfile.mkdtemp(prefix="steward-confined-"))
+    made.chmod(0o711)
+    (made / "store").mkdir(mode=0o700)
+    os.chown(made / "store", UID, UID)
+    (made / "open").mkdir()
+    (made / "open").chmod(0o777)  # owners and modes would let it write here
+    (made / "open/file").write_text("text")
+    (made / "open/file").chmod(0o666)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(scope="module", params=["no", "yes"], ids=["without programs", "with programs"])
+def may_execute(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def ask(place: Path, may_execute: str) -> Iterator[Ask]:
+    """Give what asks the daemon for an expression."""
+    words = [*entering(), sys.executable, "-m", "tests.attacks.confined"]
+    with subprocess.Popen(
+        [*words, str(place), str(UID), may_execute],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        stdin, stdout = daemon.stdin, daemon.stdout
+        assert stdout.readline() == "ready\n"
+
+        def answer(expression: str) -> str:
+            stdin.write(f"{expression}\n")
+            stdin.flush()
+            return stdout.readline().strip()
+
+        yield answer
+        stdin.close()
+
+
+def test_it_keeps_what_it_needs(ask: Ask) -> None:
+    for expression in (
+        "open(store + '/new', 'w').write('x')",
+        "os.rename(store + '/new', store + '/newer')",
+        "os.unlink(store + '/newer')",
+        "open('/etc/passwd').read()",
+        "open(f'/proc/{launcher}/stat').read()",
+        "socket.create_server(('127.0.0.1', 0)).close()",
+        "__import__('threading').Thread(target=int).start()",
+        "__import__('sqlite3').connect(store + '/db').execute('create table if not exists a (b)')",
+    ):
+        assert (expression, ask(expression)) == (expression, "done")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "os.kill(launcher, 9)",
+        "os.kill(launcher, 19)",
+        "os.kill(1, 0)",
+        "open(f'/proc/{launcher}/mem', 'rb')",
+        "open(f'/proc/{launcher}/environ', 'rb')",
+        "os.listdir(f'/proc/{launcher}/fd')",
+        "os.readlink(f'/proc/{launcher}/cwd')",
+        "os.setpriority(os.PRIO_PROCESS, launcher, 5)",
+        "call('ptrace', 16, launcher, 0, 0)",
+        "call('process_vm_readv', launcher, 0, 0, 0, 0, 0)",
+        "call('pidfd_getfd', os.pidfd_open(launcher), 0, 0)",
+        "__import__('signal').pidfd_send_signal(os.pidfd_open(launcher), 9)",
+        "__import__('resource').prlimit(launcher, 7, (1, 1))",
+    ],
+)
+def test_its_launcher_is_out_of_reach(ask: Ask, expression: str) -> None:
+    assert ask(expression) in ("EPERM", "EACCES")
+    assert ask("open(f'/proc/{launcher}/stat').read()") == "done"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "os.setuid(0)",
+        "os.setresuid(0, 0, 0)",
+        "os.seteuid(0)",
+        "os.setgid(0)",
+        "os.setgroups([0])",
+        "call('mount', b'none', b'/tmp', b'tmpfs', 0, 0)",
+        "call('umount2', b'/proc', 2)",
+        "call('unshare', 0x10000000)",
+        "call('unshare', 0x20000)",
+        "call('setns', 0, 0)",
+        "os.chroot('/tmp')",
+        "call('bpf', 5, 0, 0)",
+        "call('keyctl', 0, 0, 0, 0, 0)",
+        "call('io_uring_setup', 8, 0)",
+        "call('init_module', 0, 0, 0)",
+        "call('reboot', 0, 0, 0, 0)",
+        "__import__('time').clock_settime(0, 0)",
+        "os.mknod(store + '/dev', 0o20666, 259)",
+        "os.chmod(store, 0o4700)",
+        "os.chown(store, 0, 0)",
+        "__import__('mmap').mmap(-1, 4096, prot=7)",
+        "call('mprotect', 0, 4096, 5)",
+    ],
+)
+def test_it_gets_no_rights_back(ask: Ask, expression: str) -> None:
+    assert ask(expression) == "EPERM"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["socket.socket(PACKET, socket.SOCK_RAW)", "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)"],
+)
+def test_it_has_no_other_sockets(ask: Ask, expression: str) -> None:
+    assert ask(expression) == "EAFNOSUPPORT"
+
+
+def test_it_opens_no_raw_socket(ask: Ask) -> None:
+    assert ask("socket.socket(IP, socket.SOCK_RAW, 1)") == "EPERM"
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "open(beside + '/open/new', 'w')",
+        "open(beside + '/open/file', 'a')",
+        "open(beside + '/open/file')",
+        "os.unlink(beside + '/open/file')",
+        "os.mkdir(beside + '/open/made')",
+        "os.rename(store, beside + '/open/store')",
+        "os.link(store, beside + '/open/link')",
+        "os.symlink('/etc', beside + '/open/link')",
+        "os.truncate(beside + '/open/file', 0)",
+        "os.listdir(beside + '/open')",
+        "open('/tmp/steward-was-here', 'w')",
+        "open('/dev/shm/steward-was-here', 'w')",
+        "os.rename(beside + '/store', beside + '/other')",
+        "open(beside + '/kept-defaults.json', 'w')",
+    ],
+)
+def test_it_writes_and_reads_nowhere_else(ask: Ask, place: Path, expression: str) -> None:
+    assert ask(expression) in ("EACCES", "EXDEV", "EPERM", "ENOENT")
+    assert sorted(one.name for one in place.iterdir()) == ["open", "store"]
+    assert [one.name for one in (place / "open").iterdir()] == ["file"]
+    assert (place / "open/file").read_text() == "text"
+
+
+def test_it_executes_nothing_unless_a_setting_needs_it(ask: Ask, may_execute: str) -> None:
+    answer = ask("__import__('subprocess').run(['/bin/true'], check=True)")
+    assert answer == ("done" if may_execute == "yes" else "EPERM")
+
+
+@needs_landlock
+def test_it_executes_nothing_that_it_has_written(ask: Ask, place: Path) -> None:
+    shutil.copy("/bin/true", place / "store/true")
+    (place / "store/true").chmod(0o755)
+    assert ask("__import__('subprocess').run([store + '/true'])") in ("EPERM", "EACCES")
+
+
+def test_what_it_executes_gets_no_rights_either(ask: Ask, place: Path, may_execute: str) -> None:
+    if may_execute == "no":
+        assert ask("os.execv('/bin/sh', ['sh'])") == "EPERM"
+        return
+    script = "grep -q '^Uid:.61234' /proc/self/status && grep -q '^NoNewPrivs:.1' /proc/self/status"
+    assert ask(f"__import__('subprocess').run(['/bin/sh', '-c', {script!r}], check=True)") == "done"
+    answer = ask("__import__('subprocess').run(['touch', beside + '/open/new'], check=True)")
+    assert answer == "CalledProcessError"
+    assert not (place / "open/new").exists()

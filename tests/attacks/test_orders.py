@@ -1,0 +1,339 @@
+"""A daemon that was taken over orders what the settings do not allow, or smuggles something into an order."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.launcher.messages import (
+    AllowedVolume,
+    DnsSettings,
+    Done,
+    EndSession,
+    GetSessionExit,
+    MountedVolume,
+    OperationFailed,
+    ProbeSandbox,
+    ProcessStarted,
+    RefusedReply,
+    SandboxSupport,
+    SessionExit,
+    SessionOpened,
+    StartSession,
+    StartTask,
+)
+from tests.attacks.test_compromised import outside
+from tests.launchers import EVERYTHING
+from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, ordered, passed, place, talk
+from tests.parts.runner.conftest import needs_root
+
+__all__ = ["outside", "place", "talk"]
+START = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
+SESSION = StartSession(allocation=ALLOCATION, task="main", attempt=0, is_terminal=False)
+CLOSED = msgspec.structs.replace(
+    EVERYTHING,
+    users=["nobody"],
+    usual="nobody",
+    permits_root=False,
+    opens_filters=False,
+    owner=1,
+)
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all below it, those below first."""
+    below = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [*(one for child in below for one in family(child)), pid]
+
+
+@pytest.fixture
+def closed(talk: Talk, tmp_path: Path, place: Place) -> Iterator[Talk]:
+    """A launcher with closed settings, which an allocation's user can reach."""
+    for one in (tmp_path, place.root):
+        one.chmod(0o711)
+    for one in (place.root / "main", place.root / "main/local"):
+        one.mkdir(exist_ok=True)
+        os.chown(one, 65534, 65534)
+    for one in ("secrets", "tmp"):
+        (place.root / "main" / one).mkdir()
+    talk.greet(tmp_path, CLOSED)
+    return talk
+
+
+def ended(talk: Talk, place: Place, **order: Any) -> str:
+    """Return what a task prints that is started by an order, when it has ended."""
+    words = order.pop("words", ("/bin/echo", "ran"))
+    answer = talk.ask(START, passed(ordered(*words, **order))).body
+    assert isinstance(answer, ProcessStarted), answer
+    while Path(f"/proc/{answer.pid}").exists():
+        os.sched_yield()
+    return place.out.read_text(errors="surrogateescape")
+
+
+@needs_root
+@pytest.mark.parametrize("driver", ["raw_exec", "exec"])
+@pytest.mark.parametrize(
+    "user", ["root", "0", "00", "daemon", "1", "bin", "nosuchuser", "a:b", "x" * 300]
+)
+@pytest.mark.parametrize("request_", [START, SESSION], ids=["start", "session"])
+def test_nobody_else_than_the_listed_is_run(
+    closed: Talk, place: Place, request_: StartTask | StartSession, user: str, driver: Any
+) -> None:
+    answer = closed.ask(request_, passed(ordered("/bin/echo", "ran", user=user, driver=driver)))
+    assert isinstance(answer.body, RefusedReply)
+    assert place.is_untouched
+
+
+@needs_root
+def test_without_a_name_a_task_is_the_usual_user(closed: Talk, place: Place) -> None:
+    assert ended(closed, place, words=("/usr/bin/id", "-u")) == "65534\n"
+
+
+@pytest.mark.parametrize("request_", [START, SESSION], ids=["start", "session"])
+def test_raw_exec_that_is_off_runs_nothing(
+    talk: Talk, tmp_path: Path, place: Place, request_: StartTask | StartSession
+) -> None:
+    talk.greet(tmp_path, msgspec.structs.replace(EVERYTHING, runs_raw_exec=False))
+    answer = talk.ask(request_, passed(ordered("/bin/echo", "ran"))).body
+    assert isinstance(answer, RefusedReply)
+    assert place.is_untouched
+
+
+@pytest.mark.parametrize("kind", ["namespaces", "off"])
+def test_a_filter_is_not_opened(closed: Talk, place: Place, kind: Any) -> None:
+    answer = closed.ask(START, passed(ordered("/bin/echo", driver="exec", filter=kind))).body
+    assert isinstance(answer, RefusedReply)
+    assert "filter" in answer.text
+    assert place.is_untouched
+
+
+@pytest.mark.parametrize(
+    ("volume", "destination"),
+    [
+        ("other", "/data"),
+        ("/etc", "/data"),
+        ("../data", "/data"),
+        ("", "/data"),
+        ("data", "/usr/bin"),
+        ("data", "/local/x"),
+        ("data", "/"),
+        ("data", "/x/../etc"),
+        ("data", "/a\0b"),
+    ],
+)
+def test_a_volume_is_one_of_the_settings_in_a_place_of_its_own(
+    talk: Talk, tmp_path: Path, place: Place, volume: str, destination: str
+) -> None:
+    known = AllowedVolume(name="data", path=str(tmp_path), read_only=False)
+    talk.greet(tmp_path, msgspec.structs.replace(EVERYTHING, volumes=[known]))
+    wanted = MountedVolume(
+        name="v", volume=volume, path="/etc", destination=destination, read_only=False
+    )
+    order = ordered("/bin/echo", driver="exec", user="nobody", volumes=[wanted])
+    (place.root / "main/local").mkdir()
+    assert isinstance(talk.ask(START, passed(order)).body, RefusedReply)
+    assert not place.claim.exists()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "/etc/passwd",
+        "/sys/fs/cgroup/../../../etc/cgroup.procs",
+        f"/sys/fs/cgroup/x/{ALLOCATION}.main/memory.max",
+        f"/sys/fs/cgroup/x/{ALLOCATION}.other/cgroup.procs",
+        "/sys/fs/cgroup/cgroup.procs",
+        "cgroup.procs",
+        "/etc/cgroup.procs",
+    ],
+)
+def test_a_shell_enters_nothing_but_groups(closed: Talk, place: Place, entry: str) -> None:
+    answer = closed.ask(START, passed(ordered("/bin/echo", entries=["", entry]))).body
+    assert isinstance(answer, RefusedReply)
+    assert place.is_untouched
+
+
+class Held:
+    """An attempt in two groups: one of cgroup version 1, and the one that ends it."""
+
+    def __init__(self, talk: Talk, directory: Path) -> None:
+        self.talk, self.above = talk, [directory / "ends", directory / "bounds"]
+        self.own = self.above[0] / f"{ALLOCATION}.main"
+        (self.own).mkdir(parents=True)
+        (self.above[1] / "shared").mkdir(parents=True)
+        self.lists = [self.own / "cgroup.procs", self.above[1] / "shared/tasks"]
+        for one in self.lists:  # as the kernel would
+            one.touch()
+        above = [*map(str, self.above)]
+        policy = {"groups": above, "raw_exec_groups": above, "exec_groups": above}
+        talk.greet(directory, msgspec.structs.replace(EVERYTHING, **policy))
+
+    def ask(self, request: StartTask | StartSession, *entries: str | Path, **order: Any) -> Any:
+        changed = {"entries": [*map(str, entries)], **order}
+        return self.talk.ask(request, passed(ordered("/bin/sleep", "60", **changed))).body
+
+    def start(self, *entries: str | Path, group: str | Path = "-", **order: Any) -> Any:
+        return self.ask(msgspec.structs.replace(START, group=str(group)), *entries, **order)
+
+
+@pytest.fixture
+def held(talk: Talk, tmp_path: Path, place: Place) -> Held:
+    return Held(talk, tmp_path)
+
+
+@pytest.fixture
+def begun(held: Held) -> Iterator[Held]:
+    """Return the same with a running attempt."""
+    started = held.start(*held.lists, group=held.own)
+    assert isinstance(started, ProcessStarted), started
+    while not held.lists[1].read_text():
+        os.sched_yield()
+    yield held
+    for pid in family(started.pid):
+        os.kill(pid, 9)
+
+
+@pytest.mark.parametrize("driver", ["raw_exec", "exec"])
+@pytest.mark.parametrize("left_out", [(0,), (1,), (0, 1)])
+def test_no_task_stays_out_of_a_group_that_holds_it(
+    held: Held, place: Place, left_out: tuple[int, ...], driver: Any
+) -> None:
+    entries = ["" if number in left_out else one for number, one in enumerate(held.lists)]
+    group = held.own if 0 not in left_out else "-"
+    answer = held.start(*entries, group=group, driver=driver)
+    assert isinstance(answer, RefusedReply)
+    assert "would not enter its group" in answer.text
+    assert place.is_untouched
+
+
+def test_group_of_the_claim_is_the_one_that_is_entered(held: Held, place: Place) -> None:
+    for group in ("-", held.above[1] / f"{ALLOCATION}.main"):
+        answer = held.start(*held.lists, group=group)
+        assert isinstance(answer, RefusedReply)
+        assert "enters first" in answer.text
+    assert place.is_untouched
+
+
+def test_groups_that_tasks_share_are_those_of_version_1_alone(held: Held, place: Place) -> None:
+    shared = held.above[1] / "shared/cgroup.procs"
+    assert isinstance(held.start(held.lists[0], shared, group=held.own), RefusedReply)
+    assert place.is_untouched
+
+
+@pytest.mark.parametrize("left_out", [(0,), (1,), (0, 1)])
+def test_no_session_stays_out_of_the_groups_of_its_task(
+    begun: Held, left_out: tuple[int, ...]
+) -> None:
+    entries = ["" if number in left_out else one for number, one in enumerate(begun.lists)]
+    answer = begun.ask(SESSION, *entries)
+    assert isinstance(answer, RefusedReply)
+    assert "would not enter its group" in answer.text
+
+
+def test_session_enters_the_groups_of_its_task(begun: Held) -> None:
+    for one in begun.lists:
+        one.write_text("")
+    opened = begun.ask(SESSION, *begun.lists)
+    assert isinstance(opened, SessionOpened)
+    while not begun.lists[1].read_text():
+        os.sched_yield()
+    assert begun.talk.ask(EndSession(session=opened.session, hang_up=False)).body == Done()
+    assert [one.read_text() for one in begun.lists] == ["0\n", "0\n"]
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("servers", "1.1.1.1\n* * * * * root sh"),
+        ("servers", "localhost"),
+        ("servers", ""),
+        ("searches", "a b"),
+        ("searches", "a\n"),
+        ("options", "ndots:1\nx"),
+        ("options", "A"),
+    ],
+)
+def test_a_text_of_name_servers_is_one_word(
+    closed: Talk, place: Place, field: str, text: str
+) -> None:
+    texts: dict[str, Any] = {"servers": [], "searches": [], "options": [], field: [text]}
+    order = ordered("/bin/echo", driver="exec", dns=DnsSettings(**texts))
+    closed.send(1, 1, START, descriptors=(passed(order),))
+    assert closed.has_ended()
+    assert place.is_untouched
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "name",
+    ["LD_PRELOAD", "LD_AUDIT", "STEWARD_SHIM_GROUPS", "STEWARD_SHIM_PLACE", "ENV", "BASH_ENV"],
+)
+def test_a_variable_does_nothing_before_the_user_is_changed(
+    closed: Talk, place: Place, outside: Path, name: str
+) -> None:
+    env = {name.encode(): os.fsencode(outside / "victim"), b"PATH": os.fsencode(outside)}
+    words = ("/bin/sh", "-c", f"echo ${name}")
+    assert ended(closed, place, words=words, env=env).strip() == str(outside / "victim")
+    assert [line.split()[0] for line in place.claim.read_text().splitlines()] == [
+        "group",
+        "shim",
+        "main",
+        "exit",
+    ]
+
+
+@needs_root
+@pytest.mark.parametrize("driver", ["raw_exec", "exec"])
+def test_an_argument_is_no_word_of_a_shell_or_of_what_builds_walls(
+    closed: Talk, place: Place, outside: Path, driver: Any
+) -> None:
+    found = closed.ask(ProbeSandbox()).body
+    if driver == "exec" and (not isinstance(found, SandboxSupport) or found.walls):
+        pytest.skip(f"exec: {found}")
+    odd = [
+        f"$(rm {outside}/victim)",
+        f"`rm {outside}/victim`",
+        f"'; rm {outside}/victim; '",
+        "--reuid=0",
+        "--bind / /",
+        "--",
+        "\n",
+        "\udcff",
+    ]
+    words = ("/usr/bin/printf", "%s\n", *odd)
+    (place.root / "alloc/data").mkdir()
+    assert ended(closed, place, words=words, driver=driver).count("rm") == 3
+    assert (outside / "victim").exists()
+
+
+@needs_root
+def test_no_directory_is_entered_that_is_closed_to_the_user(
+    closed: Talk, place: Place, tmp_path: Path
+) -> None:
+    inner = tmp_path / "closed" / "open"
+    inner.mkdir(parents=True)
+    (tmp_path / "closed").chmod(0o700)
+    (inner / "tool").write_text("#!/bin/sh\n")
+    (inner / "tool").chmod(0o755)
+    for order in (ordered("/bin/echo", work_dir=str(inner)), ordered(str(inner / "tool"))):
+        answer = closed.ask(START, passed(order)).body
+        assert isinstance(answer, RefusedReply)
+        assert not place.claim.exists()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"command": b"/bin/e\0cho"}, {"args": [b"a\0b"]}, {"env": {b"a=b\0": b""}}]
+)
+def test_a_zero_byte_is_refused(closed: Talk, place: Place, changed: dict[str, Any]) -> None:
+    answer = closed.ask(START, passed(ordered("/bin/echo", **changed))).body
+    assert isinstance(answer, RefusedReply | OperationFailed)
+
+
+def test_nobody_is_hit_by_a_session_that_there_is_not(closed: Talk) -> None:
+    for number in (0, 1, os.getpid(), 2**32 - 1):
+        for hang_up in (False, True):
+            assert closed.ask(EndSession(session=number, hang_up=hang_up)).body == Done()
+        assert closed.ask(GetSessionExit(session=number)).body == SessionExit(status=-1)

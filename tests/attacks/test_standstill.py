@@ -1,0 +1,128 @@
+"""A task of raw_exec puts what blocks where the launcher works: pipes, and a file system that never answers.
+
+The kernel lets nobody but who has mounted it into a file system of FUSE, not even root, unless root allows
+`allow_other` to users (`/etc/fuse.conf`). So the launcher gets an error, and does not wait.
+"""
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.launcher.channel import sealed
+from daemon.launcher.messages import (
+    FileStatus,
+    ListAllocations,
+    ListDirectory,
+    MeasureDirectory,
+    Message,
+    OpenFile,
+    OpenLog,
+    OperationFailed,
+    ReadFile,
+    RefusedReply,
+    RemoveDirectory,
+    RetainLogs,
+    StartTask,
+    WriteFile,
+)
+from tests.parts.launcher.conftest import ALLOCATION, Talk, payload, talk
+from tests.parts.launcher.test_directories import NOBODY, laid_out, needs_root, room
+
+__all__ = ["talk"]
+_SECONDS = 10  # within which each answer comes
+_LOCKED = 6  # sys/mount.h: no set-user-ID bits, no devices
+_DETACH = 2
+# Mount points in the task's own directory.
+PLACES = ("main/local", "main/local/deeper", "main/tmp", "main/secrets", "alloc/data")
+
+
+def named(**fields: Any) -> dict[str, Any]:
+    return {"allocation": ALLOCATION, "task": "main", **fields}
+
+
+def asked(path: str) -> Iterator[tuple[Message, bytes | None]]:
+    """Yield each request that works below such a path, with what comes along."""
+    seen = {"allocation": ALLOCATION, "sees_secrets": True}
+    for inner in (path, f"{path}/x", f"{path}/x/y"):
+        yield WriteFile(**named(path=inner, mode=0o600, is_new=True, owner=None)), b"text"
+        yield WriteFile(**named(path=inner, mode=0o600, is_new=False, owner=None)), b"text"
+        yield ReadFile(**named(path=inner, most=0)), None
+        yield ReadFile(**named(path=inner, most=10)), None
+        yield OpenFile(path=inner, **seen), None
+        yield ListDirectory(path=inner, position=0, **seen), None
+    yield OpenLog(**named(kind="stdout", purpose="rotate")), None
+    yield MeasureDirectory(allocation=ALLOCATION, is_kept=False), None
+    yield ListAllocations(is_kept=False), None
+
+
+@pytest.fixture
+def root(talk: Talk, tmp_path: Path) -> Path:
+    talk.greet(tmp_path)
+    laid_out(talk, room(user="nobody"))
+    talk.channel.settimeout(_SECONDS)
+    return tmp_path / ALLOCATION
+
+
+def answers(talk: Talk, path: str) -> list[Any]:
+    """Return the answers to all of them. Raises `TimeoutError` where the launcher waits for something."""
+    found = []
+    for request, content in asked(path):
+        passed = [] if content is None else [sealed(content)]
+        found.append(talk.ask(request, *passed).body)
+        for one in passed:
+            os.close(one)
+    return found
+
+
+@pytest.fixture
+def held() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def mount_silent(place: Path, held: ExitStack) -> None:
+    """Mount a file system that answers nothing, as `fusermount` does for the task's user."""
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"no FUSE here: {error}")
+    held.callback(os.close, server)
+    options = f"fd={server},rootmode=40000,user_id={NOBODY},group_id={NOBODY}".encode()
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mount(b"fuse", os.fsencode(place), b"fuse", _LOCKED, options):
+        pytest.skip(f"nothing of FUSE can be mounted here: {os.strerror(ctypes.get_errno())}")
+    held.callback(library.umount2, os.fsencode(place), _DETACH)
+
+
+@needs_root
+@pytest.mark.parametrize("place", PLACES)
+def test_a_file_system_that_never_answers_holds_up_no_request(
+    talk: Talk, root: Path, place: str, held: ExitStack
+) -> None:
+    (root / "main/local/deeper").mkdir()
+    mount_silent(root / place, held)
+    found = answers(talk, place)
+    assert all(isinstance(one, OperationFailed | RefusedReply) for one in found[6:18])
+    assert errno.EACCES in {one.number for one in found[6:18] if isinstance(one, OperationFailed)}
+    words = payload("/bin/true")
+    start = StartTask(**named(attempt=0, group="-", is_logged=True))
+    talk.ask(start, words)
+    os.close(words)
+    talk.ask(RetainLogs(allocation=ALLOCATION))
+    removed = talk.ask(RemoveDirectory(allocation=ALLOCATION, is_kept=False)).body
+    assert isinstance(removed, OperationFailed)  # the mount stays, and the launcher reports it
+
+
+def test_pipes_hold_up_no_request(talk: Talk, root: Path) -> None:
+    for place in ("main/local/x", "main/tmp/x", "alloc/data/x"):
+        os.mkfifo(root / place)
+    os.mkfifo(root / "alloc/logs/main.stdout.0")
+    for place in ("main/local", "main/tmp", "alloc/data"):
+        found = answers(talk, place)
+        assert any(isinstance(one, FileStatus) for one in found)

@@ -1,0 +1,210 @@
+"""A page of a listing costs its page, whatever the store holds: no route of the table escapes.
+
+What is counted is what SQLite does for it: steps of its machine, of which a row takes some tens.
+"""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+
+from bench import others
+from bench.asked import WIDE
+from daemon.api.routes import ROUTES
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.identity.lazy_methods import LazyMethods
+from daemon.web.dispatcher import Dispatcher
+from daemon.web.reply import WireResponse
+from daemon.web.request import ReadRoute
+from daemon.web.request_head import RequestHead
+from storage import read_pool
+from storage.records.acl import Token
+from storage.store import open_store
+from tests.parts.api import full
+from tests.parts.api.asking import parts_of
+from tests.parts.api.test_stall import KNOWN
+from tests.parts.ui.conftest import Runner
+from tests.samples import NOW
+
+NUMBER = 3000
+STEP = 100  # instructions between two looks
+MOST = 15_000  # instructions for a page of 20: some hundred rows
+PAGE = 20
+COUNTED = 15  # instructions for a row that is only counted
+# Listings that cover all objects, or that have no pages in Nomad's and Vault's APIs.
+WHOLE = {
+    "/v1/evaluations/count": "counts",
+    "/v1/agent/settings": "has one for each setting",
+    "/v1/allocation/{alloc_id}/services": "is of one allocation",
+    "/v1/job/{job_id}/state": "counts the allocations of a job, in a thread",
+    "/v1/job/{job_id}/runs": "counts the allocations of a job, in a thread",
+    "/v1/jobs/statuses": "shows all allocations of its jobs",
+    "/v1/job/{job_id}/summary": "counts the children, by an index",
+    "/v1/job/{job_id}/definition": "writes one job, in a thread",
+    "/v1/job/{job_id}/explain": "explains all allocations of a job, in a thread",
+    "/v1/job/{job_id}/scale": "counts the allocations of a job",
+    "/v1/evaluation/{eval_id}/allocations": "is of one plan",
+    "/v1/deployment/allocations/{deployment_id}": "is of one deployment",
+    "/v1/node/pool/{name}/jobs": "looks into definitions, in a thread",
+    "/v1/openapi": "is one document",
+    "/v1/openapi.json": "is one document",
+}
+ROWS = sorted({route.path for route in ROUTES if isinstance(route, ReadRoute)} - WHOLE.keys())
+
+
+class Counted:
+    """How many instructions SQLite has executed on the connections for reading."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps = 0
+        connect = read_pool.connect
+
+        def counting(path: Path, *, read_only: bool) -> sqlite3.Connection:
+            connection = connect(path, read_only=read_only)
+            connection.set_progress_handler(self._looked, STEP)
+            return connection
+
+        monkeypatch.setattr(read_pool, "connect", counting)
+        # The path for short reads would bypass this handler.
+        monkeypatch.setattr(read_pool.SnapshotReader, "read_short", read_pool.SnapshotReader.read)
+
+    def _looked(self) -> int:
+        self.steps += STEP
+        return 0
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    async def make() -> None:
+        async with open_store(path, cluster_id="c", now=NOW) as store:
+            await full.fill(store, NUMBER, NUMBER)
+            await store.write(lambda tx: others.add(tx, NUMBER, full.ALLOC, NOW))
+
+    path = tmp_path_factory.mktemp("pages")
+    trio.run(make)
+    return path
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+@pytest.fixture
+async def asking(directory: Path, counted: Counted) -> AsyncIterator[tuple[Dispatcher, str]]:
+    async with open_store(directory, cluster_id="c", now=NOW) as store:
+        parts = parts_of(store)
+        parts = msgspec.structs.replace(
+            parts, tasks=cast("Any", Runner()), door=LazyMethods(), ids=map(str, count())
+        )
+        token = Token(accessor="", policies=("root",), created_at=NOW)
+        secret = (await parts.tokens.issue(token)).secret
+        yield Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event()), secret
+
+
+async def ask(asking: tuple[Dispatcher, str], path: str, query: str, body: bytes) -> WireResponse:
+    answering, secret = asking
+    headers = {"host": "localhost", "x-request-id": "1", "x-nomad-token": secret}
+    method = "POST" if body else "GET"
+    head = RequestHead(method=method, target=path.encode(), query=query, headers=headers)
+
+    async def whole() -> bytes:
+        return body
+
+    answer = await answering.answer(head, whole)
+    assert answer.stream is None
+    return answer
+
+
+@pytest.mark.parametrize("path", ROWS)
+@pytest.mark.parametrize("more", ["", "&reverse=true", "&prefix=00000"])
+async def test_a_page_costs_its_page(
+    asking: tuple[Dispatcher, str], counted: Counted, path: str, more: str
+) -> None:
+    parts = path.replace("{", "}").split("}")
+    names = {**KNOWN, "job_id": WIDE}
+    parts[1::2] = [names.get(name, "default") for name in parts[1::2]]
+    everywhere = "" if len(parts) > 1 else "&namespace=*"
+    query = f"per_page={PAGE}{everywhere}{more}"
+    body = b'{"Prefix":"0","Text":"dispatch","Context":"evals"}' if "/search" in path else b""
+    await ask(asking, "".join(parts), query, body)  # the caller is known then
+    counted.steps = 0
+    answer = await ask(asking, "".join(parts), query, body)
+    assert counted.steps <= MOST
+    if answer.status == 200 and answer.body.startswith(b"["):
+        assert len(msgspec.json.decode(answer.body)) <= PAGE
+
+
+@pytest.mark.parametrize("more", ["", "&reverse=true", "&type=batch&status=dead"])
+async def test_statuses_of_the_children_that_changed_last_cost_their_page(
+    asking: tuple[Dispatcher, str], counted: Counted, more: str
+) -> None:
+    query = f"per_page={PAGE}&namespace=*&include_children=true&contains=dispatch{more}"
+    first = await ask(asking, "/v1/jobs/statuses", query, b"")
+    counted.steps = 0
+    token = first.headers["X-Service-NextToken"]
+    second = await ask(asking, "/v1/jobs/statuses", f"{query}&next_token={token}", b"")
+    assert counted.steps <= MOST
+    found = [one["ID"] for page in (first, second) for one in msgspec.json.decode(page.body)]
+    assert len({*found}) == 2 * PAGE
+
+
+async def test_evaluations_are_counted_without_their_documents(
+    asking: tuple[Dispatcher, str], counted: Counted
+) -> None:
+    counted.steps = 0
+    answer = await ask(asking, "/v1/evaluations/count", "namespace=*", b"")
+    assert counted.steps <= 2 * NUMBER * COUNTED  # children, and as many of one job
+    assert msgspec.json.decode(answer.body)["Count"] > 2 * NUMBER - 10
+
+
+# Lists of the Vault API without pages: few keys, or all of them as in Vault.
+FEW = {
+    "/v1/sys/plugins/catalog/auth": "has one for each kind of method",
+    "/v1/sys/leases/lookup/{prefix}": "has 1,000 at most",
+    "/v1/sys/version-history": "has one",
+    "/v1/auth/{mount}/role": "the peer gives all roles, whatever is asked (golden: role-lifecycle)",
+}
+LISTS = sorted({one.path for one in ENDPOINTS if one.list} - FEW.keys())
+
+
+async def keys(asking: tuple[Dispatcher, str], path: str, query: str) -> list[str]:
+    """Return the keys of a list of the Vault API."""
+    answer = await ask(asking, path.replace("{mount}", "many"), f"list=true{query}", b"")
+    found = msgspec.json.decode(answer.body)
+    assert (answer.status, found.get("warnings")) in ((200, None), (404, None))
+    return list(found["data"]["keys"]) if answer.status == 200 else []
+
+
+@pytest.mark.parametrize("path", LISTS)
+async def test_a_page_of_keys_costs_its_page(
+    asking: tuple[Dispatcher, str], counted: Counted, path: str
+) -> None:
+    every = await keys(asking, path, "")
+    assert len(every) >= NUMBER // others.FEW
+    assert every == sorted(every)
+    walked: list[str] = []
+    while page := await keys(
+        asking, path, f"&limit={len(every) // 3}&after={''.join(walked[-1:])}"
+    ):
+        walked += page
+    assert walked == every
+    counted.steps = 0
+    assert await keys(asking, path, f"&limit={PAGE}&after={every[9]}") == every[10 : 10 + PAGE]
+    assert counted.steps <= MOST
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "99999999999"])
+async def test_a_limit_that_is_none_is_refused(asking: tuple[Dispatcher, str], limit: str) -> None:
+    path, query = "/v1/auth/token/accessors", f"list=true&limit={limit}"
+    answer = await ask(asking, path, query, b"")
+    assert (answer.status, b"limit" in answer.body) == (400, True)
+
+
+def test_what_is_left_out_is_in_the_table() -> None:
+    assert WHOLE.keys() <= {route.path for route in ROUTES if isinstance(route, ReadRoute)}

@@ -1,0 +1,112 @@
+"""No write request blocks the event loop for long, regardless of its size.
+
+Each request has the largest permitted bodies and hostile ones (`bench/asked_writes.py`) on a full
+store. Later effects of a write, such as evaluations, have separate tests.
+"""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from bench import asked_writes, others
+from bench.asked import Asked
+from bench.asked_writes import BUSY, FEW, MANY
+from daemon.web.request import SHORT
+from storage.queries import job_status, jobs
+from storage.records.job import Job, Parameterized
+from storage.store import FILE_NAME, Store, open_store
+from storage.writer import Transaction
+from tests.parts.api import full
+from tests.parts.api.test_stall import Asking, asking, searched_seldom
+from tests.samples import NOW, job
+from tests.steps import slowness
+
+NUMBER = 20_000
+MOST = 5_000_000  # nanoseconds
+TRIES = 5
+OUTSIDE = {
+    "POST /v1/client/gc": "only wakes the runner",
+    "POST /v1/client/allocation/{alloc_id}/gc": "only wakes the runner",
+    "POST /v1/client/allocation/{alloc_id}/signal": "only asks the runner",
+    "POST /v1/operator/notify/test": "needs receivers; sending has loops of its own",
+    "POST /v1/operator/snapshot": "puts another store in the place of this one",
+    "PUT /v1/operator/snapshot": "puts another store in the place of this one",
+}
+EVERY = [
+    one
+    # What is longer is read in a thread: `test_large_bodies.py`.
+    for one in asked_writes.writes(SHORT)
+    if one.row not in OUTSIDE and not one.row.startswith("TALK ")
+]
+DESTROYS = ("/gc", "/purge", "/stop", "/revoke-self")
+
+__all__ = ["asking", "searched_seldom"]  # fixtures
+
+
+def _last(row: str) -> tuple[bool, str]:
+    """Order rows: those that take away stand behind those that need it."""
+    return (row.startswith("DELETE") or row.endswith(DESTROYS), row)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    async def make() -> None:
+        async with open_store(path, cluster_id="c", now=NOW) as store:
+            await full.fill(store, NUMBER, NUMBER)
+            await store.write(lambda tx: others.add(tx, NUMBER, full.ALLOC, NOW))
+            await store.write(_add_jobs)
+
+    path = tmp_path_factory.mktemp("writes")
+    trio.run(make)
+    with closing(sqlite3.connect(path / FILE_NAME)) as connection, connection:
+        connection.execute(
+            """
+            UPDATE allocations SET job_id = ?, client_status = 'running'
+             WHERE id IN (SELECT id FROM allocations WHERE job_id = ? LIMIT ?)
+            """,
+            (BUSY, full.WIDE, MANY),
+        )
+    return path
+
+
+def _add_jobs(tx: Transaction) -> None:
+    for one in (job(BUSY), job(FEW, type="batch", parameterized_job=Parameterized())):
+        _add(tx, one)
+
+
+def _add(tx: Transaction, one: Job) -> None:
+    jobs.append_version(tx, one)
+    job_status.refresh_summary(tx, one.namespace, one.id)
+
+
+@pytest.fixture
+async def store(directory: Path) -> AsyncIterator[Store]:
+    async with open_store(directory, cluster_id="c", now=NOW) as store:
+        yield store
+
+
+@pytest.mark.parametrize("row", sorted({one.row for one in EVERY}, key=_last))
+async def test_no_write_holds_the_loop_for_long(asking: Asking, row: str) -> None:
+    every = [one for one in EVERY if one.row == row]
+    await asking.longest(msgspec.structs.replace(every[0], body=b"{}"))  # imports
+    for one in every:
+        taken: list[int] = []
+        while not taken or (taken[-1] > MOST and len(taken) < TRIES):
+            taken.append(await asking.longest(one))
+        assert min(taken) <= MOST or min(taken) <= MOST * slowness(), (_short(one), taken)
+
+
+def _short(one: Asked) -> tuple[str, str, str]:
+    return one.method, one.path, f"{one.body!r:.100}"
+
+
+def test_each_route_that_changes_something_is_asked() -> None:
+    talks = {row for row in asked_writes.rows() if row.startswith("TALK ")}
+    assert {one.row for one in EVERY} | (
+        OUTSIDE.keys() & asked_writes.rows()
+    ) == asked_writes.rows() - talks

@@ -1,0 +1,154 @@
+"""A terminal that a program takes is given back as it was, however the program ends."""
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+import os
+from daemon.cli.commands.full_screen import opened
+from daemon.cli.commands.top_view import ScreenLine
+with opened(colour=True) as screen:
+    try:
+        while True:
+            screen.draw([ScreenLine(f"size {screen.size}", "red"), ScreenLine("ready")])
+            key = screen.key(60)
+            if key == "suspend":
+                screen.suspend()
+            elif key == "b":
+                raise ValueError("broken")
+            elif key == "l":
+                with screen.lent():
+                    print("lent", flush=True)
+            elif key == "q":
+                break
+            elif key:
+                screen.draw([ScreenLine("key " + key), ScreenLine("ready")])
+                screen.key(60)
+    except KeyboardInterrupt:
+        pass
+"""
+TAKEN, GIVEN = b"\x1b[?1049h", b"\x1b[?1049l"
+
+
+class Terminal:
+    """A program in a terminal: its process, and the other end."""
+
+    def __init__(self, program: str) -> None:
+        waits, begins = os.pipe()
+        self.pid, self.end = pty.fork()
+        if not self.pid:
+            os.read(waits, 1)  # until its settings have been looked at
+            os.chdir(ROOT)
+            os.execv(sys.executable, [sys.executable, "-c", program])  # noqa: S606  # as meant
+        self.before = self.settings()
+        os.write(begins, b"x")
+        os.close(waits)
+        os.close(begins)
+        self.seen = b""
+        self.status: int | None = None
+
+    def until(self, text: bytes) -> bytes:
+        """Read until a text comes; return what came."""
+        while text not in self.seen:
+            self.seen += os.read(self.end, 4096)
+        before, _, self.seen = self.seen.partition(text)
+        return before + text
+
+    def type(self, text: bytes) -> None:
+        os.write(self.end, text)
+
+    def settings(self) -> list[object]:
+        return termios.tcgetattr(self.end)
+
+    def wait(self) -> int:
+        """Return the exit status."""
+        _, status = os.waitpid(self.pid, 0)
+        self.status = os.waitstatus_to_exitcode(status)
+        return self.status
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    found = Terminal(PROGRAM)
+    yield found
+    if found.status is None:
+        os.kill(found.pid, signal.SIGKILL)
+        os.waitpid(found.pid, 0)
+    os.close(found.end)
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        (lambda one: one.type(b"q"), 0),
+        (lambda one: one.type(b"\x03"), 0),
+        (lambda one: one.type(b"b"), 1),
+        (lambda one: os.kill(one.pid, signal.SIGTERM), 128 + signal.SIGTERM),
+        (lambda one: os.kill(one.pid, signal.SIGHUP), 128 + signal.SIGHUP),
+    ],
+    ids=["quit", "interrupt", "error", "terminate", "hang-up"],
+)
+def test_the_terminal_is_as_it_was_however_the_program_ends(
+    terminal: Terminal, ending: object, status: int
+) -> None:
+    terminal.until(TAKEN)
+    terminal.until(b"ready")
+    assert terminal.settings() != terminal.before
+    ending(terminal)  # type: ignore[operator]
+    terminal.until(GIVEN)
+    assert terminal.wait() == status
+    assert terminal.settings() == terminal.before
+
+
+def test_keys_come_one_by_one_by_name(terminal: Terminal) -> None:
+    terminal.until(b"ready")
+    for typed, name in (
+        (b"\x1b[A", b"key up"),
+        (b"\r", b"key enter"),
+        ("é".encode(), b"key \xc3\xa9"),
+    ):
+        terminal.type(typed)
+        terminal.until(name)
+        terminal.type(b"z")
+        terminal.until(b"size")
+
+
+def test_a_new_size_draws_everything_again(terminal: Terminal) -> None:
+    terminal.until(b"ready")
+    fcntl.ioctl(terminal.end, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 61, 0, 0))
+    assert b"\x1b[2J" in terminal.until(b"size (61, 20)")
+
+
+def test_only_lines_that_changed_are_drawn(terminal: Terminal) -> None:
+    terminal.until(b"ready")
+    terminal.type(b"k")
+    assert b"ready" not in terminal.until(b"key k")
+
+
+def test_another_program_gets_the_terminal_and_gives_it_back(terminal: Terminal) -> None:
+    terminal.until(b"ready")
+    terminal.type(b"l")
+    assert terminal.until(b"lent").index(GIVEN) >= 0
+    terminal.until(TAKEN)
+    terminal.until(b"ready")
+
+
+def test_a_stopped_program_leaves_the_terminal_until_it_goes_on(terminal: Terminal) -> None:
+    terminal.until(b"ready")
+    terminal.type(b"\x1a")
+    terminal.until(GIVEN)
+    _, status = os.waitpid(terminal.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    os.kill(terminal.pid, signal.SIGCONT)
+    terminal.until(TAKEN)
+    terminal.until(b"ready")

@@ -1,0 +1,207 @@
+"""The state of a job, read from the store: what each of them looks like, and that it is no lie."""
+
+import msgspec
+import pytest
+
+from daemon.evals import failures, job_states
+from daemon.runner.core import task_events
+from daemon.text.job_state import SETTLED_AFTER, JobState, State
+from storage.queries import allocations, job_listings, job_status, periodic
+from storage.queries.pages import PageRequest
+from storage.records.allocation import ClientStatus, StoredTaskEvent, TaskEvent, TaskState
+from storage.records.base import SECOND
+from storage.records.group import ReschedulePolicy
+from storage.records.job import Job, Parameterized, Periodic
+from storage.records.task import Resources
+from storage.records.times import rfc3339
+from storage.writer import Transaction
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, group, job, task
+from tests.unit.scheduler.world import small
+
+NEVER = ReschedulePolicy(attempts=0, unlimited=False)
+TERMINATED = TaskEvent(
+    type="Terminated", time=NOW + 2, exit_code=3, details={"oom_killed": "false"}
+)
+
+
+@pytest.fixture
+async def full(cluster: Cluster) -> Cluster:
+    """A cluster whose only node has room for five of the usual tasks."""
+    await cluster.join(small())
+    return cluster
+
+
+def state(cluster: Cluster, job_id: str = "web", now: int = NOW) -> JobState:
+    found = cluster.store.read(lambda db: job_states.state_of(db, "default", job_id, now))
+    assert found is not None
+    return found
+
+
+async def run(cluster: Cluster, one: Job) -> None:
+    await cluster.register(one)
+    await cluster.work()
+
+
+async def tell(
+    cluster: Cluster, status: ClientStatus, task_state: TaskState, *happened: TaskEvent
+) -> None:
+    """Report of the newest allocation of `web`."""
+
+    def write(tx: Transaction) -> None:
+        one = allocations.of_job(tx, "default", "web")[0]
+        client = msgspec.structs.replace(one.client, task_states={"main": task_state})
+        changed = msgspec.structs.replace(one, client_status=status, client=client)
+        allocations.set_client(tx, changed, NOW)
+        allocations.add_events(tx, one.id, {"main": happened})
+
+    await cluster.store.write(write)
+
+
+async def test_an_unknown_job_has_no_state(cluster: Cluster) -> None:
+    assert cluster.store.read(lambda db: job_states.state_of(db, "default", "web", NOW)) is None
+
+
+async def test_what_has_no_room_is_blocked_and_says_why(full: Cluster) -> None:
+    huge = task(resources=Resources(cpu=20, memory_mb=10**9))
+    await run(full, job("web", group("g", huge)))
+    found = state(full)
+    assert found.word == State.BLOCKED
+    assert "less than 1000000000 MiB of memory left" in found.reason
+
+
+async def test_a_batch_job_that_waits_for_room_is_blocked(full: Cluster) -> None:
+    huge = task(resources=Resources(cpu=20, memory_mb=10**9))
+    await run(full, job("web", group("g", huge), type="batch"))
+    assert state(full).word == State.BLOCKED
+
+
+async def test_what_runs_is_running(full: Cluster) -> None:
+    await run(full, job("web", group("g", count=2)))
+    assert state(full).word == State.PENDING
+    await full.run_all()
+    assert state(full) == JobState(State.RUNNING)
+
+
+async def test_what_restarts_after_a_failure_is_failing_until_it_has_settled(full: Cluster) -> None:
+    await run(full, job("web", group("g")))
+    restarted = TaskState(state="pending", restarts=1, last_restart=rfc3339(NOW))
+    restarting = task_events.restarting(NOW + 3, "Restart within policy", SECOND)
+    await tell(full, ClientStatus.PENDING, restarted, TERMINATED, restarting)
+    assert state(full) == JobState(State.FAILING, 'task "main" exited with code 3')
+    again = msgspec.structs.replace(restarted, state="running")
+    await tell(full, ClientStatus.RUNNING, again, task_events.started(NOW + 4))
+    assert state(full).word == State.FAILING
+    assert state(full, now=NOW + SETTLED_AFTER).word == State.RUNNING
+
+
+async def test_a_restart_by_a_person_is_no_failure(full: Cluster) -> None:
+    await run(full, job("web", group("g")))
+    restarted = TaskState(state="running", restarts=1, last_restart=rfc3339(NOW))
+    wanted = task_events.restart_signaled(NOW, task_events.BY_USER)
+    await tell(full, ClientStatus.RUNNING, restarted, wanted)
+    assert state(full).word == State.RUNNING
+
+
+async def test_what_failed_for_good_names_its_error(full: Cluster) -> None:
+    await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
+    dead = TaskState(state="dead", failed=True)
+    noted = StoredTaskEvent(**msgspec.structs.asdict(TERMINATED), steward_stderr="no disk\n")
+    await tell(full, ClientStatus.FAILED, dead, noted)
+    assert state(full) == JobState(State.FAILED, 'task "main" exited with code 3')
+    error = full.store.read(lambda db: failures.newest_error(db, "default", "web"))
+    assert error is not None
+    assert (error.exit_code, error.stderr, error.task) == (3, "no disk\n", "main")
+
+
+async def test_the_last_lines_of_a_task_are_not_part_of_its_events(full: Cluster) -> None:
+    await run(full, job("web", group("g")))
+    noted = StoredTaskEvent(**msgspec.structs.asdict(TERMINATED), steward_stderr="no disk\n")
+    await tell(full, ClientStatus.FAILED, TaskState(state="dead", failed=True), noted)
+    one = full.store.read(lambda db: allocations.of_job(db, "default", "web")[0])
+    shown = full.store.read(lambda db: allocations.task_states(db, one))
+    assert b"no disk" not in msgspec.json.encode(shown)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (
+            TaskEvent(type="Terminated", time=NOW, signal=9, details={"oom_killed": "false"}),
+            'task "main" was ended by SIGKILL',
+        ),
+        (
+            TaskEvent(type="Terminated", time=NOW, exit_code=137, details={"oom_killed": "true"}),
+            'task "main" was killed because it used more memory than its limit',
+        ),
+        (
+            task_events.driver_failure(NOW, "no such program: /bin/flase"),
+            'task "main": no such program: /bin/flase',
+        ),
+        (
+            task_events.download_failed(NOW, "http://x/y: 404 Not Found"),
+            'task "main": http://x/y: 404 Not Found',
+        ),
+    ],
+)
+async def test_an_error_is_told_in_one_sentence(full: Cluster, event: TaskEvent, said: str) -> None:
+    await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
+    await tell(full, ClientStatus.FAILED, TaskState(state="dead", failed=True), event)
+    assert state(full).reason == said
+
+
+async def test_a_task_that_waits_for_a_template_says_so(full: Cluster) -> None:
+    await run(full, job("web", group("g")))
+    waits = task_events.template(NOW, "Missing: nomad.var.block(nomad/jobs/web@default.global)")
+    await tell(full, ClientStatus.PENDING, TaskState(state="pending"), waits)
+    assert state(full).word == State.PENDING
+    assert "nomad/jobs/web" in state(full).reason
+
+
+PARENT = Parameterized()
+
+
+async def test_a_parent_is_judged_by_its_runs(full: Cluster) -> None:
+    await run(full, job("web", group("g"), type="batch", parameterized_job=PARENT))
+    assert state(full) == JobState(State.SCHEDULED, "no run has ended yet")
+
+
+async def test_a_paused_clock_is_paused(full: Cluster) -> None:
+    await run(full, job("web", group("g"), type="batch", periodic=Periodic(spec="@daily")))
+    assert state(full).word == State.SCHEDULED
+    await full.store.write(lambda tx: periodic.set_paused(tx, "default", "web", paused=True))
+    assert state(full).word == State.PAUSED
+
+
+async def test_a_clock_that_is_off_is_paused(full: Cluster) -> None:
+    clock = Periodic(spec="@daily", enabled=False)
+    await run(full, job("web", group("g"), type="batch", periodic=clock))
+    assert state(full).word == State.PAUSED
+
+
+async def test_those_that_may_have_failed_are_few_among_many_finished_runs(full: Cluster) -> None:
+    for number in range(3):
+        await run(full, job(f"good-{number}", group("g"), type="batch"))
+        for one in full.allocations(f"good-{number}"):
+            await full.report(one, ClientStatus.COMPLETE)
+    await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
+    await tell(full, ClientStatus.FAILED, TaskState(state="dead", failed=True), TERMINATED)
+    await full.store.write(lambda tx: job_status.refresh_summary(tx, "default", "web"))
+    found = full.store.read(
+        lambda db: list(job_listings.by_change(db, PageRequest(namespace="*"), failed=True))
+    )
+    assert [one.id for one in found] == ["web"]
+    every = full.store.read(lambda db: list(job_listings.by_change(db, PageRequest(namespace="*"))))
+    assert len(every) == 4
+
+
+async def test_a_stopped_job_tells_how_many_allocations_are_still_ending(full: Cluster) -> None:
+    await run(full, job("web", group("g", count=2)))
+    await full.run_all()
+    await run(full, msgspec.structs.replace(full.job(), stop=True))
+    assert {one.desired_status for one in full.allocations("web")} == {"stop"}
+    assert state(full) == JobState(State.STOPPED, "2 allocations still stopping")
+    await full.report(full.allocations("web")[0], ClientStatus.COMPLETE)
+    assert state(full) == JobState(State.STOPPED, "1 allocation still stopping")
+    await full.run_all()
+    assert state(full) == JobState(State.STOPPED)

@@ -1,0 +1,244 @@
+"""Fences of what login methods keep fresh: an error of the daemon at one mount costs that mount alone."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from daemon.config.settings import Settings
+from daemon.fences import ATTEMPTS, Fences
+from daemon.identity import client_secret_rotation, directory, federation_refresh, mounts
+from daemon.identity.credentials import CloudClient
+from daemon.identity.federation import ClientAssertions
+from daemon.identity.method_config import warm_place
+from daemon.identity.methods import LoginMethods
+from daemon.text.request_fields import RequestFields
+from storage.queries import identity, secrets
+from storage.records.base import SECOND
+from storage.records.identity import Rotation
+from tests.parts.identity.conftest import DAMAGES, PRINCIPAL, Clock, Cloud, Login, damage
+from tests.parts.identity.test_credentials import TOKENS
+from tests.parts.identity.test_warm import restarted
+
+AUDIENCE = "api://exchange"
+
+
+class Broken(Exception):
+    """An error of the daemon."""
+
+
+class Two:
+    """Login methods with two mounts, of which one is to be broken."""
+
+    def __init__(self, good: Login, bad: Login) -> None:
+        self.good, self.bad = good, bad
+        self.methods: LoginMethods = good.methods
+
+    @property
+    def fences(self) -> Fences:
+        return self.methods.warm._fences
+
+    def failed(self) -> list[tuple[str, int]]:
+        """Return the units that have failed, with their failures."""
+        return [(one.key, one.failures) for one in self.fences.faults()]
+
+
+def at(bad: Login, argument: Callable[[tuple[Any, ...], dict[str, Any]], str], real: Any) -> Any:
+    """Return a function that raises where its call is of the broken mount."""
+
+    def called(*args: Any, **named: Any) -> Any:
+        if argument(args, named) == bad.mount.accessor:
+            raise Broken
+        return real(*args, **named)
+
+    return called
+
+
+def of_mount(args: tuple[Any, ...], _: dict[str, Any]) -> str:
+    return str(args[0].accessor)
+
+
+def of_client(args: tuple[Any, ...], _: dict[str, Any]) -> str:
+    client = next(one for one in args if isinstance(one, CloudClient))
+    return client.mount.accessor
+
+
+def of_query(args: tuple[Any, ...], named: dict[str, Any]) -> str:
+    return str(named["mount"] if "mount" in named else args[1])
+
+
+@pytest.fixture
+async def two(login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Two:
+    async def vouch(vouching: object, client: CloudClient) -> str:
+        return f"a.{client.mount.accessor}.c"
+
+    async def believe(app: object, assertion: str) -> None:
+        assert assertion.count(".") == 2
+
+    monkeypatch.setattr(ClientAssertions, "assertion", vouch)  # for the next start
+    monkeypatch.setattr(login.methods.credentials, "_assertion", partial(vouch, None))
+    cloud.fake.check_assertion = believe  # type: ignore[method-assign, assignment]
+    mount = mounts.new_mount("bad/", RequestFields({"type": "cloudid"}), str(uuid4()))
+    await mounts.enable(login.store, mount)
+    other = Login(login.methods, login.store, login.tokens, mount)
+    for one in (other, login):
+        await one.configure(client_secret="", identity_token_audience=AUDIENCE)
+        await one.role("dev", bound_service_principal_ids=PRINCIPAL)
+    return Two(login, other)
+
+
+def exchanges(cloud: Cloud) -> int:
+    return len(cloud.asked("directory", TOKENS))
+
+
+async def gives_up(two: Two, clock: Clock, round_: Callable[[], Awaitable[object]]) -> None:
+    """Check that the broken mount is given up after some rounds, and the other one never fails."""
+    for number in range(1, ATTEMPTS + 1):
+        await round_()
+        assert two.failed() == [("bad/", number)]
+        clock.advance(10)
+    await round_()
+    assert two.failed() == [("bad/", ATTEMPTS)]
+
+
+# ---- warm tokens --------------------------------------------------------------------------------
+
+
+async def test_warm_token_of_a_broken_mount_is_given_up_and_the_other_is_fetched(
+    two: Two, cloud: Cloud, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = two.methods.warm
+    with monkeypatch.context() as broken:
+        broken.setattr(tokens, "_client_of", at(two.bad, of_mount, tokens._client_of))
+        await gives_up(two, clock, tokens.look)
+    assert exchanges(cloud) == 1
+    two.fences.release("warm cloud token", "bad/")
+    await tokens.look()
+    assert two.failed() == []
+
+
+@pytest.mark.parametrize("module", [identity, secrets])
+async def test_row_of_one_mount_that_cannot_be_read_keeps_no_other_from_a_start(
+    two: Two,
+    cloud: Cloud,
+    clock: Clock,
+    config: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+) -> None:
+    await two.methods.warm.look()
+    before = exchanges(cloud)
+    if module is identity:
+        broken = at(two.bad, of_query, identity.config)
+        monkeypatch.setattr(federation_refresh.identity, "config", broken)
+    else:
+        place, real = warm_place(two.bad.mount), secrets.find
+
+        def find(db: Any, place_: Any = None, **named: Any) -> Any:
+            if named.get("place", place_) == place:
+                raise Broken
+            return real(db, place_ or named["place"])
+
+        monkeypatch.setattr(federation_refresh.secrets, "find", find)
+    async with restarted(two.good, clock, config) as after:
+        client = after.methods.warm._client_of(after.mount)
+        assert after.methods.credentials.held(client, client.settings.endpoints.audience)
+        failed = [one.key for one in after.methods.warm._fences.of_kind("warm cloud token")]
+    assert (failed, exchanges(cloud)) == (["bad/"], before)
+
+
+@pytest.mark.parametrize("left", DAMAGES)
+async def test_warm_token_of_a_damaged_row_is_given_up_and_the_other_is_fetched(
+    two: Two, cloud: Cloud, clock: Clock, config: Settings, left: bytes
+) -> None:
+    damage(two.good.store, "bad/", left)
+    await gives_up(two, clock, two.methods.warm.look)
+    assert exchanges(cloud) == 1
+    async with restarted(two.good, clock, config) as after:
+        client = after.methods.warm._client_of(after.mount)
+        assert after.methods.credentials.held(client, client.settings.endpoints.audience)
+        failed = [one.key for one in after.methods.warm._fences.of_kind("warm cloud token")]
+    assert (failed, exchanges(cloud)) == (["bad/"], 1)
+
+
+# ---- tokens in use ------------------------------------------------------------------------------
+
+
+async def test_token_whose_renewal_raises_is_given_up_and_the_other_is_renewed(
+    two: Two, cloud: Cloud, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await two.methods.warm.look()
+    credentials = two.methods.credentials
+    clock.advance(3599 - 500)
+    before = exchanges(cloud)
+    monkeypatch.setattr(credentials, "granted", at(two.bad, of_client, credentials.granted))
+    await gives_up(two, clock, credentials.renew_due)
+    assert exchanges(cloud) == before + 1
+
+
+# ---- keys of directories ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["find", "fetch"])
+async def test_directory_that_raises_is_given_up_and_the_other_is_fetched(
+    two: Two,
+    cloud: Cloud,
+    clock: Clock,
+    config: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    for one in (two.bad, two.good):
+        await one.log_in(cloud.mint())
+    keys = two.methods._login._directories
+    clock.advance(config.cloud_keys_refresh_seconds + 1)
+    before = len(cloud.asked("directory", "keys"))
+    if step == "find":
+        broken = at(two.bad, of_query, directory.directory_cache.find)
+        monkeypatch.setattr(directory.directory_cache, "find", broken)
+    else:
+        monkeypatch.setattr(keys, "_fetched", at(two.bad, of_mount, keys._fetched))
+    await gives_up(two, clock, keys.renew_due)
+    assert len(cloud.asked("directory", "keys")) == before + 1
+
+
+# ---- rotations ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["config", "step"])
+async def test_rotation_that_raises_is_given_up_and_the_other_is_begun(
+    two: Two, cloud: Cloud, clock: Clock, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    rotations = two.methods.rotations
+    for one in (two.bad, two.good):
+        await one.configure(rotation_period="1h", identity_token_audience="")
+    await rotations.tend_once()
+    assert rotations.state(two.good.mount).since
+    clock.advance(3601)
+    if step == "config":
+        broken = at(two.bad, of_query, identity.config)
+        monkeypatch.setattr(client_secret_rotation.identity, "config", broken)
+    else:
+        monkeypatch.setattr(rotations, "_step", at(two.bad, of_mount, rotations._step))
+    await gives_up(two, clock, rotations.tend_once)
+    monkeypatch.undo()
+    assert rotations.state(two.good.mount).pending
+    assert rotations.state(two.bad.mount) == Rotation(since=rotations.state(two.bad.mount).since)
+    assert rotations.state(two.bad.mount).since < clock.now() - 3600 * SECOND
+
+
+@pytest.mark.parametrize("left", DAMAGES)
+async def test_rotation_of_a_damaged_row_is_given_up_and_the_other_is_begun(
+    two: Two, clock: Clock, left: bytes
+) -> None:
+    rotations = two.methods.rotations
+    for one in (two.bad, two.good):
+        await one.configure(rotation_period="1h", identity_token_audience="")
+    await rotations.tend_once()
+    clock.advance(3601)
+    damage(two.good.store, "bad/", left)
+    await gives_up(two, clock, rotations.tend_once)
+    assert rotations.state(two.good.mount).pending
+    assert not rotations.state(two.bad.mount).pending

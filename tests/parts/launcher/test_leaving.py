@@ -1,0 +1,317 @@
+"""Removal of an ended allocation's directory, for any contents and any caller."""
+
+import errno
+import fcntl
+import itertools
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from daemon.launcher import alloc_removal
+from daemon.launcher.channel import close, receive
+from daemon.launcher.messages import (
+    MOST_ERRANDS,
+    DirectoryUsage,
+    Done,
+    ListAllocations,
+    MeasureDirectory,
+    NumberedReply,
+    OperationFailed,
+    RemoveDirectory,
+    RetainLogs,
+    StartTask,
+)
+from tests.parts.launcher.conftest import ALLOCATION, Talk, payload
+from tests.parts.launcher.test_directories import facts, laid_out, room, swapping
+
+REMOVE = RemoveDirectory(allocation=ALLOCATION, is_kept=False)
+KEEP = RetainLogs(allocation=ALLOCATION)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    return tmp_path / "tasks"
+
+
+@pytest.fixture
+def root(talk: Talk, tasks: Path) -> Path:
+    """The directory of an allocation with a task, of a launcher that serves it."""
+    (tasks / "alloc").mkdir(parents=True)
+    talk.greet(tasks / "alloc")
+    laid_out(talk, room())
+    return tasks / "alloc" / ALLOCATION
+
+
+@contextmanager
+def at_work(root: Path) -> Iterator[None]:
+    """Hold the claim of a task."""
+    with (root / ".claim.main.0").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def deep(folder: Path, depth: int) -> None:
+    """Make folders in each other, deeper than a path can be."""
+    above = os.open(folder, os.O_PATH)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=above)
+        below = os.open("d", os.O_PATH, dir_fd=above)
+        os.close(above)
+        above = below
+    os.close(above)
+
+
+def test_a_directory_goes_whole(talk: Talk, root: Path) -> None:
+    for number in range(50):
+        (root / f"main/local/{number % 7}/{number}").mkdir(parents=True)
+        (root / f"main/local/{number % 7}/{number}/f").touch()
+    os.mkfifo(root / "main/local/pipe")
+    assert talk.ask(REMOVE).body == Done()
+    assert os.listdir(root.parent) == [".launcher"]
+    assert talk.ask(REMOVE).body == Done()
+
+
+def test_what_a_task_has_locked_goes_as_well(talk: Talk, root: Path) -> None:
+    (root / "main/local/a/b/c").mkdir(parents=True)
+    for place in ("a/b/c", "a/b", "a", ""):
+        (root / "main/local" / place).chmod(0)
+    assert talk.ask(REMOVE).body == Done()
+    assert not root.exists()
+
+
+def test_what_a_task_has_made_very_deep_goes_as_well(talk: Talk, root: Path) -> None:
+    deep(root / "main/local", 3 * sys.getrecursionlimit())
+    assert talk.ask(REMOVE).body == Done()
+    assert os.listdir(root.parent) == [".launcher"]
+
+
+def test_what_links_lead_to_stays(talk: Talk, root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    (outside / "deep/file").touch()
+    for place in ("main/local/link", "main/link", "alloc/data/link", "link"):
+        (root / place).symlink_to(outside)
+    os.link(outside / "deep/file", root / "main/local/other")
+    before = facts(outside / "deep")
+    assert talk.ask(REMOVE).body == Done()
+    assert facts(outside / "deep") == before
+
+
+def test_an_allocation_at_work_stays(talk: Talk, root: Path) -> None:
+    with at_work(root):
+        for request in (REMOVE, KEEP):
+            answer = talk.ask(request).body
+            assert isinstance(answer, OperationFailed)
+            assert answer.number == errno.EBUSY
+    assert (root / "main/local").is_dir()
+
+
+def test_what_was_left_by_half_goes_with_what_came_after_it(talk: Talk, root: Path) -> None:
+    root.rename(f"{root}.removed")
+    laid_out(talk, room())
+    _, received = asked(talk, ListAllocations(is_kept=False))
+    assert sorted(received) == [ALLOCATION, f"{ALLOCATION}.removed"]
+    assert talk.ask(REMOVE).body == Done()
+    assert asked(talk, ListAllocations(is_kept=False)) == (Done(), [""])
+
+
+def asked(talk: Talk, request: object) -> tuple[object, list[str]]:
+    """Return the answer to a request, and the lines of the file that comes with it."""
+    talk.send(7, 0, request)
+    data, descriptors = receive(talk.channel)
+    text = os.pread(descriptors[0], 65536, 0).decode()
+    close(descriptors)
+    return msgspec.msgpack.decode(data, type=NumberedReply).body, text.split("\n")
+
+
+def test_logs_are_put_aside_once_and_whole(talk: Talk, root: Path, tasks: Path) -> None:
+    (root / "alloc/logs/main.stdout.0").write_text("out\n")
+    (root / ".logs").mkdir()
+    (tasks / "logs" / ALLOCATION / "alloc").mkdir(parents=True)  # where one was cut short
+    for _ in range(2):
+        assert talk.ask(KEEP).body == Done()
+    assert talk.ask(REMOVE).body == Done()
+    kept = tasks / "logs" / ALLOCATION
+    assert (kept / "alloc/logs/main.stdout.0").read_text() == "out\n"
+    assert sorted(os.listdir(kept)) == [".about", ".logs", "alloc"]
+    assert asked(talk, ListAllocations(is_kept=True)) == (Done(), [ALLOCATION])
+    assert talk.ask(RemoveDirectory(allocation=ALLOCATION, is_kept=True)).body == Done()
+    assert os.listdir(tasks / "logs") == []
+
+
+def test_where_nothing_was_printed_nothing_is_put_aside(
+    talk: Talk, root: Path, tasks: Path
+) -> None:
+    assert talk.ask(KEEP).body == Done()
+    assert os.listdir(tasks) == ["alloc"]
+    assert root.is_dir()
+
+
+@pytest.mark.parametrize("name", ["alloc/logs", "alloc", ".about"])
+def test_a_link_in_the_place_of_logs_gives_nothing_away(
+    talk: Talk, root: Path, tasks: Path, tmp_path: Path, name: str
+) -> None:
+    (root / "alloc/logs/main.stdout.0").write_text("out\n")
+    outside = (root / name).rename(tmp_path / "outside")
+    (root / name).symlink_to(outside)
+    before = facts(outside)
+    talk.ask(KEEP)
+    assert facts(outside) == before
+
+
+def test_what_a_directory_takes_is_told(talk: Talk, root: Path) -> None:
+    (root / "main/local/f").write_bytes(b"x" * 100_000)
+    os.utime(root / "main/local/f", (5e9, 5e9))
+    answer = talk.ask(MeasureDirectory(allocation=ALLOCATION, is_kept=False)).body
+    assert isinstance(answer, DirectoryUsage)
+    assert 100_000 < answer.used < 300_000
+    assert answer.written == 5 * 10**18
+    answer = talk.ask(MeasureDirectory(allocation=str(uuid4()), is_kept=False)).body
+    assert isinstance(answer, OperationFailed)
+    assert answer.number == errno.ENOENT
+
+
+# --- while it lasts ---
+
+
+def fill(folder: Path, files: int) -> None:
+    """Make empty files, a thousand in each folder."""
+    for number in range(0, files, 1000):
+        (folder / str(number)).mkdir()
+        above = os.open(folder / str(number), os.O_PATH)
+        for one in range(1000):
+            os.mknod(str(one), dir_fd=above)
+        os.close(above)
+
+
+def test_other_requests_are_answered_while_a_directory_goes(talk: Talk, root: Path) -> None:
+    fill(root / "main/local", 20_000)
+    other = str(uuid4())
+    laid_out(talk, room(), allocation=other)
+    talk.send(99, 0, REMOVE)
+    waits: list[float] = []
+    numbers = []
+    for attempt in range(20):
+        began = time.monotonic()
+        start = StartTask(allocation=other, task="main", attempt=attempt, group="-", is_logged=True)
+        words = payload("/bin/true")
+        talk.send(attempt, 1, start, descriptors=(words,))
+        os.close(words)
+        while not numbers or numbers[-1] != attempt:
+            data, descriptors = receive(talk.channel)
+            close(descriptors)
+            numbers.append(msgspec.msgpack.decode(data, type=NumberedReply).number)
+        waits.append(time.monotonic() - began)
+    assert 99 not in numbers  # it is still under way
+    assert sorted(waits)[10] < 0.1  # seconds; a removal takes many times as long
+    while 99 not in numbers:
+        data, _ = receive(talk.channel)
+        numbers.append(msgspec.msgpack.decode(data, type=NumberedReply).number)
+    assert os.listdir(root.parent / other)
+
+
+def test_more_errands_than_there_may_be_are_refused(talk: Talk, root: Path) -> None:
+    fill(root / "main/local", 4000)  # two steps of a look: there is a pause
+    measure = MeasureDirectory(allocation=ALLOCATION, is_kept=False)
+    for number in range(MOST_ERRANDS):
+        talk.send(number, 0, measure)
+    answer = talk.ask(measure, number=50).body
+    assert isinstance(answer, OperationFailed)
+    assert answer.number == errno.EAGAIN
+    assert {number_of(talk) for _ in range(MOST_ERRANDS)} == {*range(MOST_ERRANDS)}
+    assert isinstance(talk.ask(measure).body, DirectoryUsage)
+
+
+def number_of(talk: Talk) -> int:
+    return msgspec.msgpack.decode(receive(talk.channel)[0], type=NumberedReply).number
+
+
+def launcher_of(talk: Talk) -> int:
+    """Return the process at the other end: the parent of a shim that it starts."""
+    other = str(uuid4())
+    laid_out(talk, room(), allocation=other)
+    start = StartTask(allocation=other, task="main", attempt=0, group="-", is_logged=False)
+    shim = talk.ask(start, payload("/bin/sleep", "600")).body.pid
+    launcher = int(Path(f"/proc/{shim}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(shim, signal.SIGKILL)
+    while shim in children(launcher):
+        os.sched_yield()
+    return launcher
+
+
+def children(pid: int) -> list[int]:
+    return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+def test_children_end_with_their_launcher(talk: Talk, root: Path) -> None:
+    fill(root / "main/local", 4000)
+    pid = launcher_of(talk)
+    talk.send(1, 0, MeasureDirectory(allocation=ALLOCATION, is_kept=False))
+    while not (found := children(pid)):
+        os.sched_yield()
+    child = os.pidfd_open(found[0])
+    os.kill(pid, signal.SIGKILL)
+    waiting = select.poll()
+    waiting.register(child, select.POLLIN)
+    assert waiting.poll(10_000)
+    os.close(child)
+
+
+def test_a_child_that_is_killed_is_an_error(talk: Talk, root: Path) -> None:
+    fill(root / "main/local", 4000)
+    pid = launcher_of(talk)
+    talk.send(1, 0, MeasureDirectory(allocation=ALLOCATION, is_kept=False))
+    while not (found := children(pid)):
+        os.sched_yield()
+    os.kill(found[0], signal.SIGALRM)  # as at the end of its time
+    body = msgspec.msgpack.decode(receive(talk.channel)[0], type=NumberedReply).body
+    assert isinstance(body, OperationFailed)
+    assert body.number == errno.ETIMEDOUT
+
+
+@pytest.mark.parametrize("name", ["main/local/a", "main/local", "main", "alloc/data", ""])
+def test_a_link_that_is_swapped_in_leads_nowhere(
+    talk: Talk, root: Path, tmp_path: Path, name: str
+) -> None:
+    outside = tmp_path / "outside"
+    for inner in ("local/a", "a", "data"):
+        (outside / inner).mkdir(parents=True)
+        (outside / inner / "file").touch()
+    before = facts(outside)
+    (root / "main/local/a").mkdir()
+    with swapping(root / name, outside):
+        for _ in range(60):
+            talk.ask(REMOVE)
+            laid_out(talk, room())
+    assert facts(outside) == before
+
+
+def test_removal_that_a_task_makes_endless_is_given_up_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file that goes is followed by another one."""
+    folder = tmp_path / ALLOCATION / "main"
+    folder.mkdir(parents=True)
+    (folder / "0").touch()
+    number, unlink = itertools.count(1), os.unlink
+
+    def unlink_and_write(name: str, *, dir_fd: int) -> None:
+        unlink(name, dir_fd=dir_fd)
+        os.close(os.open(str(next(number)), os.O_CREAT | os.O_WRONLY, dir_fd=dir_fd))
+
+    monkeypatch.setattr(os, "unlink", unlink_and_write)
+    with pytest.raises(OSError, match="something may still write there") as told:
+        alloc_removal.remove(str(tmp_path), ALLOCATION, seconds=0.1)
+    assert told.value.errno == errno.ETIMEDOUT
+    monkeypatch.setattr(os, "unlink", unlink)
+    alloc_removal.remove(str(tmp_path), ALLOCATION)
+    assert [*tmp_path.iterdir()] == []

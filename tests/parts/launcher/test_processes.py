@@ -1,0 +1,287 @@
+"""Processes of attempts: which ones the launcher finds, holds and ends, and which ones it lets be."""
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.launcher.channel import read_sealed, receive
+from daemon.launcher.messages import (
+    ClaimList,
+    ClaimText,
+    Done,
+    FindAttempt,
+    GetProcessInfo,
+    KillAttempt,
+    ListClaims,
+    NumberedReply,
+    ScanProcesses,
+    ScanResult,
+    ScanTarget,
+    StartTask,
+)
+from daemon.runner.core.resource_usage import sample_of
+from daemon.runner.drivers import cgroup_v2
+from tests import launchers
+from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, payload
+
+OTHER = ALLOCATION.replace("0", "1")
+ADOPT = FindAttempt(allocation=ALLOCATION, task="main", attempt=0)
+LINGER = "trap 'exit 0' TERM; while :; do sleep 600 & echo; wait $!; done"
+
+
+def ended(watched: int, within: int | None = None) -> bool:
+    """Wait for the end of a process; numbers of descriptors beyond 1,023 are no matter to `poll`."""
+    waits = select.poll()
+    waits.register(watched, select.POLLIN)
+    return bool(waits.poll(within))
+
+
+class Lingering(subprocess.Popen[bytes]):
+    """A waiting process of `nobody` in a separate session, with some environment variables."""
+
+    def __init__(self, text: str = LINGER, **env: str) -> None:
+        words = ["/bin/sh", "-c", text]
+        path = {"PATH": "/usr/bin:/bin"}
+        super().__init__(words, env=path | env, stdout=subprocess.PIPE, start_new_session=True)
+        assert self.stdout is not None
+        self.stdout.readline()  # it has begun
+
+    @property
+    def state(self) -> str:
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    @property
+    def children(self) -> list[int]:
+        return [*map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split())]
+
+
+@pytest.fixture
+def lingering(tmp_path: Path) -> Iterator[Any]:
+    """What starts such processes; they are gone at the end."""
+    every: list[Lingering] = []
+
+    def start(text: str = LINGER, **env: str) -> Lingering:
+        every.append(Lingering(text, **env))
+        return every[-1]
+
+    yield start
+    for one in every:
+        with one, suppress(ProcessLookupError):  # the launcher may have reaped it
+            os.killpg(one.pid, signal.SIGKILL)
+
+
+def of_task(directory: Path, allocation: str = ALLOCATION, task: str = "main") -> dict[str, str]:
+    """Return the variables by which a process belongs to a task."""
+    return {
+        "NOMAD_ALLOC_ID": allocation,
+        "NOMAD_TASK_NAME": task,
+        "NOMAD_ALLOC_DIR": f"{directory}/{allocation}/alloc",
+    }
+
+
+def sweep(talk: Talk, action: str, task: str | None = "main", attempt: int | None = 0) -> list[int]:
+    mark = ScanTarget(allocation=ALLOCATION, task=task, attempt=attempt, action=action)  # type: ignore[arg-type]  # a word of the protocol
+    answer = talk.ask(ScanProcesses(marks=[mark])).body
+    assert isinstance(answer, ScanResult)
+    return answer.found[0]
+
+
+# ---- claims --------------------------------------------------------------------------------------
+
+
+def adopted(talk: Talk) -> tuple[ClaimText, list[int]]:
+    talk.send(1, 0, ADOPT)
+    data, descriptors = receive(talk.channel)
+    body = msgspec.msgpack.decode(data, type=NumberedReply).body
+    assert isinstance(body, ClaimText)
+    return body, descriptors
+
+
+def test_shim_that_an_earlier_launcher_has_started_is_passed(
+    greeted: Talk, place: Place, tmp_path: Path
+) -> None:
+    text = "echo shim $$ >&2; read x <$PIPE"
+    os.mkfifo(tmp_path / "pipe")
+    start = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
+    greeted.ask(start, payload("/bin/sh", "-c", text, PIPE=f"{tmp_path}/pipe"))
+    with open(tmp_path / "pipe", "w"):  # it waits there
+        greeted.channel.close()
+        talk = Talk()
+        talk.greet(tmp_path)
+        claimed, (watched,) = adopted(talk)
+        assert claimed.is_held
+        assert claimed.text == place.claim.read_bytes()
+        assert claimed.at == place.claim.stat().st_mtime_ns
+        assert not ended(watched, within=0)
+    assert ended(watched)
+    os.close(watched)
+    claimed, descriptors = adopted(talk)
+    assert (claimed.is_held, descriptors) == (False, [])
+    talk.channel.close()
+
+
+def test_claim_that_is_not_there_says_nothing(greeted: Talk, place: Place) -> None:
+    assert adopted(greeted) == (ClaimText(text=b"", at=0, is_held=False), [])
+    place.claim.write_text("group -\nshim 1\nexit 0\n")
+    claimed, descriptors = adopted(greeted)
+    assert (claimed.text, claimed.is_held) == (b"group -\nshim 1\nexit 0\n", False)
+    assert not descriptors
+
+
+def test_claims_of_an_allocation_are_listed(greeted: Talk, place: Place) -> None:
+    for name in (".claim.main.0", ".claim.a.b.12", ".claim.main.x", ".note", "main.0"):
+        (place.root / name).write_text("")
+    answer = greeted.ask(ListClaims(allocation=ALLOCATION)).body
+    assert isinstance(answer, ClaimList)
+    assert sorted(answer.found) == [("a.b", 12), ("main", 0)]
+    assert greeted.ask(ListClaims(allocation=OTHER)).body == ClaimList(found=[])
+
+
+# ---- a look at all processes ---------------------------------------------------------------------
+
+
+def test_processes_of_a_task_are_held_let_go_and_ended(
+    greeted: Talk, place: Place, lingering: Any, tmp_path: Path
+) -> None:
+    one = lingering(**of_task(tmp_path))
+    assert sweep(greeted, "hold") == sweep(greeted, "find") == [one.pid, *one.children]
+    while one.state != "T":  # the kernel has it on its way
+        os.sched_yield()
+    sweep(greeted, "let_go")
+    while one.state == "T":
+        os.sched_yield()
+    while sweep(greeted, "end"):
+        one.poll()
+    assert one.wait() == -signal.SIGKILL
+
+
+def test_every_task_of_an_allocation_is_meant_without_a_name(
+    greeted: Talk, place: Place, lingering: Any, tmp_path: Path
+) -> None:
+    both = [lingering(**of_task(tmp_path, task=name)) for name in ("a", "b")]
+    pids = {one.pid for one in both}
+    assert pids <= {*sweep(greeted, "find", task=None, attempt=None)}
+    assert not pids & {*sweep(greeted, "find", task="c")}
+
+
+def test_tasks_of_another_program_are_out_of_reach(
+    greeted: Talk, place: Place, lingering: Any, tmp_path: Path
+) -> None:
+    theirs = of_task(tmp_path / "other")
+    nameless = {key: value for key, value in theirs.items() if key != "NOMAD_ALLOC_DIR"}
+    walled = {**nameless, "NOMAD_ALLOC_DIR": "/alloc"}  # no mounts of Steward
+    every = [lingering(**env) for env in (theirs, nameless, walled)]
+    assert sweep(greeted, "end") == sweep(greeted, "end", task=None, attempt=None) == []
+    assert [one.poll() for one in every] == [None] * 3
+
+
+@pytest.mark.parametrize("end", ["", "exit 0\n"])
+def test_session_that_another_process_leads_now_is_not_the_task_s(
+    greeted: Talk, place: Place, lingering: Any, end: str
+) -> None:
+    other = lingering()
+    place.claim.write_text(f"group -\nshim 1\nmain {other.pid}\n{end}")
+    assert sweep(greeted, "end") == []
+    assert other.poll() is None
+
+
+def test_very_many_processes_are_told_only_in_part(
+    greeted: Talk, place: Place, lingering: Any, tmp_path: Path
+) -> None:
+    one = lingering(**of_task(tmp_path))
+    mark = ScanTarget(allocation=ALLOCATION, task="main", attempt=None, action="find")
+    found = greeted.ask(ScanProcesses(marks=[mark] * 128)).body
+    assert isinstance(found, ScanResult)
+    assert found.found == [[one.pid, *one.children]] * 128
+
+
+def test_what_an_attempt_uses_is_told(
+    greeted: Talk, place: Place, lingering: Any, tmp_path: Path
+) -> None:
+    one = lingering(**of_task(tmp_path))
+    greeted.send(1, 0, GetProcessInfo(allocation=ALLOCATION, task="main", attempt=0))
+    _, (descriptor,) = receive(greeted.channel)
+    status, stat, *more = read_sealed(descriptor, 100_000).decode().split("\0")
+    os.close(descriptor)
+    assert [*sample_of(status, stat)] == [one.pid]
+    assert len(more) == 2 * len(one.children)
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Iterator[cgroup_v2.CgroupV2Groups]:
+    """Return groups below one of the test's own."""
+    found = cgroup_v2.find(tmp_path)
+    if found is None:
+        pytest.skip("this machine lets us make no control groups")
+    found.give((os.geteuid(), os.getegid()))
+    yield found
+    while not found.release():
+        os.sched_yield()
+
+
+def inside(group: cgroup_v2.CgroupV2, lingering: Any) -> Lingering:
+    """Start a process in a group."""
+    group.prepare()
+    started: Lingering = lingering(f"echo 0 >{group.entry}; {LINGER}")
+    return started
+
+
+def gone(group: cgroup_v2.CgroupV2, one: Lingering) -> None:
+    """Remove a group whose process has ended."""
+    assert one.wait() == -signal.SIGKILL
+    while group.is_populated():
+        os.sched_yield()
+    os.rmdir(group.label)
+
+
+def bounded(talk: Talk, directory: Path, groups: cgroup_v2.CgroupV2Groups) -> Talk:
+    (place,) = cgroup_v2.places(groups.parent)
+    talk.greet(directory, msgspec.structs.replace(launchers.EVERYTHING, groups=[str(place)]))
+    return talk
+
+
+def end(talk: Talk, attempt: int | None) -> None:
+    request = KillAttempt(allocation=ALLOCATION, task="main", attempt=attempt)
+    assert talk.ask(request).body == Done()
+
+
+def test_group_of_a_task_is_ended_and_no_other(
+    talk: Talk, place: Place, groups: cgroup_v2.CgroupV2Groups, lingering: Any, tmp_path: Path
+) -> None:
+    own, other = groups.of(ALLOCATION, "main"), groups.of(ALLOCATION, "other")
+    one, beside = inside(own, lingering), inside(other, lingering)
+    bounded(talk, tmp_path, groups)
+    end(talk, None)
+    gone(own, one)
+    assert beside.poll() is None
+    os.killpg(beside.pid, signal.SIGKILL)
+    gone(other, beside)
+
+
+def test_group_elsewhere_is_ended_only_where_the_claim_names_it(
+    talk: Talk, place: Place, groups: cgroup_v2.CgroupV2Groups, lingering: Any, tmp_path: Path
+) -> None:
+    own, other = groups.of(ALLOCATION, "main"), groups.of(OTHER, "main")
+    one, beside = inside(own, lingering), inside(other, lingering)
+    talk.greet(tmp_path)
+    end(talk, 0)
+    place.claim.write_text(f"group {other.label}\nshim 1\n")
+    end(talk, 0)
+    assert (one.poll(), beside.poll()) == (None, None)
+    place.claim.write_text(f"group {own.label}\nshim 1\n")
+    end(talk, 0)
+    gone(own, one)
+    assert beside.poll() is None
+    os.killpg(beside.pid, signal.SIGKILL)
+    gone(other, beside)

@@ -1,0 +1,200 @@
+"""E-mail: encrypted, with a login, and nothing in a header that a job or a receiver could add."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from daemon.net import egress_policy
+from daemon.notify.channels import DeliveryFailed
+from daemon.notify.delivery import Delivery
+from daemon.notify.mail import compose, send
+from daemon.notify.message import Batch, Context, FailureCause, NotificationWithContext
+from storage.records.notification import Encryption, Receiver, ReceiverKind
+from tests.fakes.authority import Authority
+from tests.fakes.mailserver import MailServer, open_mail_server
+from tests.patience import HAPPENS_WITHIN
+from tests.samples import NOW
+from tests.unit.notify.batches import FAILURE, batch
+
+PASSWORD = "pass word"  # noqa: S105
+PERMIT = partial(egress_policy.check, own_ports={4646})
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+async def server(authority: Authority) -> AsyncIterator[MailServer]:
+    certificate, key = authority.certify("localhost")
+    pair = (str(certificate), str(key))
+    async with open_mail_server(certificate=pair, logins={"steward": "pass word"}) as opened:
+        yield opened
+
+
+def receiver(server: MailServer, authority: Authority | None = None, **fields: object) -> Receiver:
+    made = Receiver(
+        kind=ReceiverKind.EMAIL,
+        server=f"localhost:{server.port}",
+        ca_file=str(authority.file) if authority else "",
+        user="steward",
+        sender="steward@example.com",
+        to=["ops@example.com", "night@example.com"],
+    )
+    return msgspec.structs.replace(made, **fields)
+
+
+async def sent(one: Receiver, password: str = PASSWORD, given: Batch | None = None) -> str:
+    mail = compose(given or batch(FAILURE), one, NOW)
+    with trio.fail_after(HAPPENS_WITHIN):
+        return await send(mail, one, password, "vm1", PERMIT)
+
+
+async def test_a_mail_arrives_over_starttls_with_a_login(
+    server: MailServer, authority: Authority
+) -> None:
+    assert await sent(receiver(server, authority)) == "250 2.0.0 queued as 4711"
+    (letter,) = server.letters
+    assert (letter.is_encrypted, letter.user) == (True, "steward")
+    assert (letter.sender, letter.to) == (
+        "steward@example.com",
+        ("ops@example.com", "night@example.com"),
+    )
+    mail = letter.mail
+    assert mail["Subject"] == '[vm1] backup is failing: task "main" was ended by SIGKILL'
+    assert mail["Date"] == "Sat, 21 Nov 2026 01:40:00 +0000"
+    assert mail["Message-ID"] == "<c-7@vm1>"
+    assert mail["Auto-Submitted"] == "auto-generated"
+    assert "signal SIGKILL" in mail.get_content()
+    assert server.faults == []
+
+
+async def test_a_mail_arrives_over_tls_from_the_first_byte_on(authority: Authority) -> None:
+    certificate, key = authority.certify("localhost")
+    async with open_mail_server(
+        certificate=(str(certificate), str(key)), is_wrapped=True
+    ) as server:
+        one = receiver(server, authority, tls=Encryption.TLS, user="")
+        assert await sent(one, password="") == "250 2.0.0 queued as 4711"
+        assert server.letters[0].is_encrypted
+
+
+async def test_a_mail_goes_without_encryption_where_the_receiver_says_so() -> None:
+    async with open_mail_server() as server:
+        await sent(receiver(server, tls=Encryption.NONE, user=""), password="")
+        assert not server.letters[0].is_encrypted
+
+
+async def test_no_mail_goes_to_a_server_that_offers_no_encryption() -> None:
+    async with open_mail_server() as server:
+        with pytest.raises(DeliveryFailed, match="STARTTLS extension not supported"):
+            await sent(receiver(server))
+        assert server.letters == []
+
+
+async def test_no_mail_goes_to_a_server_of_an_unknown_authority(server: MailServer) -> None:
+    with pytest.raises(
+        DeliveryFailed, match=r"the connection cannot be encrypted: .*verify failed"
+    ):
+        await sent(receiver(server))
+    assert server.letters == []
+
+
+async def test_a_wrong_password_is_told_with_the_answer(
+    server: MailServer, authority: Authority
+) -> None:
+    with pytest.raises(DeliveryFailed, match="the mail server answered with 535") as caught:
+        await sent(receiver(server, authority), password="wrong")
+    assert "wrong password" in caught.value.answer
+
+
+async def test_a_mail_reaches_those_that_the_server_knows(
+    server: MailServer, authority: Authority
+) -> None:
+    one = receiver(server, authority, to=["nobody@example.com", "ops@example.com"])
+    assert await sent(one) == "250 2.0.0 queued as 4711; 1 of 2 addresses refused"
+    with pytest.raises(DeliveryFailed, match="the mail server answered with 550"):
+        await sent(receiver(server, authority, to=["nobody@example.com"]))
+
+
+async def test_a_server_that_refuses_the_content_is_told_of(
+    server: MailServer, authority: Authority
+) -> None:
+    server.answers["DATA"] = "552 5.3.4 too large"
+    with pytest.raises(DeliveryFailed, match="552"):
+        await sent(receiver(server, authority))
+
+
+@pytest.mark.parametrize("at", ["EHLO", "MAIL", "DATA"])
+async def test_a_server_that_does_not_answer_ends_with_its_deadline(
+    server: MailServer, authority: Authority, at: str
+) -> None:
+    server.silent_at = at
+    mail = compose(batch(FAILURE), receiver(server, authority), NOW)
+    with trio.fail_after(HAPPENS_WITHIN):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, mail, receiver(server, authority), "pass word", "vm1", PERMIT)
+            await server.reached.wait()
+            nursery.cancel_scope.cancel()
+    # The thread has ended with its connection: threads of `to_thread` are waited for.
+
+
+@pytest.mark.parametrize("at", ["job_id", "reason", "run_id"])
+async def test_no_text_of_a_job_becomes_a_header(
+    server: MailServer, authority: Authority, at: str
+) -> None:
+    evil = "x\r\nBcc: victim@example.com\r\n\r\n.\r\nMAIL FROM:<x@y>\u2028\x00\x85"
+    one = msgspec.structs.replace(FAILURE.one, **{at: evil})
+    cause = msgspec.structs.replace(_cause(), summary=evil, stderr=f"{evil}\n.\n..\n")
+    context = Context(host=evil, error=cause, state="failing", link=evil, command=evil)
+    given = Batch(
+        id=f"c-{evil}", first=(NotificationWithContext(one=one, context=context),), here=evil
+    )
+    await sent(receiver(server, authority), given=given)
+    (letter,) = server.letters
+    assert letter.to == ("ops@example.com", "night@example.com")
+    assert letter.mail["Bcc"] is None
+    assert len(letter.mail.keys()) == 9
+    assert "\r\n  .\r\n  ..\r\n" in letter.mail.get_content()
+    assert server.faults == []
+
+
+def _cause() -> FailureCause:
+    assert FAILURE.context.error is not None
+    return FAILURE.context.error
+
+
+async def test_long_lines_of_other_alphabets_arrive_whole(
+    server: MailServer, authority: Authority
+) -> None:
+    said = "ошибка ‹masked› 失敗 " * 100
+    cause = msgspec.structs.replace(_cause(), stderr=said)
+    context = msgspec.structs.replace(FAILURE.context, error=cause)
+    given = batch(msgspec.structs.replace(FAILURE, context=context))
+    await sent(receiver(server, authority), given=given)
+    assert said.strip() in server.letters[0].mail.get_content()
+    assert server.faults == []
+
+
+async def test_the_password_comes_from_a_file_that_others_cannot_read(
+    server: MailServer, authority: Authority, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("pass word\n")
+    one = receiver(server, authority, secret_file=str(file))
+    delivery = Delivery(
+        receivers={"night": one}, commands={}, permit=PERMIT, now=lambda: NOW, here="vm1"
+    )
+    file.chmod(0o604)
+    with pytest.raises(
+        DeliveryFailed, match=f"every user can read secret_file {file}: run chmod o-r"
+    ):
+        await delivery.send("night", delivery.sample(site=""))
+    file.chmod(0o600)
+    assert await delivery.send("night", delivery.sample(site="")) == "250 2.0.0 queued as 4711"
+    assert server.letters[0].mail["Subject"] == "[vm1] Test of Steward's notifications"

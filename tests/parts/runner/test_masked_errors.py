@@ -1,0 +1,73 @@
+"""Secrets of a task in what is kept of its errors: masked before they are stored."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from storage.records.allocation import StoredTaskEvent
+from storage.records.task import Identity, SecretsConfig, Template
+from storage.store import Store
+from tests.parts.runner.test_secret_token import put_role
+from tests.parts.runner.world import Pipe, World, batch, open_world, script
+
+PHRASE = "correct horse battery"
+READS = Template(
+    embedded_tmpl='P="{{ with nomadVar `nomad/jobs/job` }}{{ .phrase }}{{ end }}"\n',
+    dest_path="secrets/env",
+    envvars=True,
+    change_mode="noop",
+)
+LONGER = "x" * 2000
+
+
+@pytest.fixture
+async def world(store: Store, data_dir: Path) -> AsyncIterator[World]:
+    async with open_world(store, data_dir) as opened:
+        yield opened
+
+
+def ends(world: World, alloc_id: str) -> list[StoredTaskEvent]:
+    return [one for one in world.stored_events(alloc_id) if one.type == "Terminated"]
+
+
+async def kept(world: World, text: str) -> str:
+    """Return what is kept of the errors of a task that reads a variable."""
+    await world.put_variable("nomad/jobs/job", phrase=PHRASE)
+    alloc_id = await world.place(batch(script(text, templates=[READS])))
+    await world.until_done(alloc_id)
+    return ends(world, alloc_id)[-1].steward_stderr
+
+
+async def test_the_value_of_a_variable_is_masked(world: World) -> None:
+    assert await kept(world, 'echo "no login with $P" >&2; exit 1') == (
+        "no login with ‹masked*********›\n"
+    )
+
+
+async def test_a_value_that_begins_before_the_kept_lines_is_masked(world: World) -> None:
+    text = f'printf "before $P" >&2; printf %s {LONGER} >&2; echo {"y" * 32} >&2; exit 1'
+    assert "battery" not in await kept(world, text)
+
+
+async def test_a_value_is_masked_that_has_changed_since(world: World, pipe: Pipe) -> None:
+    await world.put_variable("nomad/jobs/job", phrase=PHRASE)
+    waits = 'while grep -q "$P" secrets/env; do sleep 0.05; done'
+    text = f'echo > {pipe.path}; {waits}; echo "$P" >&2; exit 1'
+    alloc_id = await world.place(batch(script(text, templates=[READS])))
+    await pipe.line()
+    await world.put_variable("nomad/jobs/job", phrase="tr0ub4dor and 3")
+    await world.until_done(alloc_id)
+    assert ends(world, alloc_id)[-1].steward_stderr == "‹masked*********›\n"
+
+
+async def test_tokens_of_a_task_are_masked(world: World) -> None:
+    await put_role(world)
+    identity = Identity(name="default", env=True, file=True)
+    text = 'cat secrets/* >&2; echo "$NOMAD_TOKEN" "$VAULT_TOKEN" >&2; exit 1'
+    task = script(text, identity=identity, secrets_config=SecretsConfig(role="web"))
+    alloc_id = await world.place(batch(task))
+    await world.until_done(alloc_id)
+    (end,) = ends(world, alloc_id)
+    assert end.steward_stderr.count("‹masked") >= 2
+    assert not set(end.steward_stderr) - set("‹masked›* \n\ufffd")

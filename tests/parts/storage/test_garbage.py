@@ -1,0 +1,75 @@
+"""Garbage is looked for when few objects live, and a thread frees what is large."""
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from storage import garbage
+
+
+class Thing:
+    freed_by: threading.Thread | None = None
+
+    def __del__(self) -> None:
+        Thing.freed_by = threading.current_thread()
+
+
+@pytest.fixture(autouse=True)
+def left_as_it_was() -> Iterator[None]:
+    yield
+    garbage.resume(2**62)
+    assert gc.isenabled()
+
+
+async def test_garbage_is_looked_for_again_when_what_was_made_has_gone() -> None:
+    gc.collect()
+    made = await garbage.in_thread(lambda: [[n] for n in range(10 * garbage.FEW)])
+    assert not gc.isenabled()
+    assert not garbage.resume()
+    made.clear()
+    assert garbage.resume()
+    assert gc.isenabled()
+
+
+async def test_what_lives_on_is_looked_through_in_the_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    made = await garbage.in_thread(lambda: [[n] for n in range(10 * garbage.FEW)])
+    with trio.move_on_after(60):
+        await garbage.keep_looking()
+    assert gc.isenabled()
+    assert len(made) == 10 * garbage.FEW
+
+
+def test_newest_garbage_is_collected_only_when_no_thread_works_and_few_objects_live() -> None:
+    gc.collect()
+    with garbage.put_off():
+        assert not garbage.collect_newest()
+        made = [[n] for n in range(2 * garbage.FEW)]
+    assert not garbage.collect_newest()
+    made.clear()
+    assert garbage.collect_newest()
+
+
+async def test_a_thread_frees_what_nobody_else_has(nursery: trio.Nursery) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    nursery.start_soon(garbage.keep_looking)
+    await trio.testing.wait_all_tasks_blocked()
+    thing = Thing()
+    garbage.keep(thing)
+    garbage._let_go()
+    assert Thing.freed_by is None  # a reference exists
+    del thing
+    await trio.to_thread.run_sync(garbage._let_go)
+    assert Thing.freed_by is not None
+    assert Thing.freed_by is not threading.current_thread()
+    assert not garbage._kept
+
+
+async def test_nothing_is_kept_where_nobody_frees_it() -> None:
+    garbage.keep(Thing())
+    assert not garbage._kept

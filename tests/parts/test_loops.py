@@ -1,0 +1,408 @@
+"""Every loop of the daemon is fenced: an error in one unit costs that unit, and the fault is named."""
+
+import ast
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from daemon.acl import audit as audit_module
+from daemon.acl.audit import open_audit
+from daemon.acl.keyring import Keyring
+from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.tokens import TokenStore
+from daemon.config.settings import Settings
+from daemon.evals import node_actions as nodes_module
+from daemon.evals.gc import RetentionLimits, collect_garbage
+from daemon.evals.node_actions import drain_node, watch_drains
+from daemon.fences import Fences
+from daemon.identity.issuer import open_issuer
+from daemon.jobs.child_limits import open_children
+from daemon.net.http_client import allow_all
+from daemon.process import backups
+from daemon.runner.alloc import disk_usage
+from daemon.runner.logs.rotation import LogRotator
+from daemon.runner.services.checks import CheckRunner
+from daemon.variables import change
+from daemon.variables.change import VariableKey
+from daemon.variables.locks import open_locks
+from storage.queries import nodes, tokens, variables
+from storage.queries.variables import VariableLock
+from storage.records.acl import Token
+from storage.records.base import SECOND
+from storage.records.node import DrainSpec
+from storage.records.service import CheckStatus
+from storage.store import Store
+from tests.parts.evals.cluster import Cluster, Ticking
+from tests.parts.runner.endpoints import nothing_runs, probe
+from tests.patience import HAPPENS_WITHIN
+from tests.samples import NOW
+
+ROOT = Path(__file__).parent.parent.parent
+SEAL = EnvelopeCipher({1: bytes(32)})
+
+# Background loops of the parts, and why they need no separate fence.
+APART = {
+    "storage/store.py:open_store:writer.run": "the writer: without it nothing goes on",
+    "storage/store.py:open_store:store.report_damage": "tells once of a damage, and ends",
+    "daemon/launcher/client.py:open_launcher:launcher.run": "without a launcher nothing goes on",
+    "daemon/identity/issuer.py:open_issuer:_tend": "waits for the first key; then it is fenced",
+    "daemon/identity/devcloud.py:open_devcloud:trio.serve_listeners": "development only",
+    "daemon/runner/node.py:open_runner:runner.run": "its loops are fenced",
+    "daemon/runner/node.py:open_runner:clusters.mirror.run": "its loops are fenced",
+    "daemon/runner/node.py:NodeRunner.run:self._follow_changes": "fenced, once it has begun",
+    "daemon/web/server.py:open_web:serve": "each connection and request is contained",
+    "daemon/process/main.py:serve:_on_signals": "waits for the end",
+    "daemon/process/main.py:_run_parts:_reload_on_hangup": "reads settings, and contains what is wrong with them",
+    "daemon/process/main.py:_run_parts:run_watchdog": "what fails there is to be noticed by the service manager",
+}
+STARTS = {"start_soon", "start"}
+
+
+def started() -> Iterator[str]:
+    """Yield what the parts of the daemon start that lives as long as they do, unless it is fenced."""
+    for file in [*ROOT.glob("daemon/**/*.py"), *ROOT.glob("storage/*.py")]:
+        name = str(file.relative_to(ROOT))
+        if name.startswith(("daemon/cli/", "daemon/web/websocket")):
+            continue
+        for function, within in _functions(ast.parse(file.read_text()), ""):
+            is_part = function.name.startswith("open_") and any(
+                ast.unparse(one) == "asynccontextmanager" for one in function.decorator_list
+            )
+            if is_part or f"{name}:{within}" in (
+                *("daemon/process/main.py:serve", "daemon/process/main.py:_run_parts"),
+                "daemon/runner/node.py:NodeRunner.run",
+            ):
+                for call in _starts(function):
+                    yield f"{name}:{within}:{ast.unparse(call.args[0])}"
+
+
+def _functions(tree: ast.AST, within: str) -> Iterator[tuple[ast.AsyncFunctionDef, str]]:
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.AsyncFunctionDef):
+            yield child, within + child.name
+        if isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{within}{child.name}.")
+
+
+def _starts(function: ast.AsyncFunctionDef) -> Iterator[ast.Call]:
+    for one in ast.walk(function):
+        if (
+            isinstance(one, ast.Call)
+            and isinstance(one.func, ast.Attribute)
+            and one.func.attr in STARTS
+            and "nursery" in ast.unparse(one.func.value)
+        ):
+            yield one
+
+
+def test_every_loop_of_a_part_is_fenced() -> None:
+    found = list(started())
+    bare = {one for one in found if not one.endswith("keep_running")}
+    assert bare == set(APART)
+    assert len(found) - len(bare) > 20
+
+
+def test_every_part_of_the_daemon_is_known_to_this_test() -> None:
+    """A part that is opened in `main.py` is an asynccontextmanager named `open_…`, as is looked for above."""
+    tree = ast.parse((ROOT / "daemon/process/main.py").read_text())
+    entered = {
+        ast.unparse(call.args[0]).partition("(")[0]
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "parts.enter_async_context"
+    }
+    assert all(name.startswith("open_") for name in entered)
+    assert len(entered) > 12
+
+
+# ---- one unit of each ----------------------------------------------------------------------------
+
+
+class Broken(Exception):
+    pass
+
+
+def broken_for(is_bad: Callable[..., bool], real: Callable[..., Any]) -> Callable[..., Any]:
+    def function(*given: Any, **named: Any) -> Any:
+        if is_bad(*given, **named):
+            raise Broken
+        return real(*given, **named)
+
+    return function
+
+
+@asynccontextmanager
+async def running(*loops: Callable[[], Awaitable[None]]) -> Any:
+    async with trio.open_nursery() as nursery:
+        for loop in loops:
+            nursery.start_soon(loop)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    with trio.fail_after(HAPPENS_WITHIN):
+        while not is_so():  # noqa: ASYNC110  # parts tell nobody of a fault
+            await trio.sleep(0.005)
+
+
+def named(fences: Fences, kind: str) -> list[str]:
+    return [one.key for one in fences.faults() if one.kind == kind]
+
+
+@pytest.fixture
+async def cluster(store: Store) -> Cluster:
+    made = Cluster(store)
+    await made.join()
+    return made
+
+
+async def test_a_token_that_cannot_be_removed_stays_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Ticking()
+    fences = Fences(clock)
+    opened = TokenStore(store, clock, Keyring(bytes(32)), asks=True)
+
+    def put(tx: Any) -> None:
+        for name in ("bad", "good", "better"):
+            token = Token(accessor=name, created_at=NOW, expires_at=NOW + SECOND)
+            tokens.add(tx, token, name.encode() * 8)
+
+    await store.write(put)
+    clock.time += 2 * SECOND
+    is_bad = broken_for(lambda tx, accessor: accessor == "bad", tokens.remove)
+    monkeypatch.setattr("daemon.acl.tokens.tokens.remove", is_bad)
+    async with running(partial(opened.remove_ended, fences)):
+        await until(
+            lambda: (
+                store.read(lambda db: tokens.ended(db, clock.time, 9)) == ["bad"]
+                and "bad" in named(fences, "token")
+            )
+        )
+
+
+async def test_a_lock_that_cannot_be_ended_stays_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Ticking()
+    fences = Fences(clock)
+    for path in ("bad", "good"):
+        lock = VariableLock(id="mine", ttl=SECOND, delay=SECOND)
+        name = VariableKey("default", path)
+        await change.acquire_lock(store, SEAL, name, None, lock=lock, own_id="", now=NOW)
+
+    def holder(path: str) -> str:
+        found = store.read(lambda db: variables.find(db, "default", path))
+        assert found is not None
+        return found.lock.id
+
+    is_bad = broken_for(lambda tx, entry, now: entry.path == "bad", variables.lose_lock)
+    monkeypatch.setattr("daemon.variables.locks.variables.lose_lock", is_bad)
+    clock.time += 2 * SECOND
+    async with open_locks(store, clock, fences):
+        await until(lambda: not holder("good") and named(fences, "lock") == ["default/bad"])
+        assert holder("bad") == "mine"
+
+
+async def test_held_children_of_a_parent_that_fails_hold_up_no_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from daemon.jobs import child_limits
+
+    both = [("default", "bad"), ("default", "good")]
+    released = []
+
+    def release(namespace: str, parent_id: str, tx: Any, **named: Any) -> None:
+        if parent_id == "bad":
+            raise Broken
+        released.append(parent_id)
+        both.remove((namespace, parent_id))
+
+    monkeypatch.setattr(child_limits.children, "parents_with_queued", lambda db: list(both))
+    monkeypatch.setattr(child_limits, "release_children", release)
+    fences = cluster.fences
+    async with open_children(cluster.store, cluster.clock, cluster.ids, fences):
+        await until(lambda: released and named(fences, "held children") == ["default/bad"])
+        with trio.fail_after(HAPPENS_WITHIN):
+            while not fences.faults()[0].is_closed:
+                cluster.clock.time += 10 * SECOND
+                await cluster.store.write(lambda tx: tx.publish("faults"))
+
+
+async def test_a_drain_that_fails_holds_up_no_other(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = cluster.store.read(nodes.every)
+    await cluster.join(msgspec.structs.replace(first, id="bad"))
+    for node_id in ("bad", first.id):
+        await drain_node(
+            cluster.store,
+            node_id,
+            DrainSpec(deadline=0),
+            cluster.ids,
+            mark_eligible=False,
+            meta=None,
+            accessor="",
+            now=NOW,
+        )
+    real = nodes_module._go_on
+    is_bad = broken_for(lambda tx, node_id, **_: node_id == "bad", real)
+    monkeypatch.setattr(nodes_module, "_go_on", is_bad)
+
+    def draining() -> list[str]:
+        return [one.id for one in cluster.store.read(nodes.every) if one.drain]
+
+    watch = partial(watch_drains, cluster.store, cluster.clock, cluster.ids, cluster.fences)
+    async with running(watch):
+        await until(lambda: draining() == ["bad"] and named(cluster.fences, "drain") == ["bad"])
+
+
+async def test_a_step_of_a_collection_that_fails_costs_no_other_its_turn(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected = []
+
+    async def collect(*_: Any) -> None:
+        raise Broken
+
+    async def collect_children(*_: Any) -> None:
+        collected.append(None)
+
+    monkeypatch.setattr("daemon.evals.gc.collect_once", collect)
+    monkeypatch.setattr("daemon.evals.gc.collect_children", collect_children)
+    async with running(
+        partial(collect_garbage, cluster.store, cluster.clock, RetentionLimits(), cluster.fences)
+    ):
+        await until(lambda: collected)
+    assert named(cluster.fences, "collection round") == ["what is kept no longer"]
+
+
+async def test_a_log_that_cannot_be_looked_at_costs_no_other_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fences, looked = Fences(Ticking()), []
+
+    async def trim(_: LogRotator, watched: Any) -> None:
+        looked.append(watched.log.place[0])
+        if watched.log.place[0] == "bad":
+            raise Broken
+
+    monkeypatch.setattr(LogRotator, "_trim", trim)
+    sweeper = LogRotator(fences=fences)
+    for name in ("bad", "good"):
+        place = (name, "main", "stdout")
+        log: Any = SimpleNamespace(place=place, forget=lambda: None, grow=lambda **_: None)
+        sweeper.add(log, log)
+    await sweeper.look()
+    assert looked == ["bad", "good"]
+    assert named(fences, "log") == ["bad/main/stdout"]
+
+
+async def test_an_allocation_whose_disk_cannot_be_measured_costs_no_other_its_turn() -> None:
+    fences, told = Fences(Ticking()), []
+
+    async def measure(alloc_id: str) -> Any:
+        if alloc_id == "bad":
+            raise Broken
+        return SimpleNamespace(used=2)
+
+    async def take_less(used: int) -> None:
+        told.append(used)
+
+    tenants: Any = [SimpleNamespace(disk=1, id=name, take_less=take_less) for name in ("bad", "x")]
+    await disk_usage.notify_over_limit(tenants, measure, fences)
+    assert (told, named(fences, "disk usage")) == ([2], ["bad"])
+
+
+async def test_a_check_that_raises_fails_and_costs_its_allocation_nothing(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    fences = Fences(Ticking())
+    asked: list[str] = []
+
+    async def ask(one: Any, *_: Any) -> tuple[CheckStatus, int, str]:
+        asked.append(one.id)
+        if one.id == "bad":
+            raise Broken
+        return CheckStatus.SUCCESS, 0, "ok"
+
+    monkeypatch.setattr("daemon.runner.services.checks.run_check", ask)
+    checks = CheckRunner(
+        "web", lambda: NOW, lambda: None, lambda *_: None, nothing_runs, allow_all, fences
+    )
+    both = [
+        msgspec.structs.replace(probe("tcp", 1, interval=SECOND, timeout=SECOND), id=name)
+        for name in ("bad", "good")
+    ]
+    async with trio.open_nursery() as nursery:
+        checks.follow(both, nursery)
+        await trio.sleep(3.5)
+        nursery.cancel_scope.cancel()
+    assert asked.count("bad") == asked.count("good") == 4
+    assert {one.id: one.status for one in checks.results} == {
+        "bad": CheckStatus.FAILURE,
+        "good": CheckStatus.SUCCESS,
+    }
+    assert named(fences, "check") == ["bad"]
+
+
+async def test_the_audit_goes_on_after_an_error(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    clock = Ticking()
+    fences, attempts = Fences(clock), []
+
+    async def copy_to(*_: Any) -> None:
+        attempts.append(None)
+        raise Broken
+
+    monkeypatch.setattr(audit_module, "copy_to", copy_to)
+    config = Settings(audit_file=tmp_path / "copy")
+    async with open_audit(store, clock, SEAL, config, fences):
+        await until(lambda: len(attempts) > 2)
+    assert named(fences, "loop") == ["audit: copies by FileAuditSink"]
+
+
+async def test_signing_keys_are_looked_after_again_after_an_error(
+    store: Store, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    clock, attempts = Ticking(), []
+    fences, ids = Fences(clock), iter(f"key-{number}" for number in range(9))
+    async with open_issuer(store, SEAL, clock, ids, fences) as issuer:
+        await issuer.has_key()
+
+    def of_live_allocations(db: Any) -> set[str]:
+        attempts.append(None)
+        raise Broken
+
+    monkeypatch.setattr("daemon.identity.issuer.signing.of_live_allocations", of_live_allocations)
+    async with open_issuer(store, SEAL, clock, ids, fences) as issuer:
+        await issuer.has_key()
+        await until(lambda: len(attempts) > 2)
+    assert named(fences, "loop") == ["signing keys"]
+
+
+async def test_snapshots_are_saved_again_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    clock, attempts = Ticking(), []
+    fences = Fences(clock)
+
+    def wait(*_: Any, **__: Any) -> int:
+        attempts.append(None)
+        raise Broken
+
+    monkeypatch.setattr(backups, "wait", wait)
+    config = Settings(data_dir=tmp_path, snapshot_hours=1)
+    with suppress(FileNotFoundError):
+        async with backups.open_backups(config, clock, fences):
+            await until(lambda: len(attempts) > 2)
+    assert named(fences, "loop") == ["snapshots"]

@@ -1,0 +1,101 @@
+"""The store changes hands whole, and nothing outside of it does, whatever its owner has put there."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemon.process.service_account import ServiceAccount
+from daemon.process.store_ownership import hand_over
+from storage.errors import StorageUnusable
+from tests.parts.runner.conftest import needs_root
+
+pytestmark = needs_root
+THEM = ServiceAccount("them", 65533, 65532)
+ROOT = ServiceAccount("root", 0, 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    made = tmp_path / "store"
+    (made / "snapshots").mkdir(parents=True)
+    for name in ("steward.db", "steward.lock", "snapshots/one.snap"):
+        (made / name).write_text(name)
+    made.chmod(0o700)
+    return made
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    file = tmp_path / "victim"
+    file.write_text("root's")
+    return file
+
+
+def owners(store: Path) -> set[tuple[int, int]]:
+    return {(one.lstat().st_uid, one.lstat().st_gid) for one in (store, *store.rglob("*"))}
+
+
+def test_all_of_it_changes_hands_and_back(store: Path) -> None:
+    assert hand_over(store, THEM)
+    assert owners(store) == {THEM[1:3]}
+    assert not hand_over(store, THEM)
+    assert hand_over(store, ROOT)
+    assert owners(store) == {(0, 0)}
+    assert (store.stat().st_mode & 0o7777) == 0o700
+
+
+def test_what_was_cut_short_goes_on(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left = os.fchown, [3]
+
+    def fchown(file: int, uid: int, gid: int) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        real(file, uid, gid)
+
+    monkeypatch.setattr(os, "fchown", fchown)
+    with pytest.raises(KeyboardInterrupt):
+        hand_over(store, THEM)
+    assert store.stat().st_uid == 0  # nobody else gets at it meanwhile
+    monkeypatch.setattr(os, "fchown", real)
+    assert hand_over(store, THEM)
+    assert owners(store) == {THEM[1:3]}
+
+
+def link(place: Path, victim: Path) -> None:
+    place.symlink_to(victim)
+
+
+def name(place: Path, victim: Path) -> None:
+    place.hardlink_to(victim)
+
+
+def pipe(place: Path, victim: Path) -> None:
+    os.mkfifo(place)
+
+
+def folder(place: Path, victim: Path) -> None:
+    place.symlink_to(victim.parent)
+
+
+@pytest.mark.parametrize("plant", [link, name, pipe, folder])
+@pytest.mark.parametrize("where", ["evil", "snapshots/evil"])
+def test_what_its_owner_has_planted_ends_it(
+    store: Path, victim: Path, plant: Callable[[Path, Path], None], where: str
+) -> None:
+    hand_over(store, THEM)
+    plant(store / where, victim)
+    with pytest.raises(StorageUnusable, match="evil cannot be given"):
+        hand_over(store, ROOT)
+    assert victim.stat().st_uid == 0
+    with pytest.raises(StorageUnusable, match="evil cannot be given"):
+        hand_over(store, THEM)
+    assert (victim.stat().st_uid, victim.stat().st_gid) == (0, 0)
+
+
+def test_two_names_in_the_same_directory_are_no_way_out(store: Path) -> None:
+    (store / "steward.db.before-restore").hardlink_to(store / "steward.db")
+    hand_over(store, THEM)
+    assert owners(store) == {THEM[1:3]}

@@ -1,0 +1,119 @@
+"""Results of a failed deployment and of a failing nightly job, for scripts and operators."""
+
+import json
+
+from storage.records.base import SECOND
+from tests.service.cli.test_commands import FOREVER, job_file
+from tests.service.daemon import Steward
+
+UPDATE = {
+    "MaxParallel": 1,
+    "HealthCheck": "task_states",
+    "MinHealthyTime": SECOND // 10,
+    "HealthyDeadline": 5 * SECOND,
+    "ProgressDeadline": 10 * SECOND,
+    "AutoRevert": True,
+}
+
+
+async def test_a_bad_deployment_ends_a_script(steward: Steward) -> None:
+    good = await steward.cli("run", "-", stdin=job_file("web", FOREVER, Update=UPDATE))
+    assert (good.returncode, good.stderr) == (0, b"")
+    assert "version 0 is deployed" in good.stdout.decode()
+    bad = await steward.cli("run", "-", stdin=job_file("web", "exit 3", Update=UPDATE))
+    assert bad.returncode == 1
+    assert "version 1 is not deployed" in bad.stdout.decode()
+    assert 'task "main" exited with code 3' in bad.stdout.decode()
+    assert "version 2 is desired now" in bad.stdout.decode()
+
+
+async def test_a_failing_nightly_job_is_failing_on_every_surface(steward: Steward) -> None:
+    text = json.loads(job_file("nightly", "exit 3", "batch"))
+    text["Job"]["Periodic"] = {"Spec": "@yearly", "SpecType": "cron"}
+    await steward.cli("run", "-", stdin=json.dumps(text))
+    await steward.cli("job", "periodic", "force", "nightly")
+    await steward.until("/v1/job/nightly/state", lambda shown: shown["State"] == "failing")
+    listed = (await steward.cli("status")).stdout.decode()
+    shown = (await steward.cli("job", "status", "nightly")).stdout.decode()
+    statuses = await steward.get("/v1/jobs/statuses", states="true")
+    assert "failing" in next(line for line in listed.splitlines() if line.startswith("nightly"))
+    assert "Status        = failing" in shown.splitlines()
+    assert [one["StewardState"]["State"] for one in statuses] == ["failing"]
+    (run,) = await steward.get("/v1/job/nightly/runs")
+    assert (run["Result"], run["ExitCode"]) == ("failed", 3)
+
+
+async def test_the_root_cause_is_told_wherever_one_looks(steward: Steward) -> None:
+    text = json.loads(job_file("nightly", "echo no disk left >&2; exit 3", "batch"))
+    text["Job"]["Periodic"] = {"Spec": "@yearly", "SpecType": "cron"}
+    await steward.cli("run", "-", stdin=json.dumps(text))
+    await steward.cli("job", "periodic", "force", "nightly")
+    await steward.until("/v1/job/nightly/state", lambda shown: shown["State"] == "failing")
+    (run,) = await steward.get("/v1/job/nightly/runs")
+    alloc_id = run["Error"]["AllocationID"]
+    for words in (
+        ("job", "status", "nightly"),
+        ("job", "explain", "nightly"),
+        ("alloc", "status", alloc_id),
+    ):
+        shown = (await steward.cli(*words)).stdout.decode()
+        assert 'task "main" exited with code 3' in shown, words
+        assert "    no disk left" in shown, words
+
+
+async def test_the_logs_of_a_nightly_job_are_those_of_its_newest_run(steward: Steward) -> None:
+    # A run is named by the second of its start: the second run must not begin within that of the first.
+    text = json.loads(job_file("nightly", "sleep 1; echo of $NOMAD_JOB_ID", "batch"))
+    text["Job"]["Periodic"] = {"Spec": "@yearly", "SpecType": "cron"}
+    await steward.cli("run", "-", stdin=json.dumps(text))
+    for number in (1, 2):
+        await steward.cli("job", "periodic", "force", "nightly")
+        await steward.until(
+            "/v1/job/nightly/runs",
+            lambda runs, number=number: [one["Result"] for one in runs] == ["complete"] * number,
+        )
+    newest, before = await steward.get("/v1/job/nightly/runs")
+    shown = await steward.cli("logs", "nightly")
+    assert f"of {newest['ID']}" in shown.stdout.decode()
+    assert shown.stderr.decode() == f"run {newest['ID']}\n"
+    assert (
+        f"of {before['ID']}" in (await steward.cli("logs", "--run", "1", "nightly")).stdout.decode()
+    )
+    name = before["ID"].removeprefix("nightly/")
+    assert (
+        f"of {before['ID']}"
+        in (await steward.cli("logs", "--run", name, "nightly")).stdout.decode()
+    )
+    gone = await steward.cli("logs", "--run", "7", "nightly")
+    assert (gone.returncode, gone.stderr) == (
+        1,
+        b'steward: job "nightly" has only 2 runs to show\n',
+    )
+
+
+async def test_runs_are_folded_into_their_job_unless_they_are_asked_for(steward: Steward) -> None:
+    text = json.loads(job_file("convert", "exit 3", "batch"))
+    text["Job"]["ParameterizedJob"] = {}
+    await steward.cli("run", "-", stdin=json.dumps(text))
+    await steward.cli("job", "dispatch", "convert")
+    await steward.until("/v1/job/convert/state", lambda shown: shown["State"] == "failing")
+
+    async def listed(*words: str) -> dict[str, str]:
+        lines = (await steward.cli("status", *words)).stdout.decode().splitlines()[1:]
+        return {line.split()[0]: line.split()[2] for line in lines}
+
+    (run,) = await steward.get("/v1/job/convert/runs")
+    assert await listed() == {"convert": "failing"}
+    assert await listed("--children") == {"convert": "failing", run["ID"]: "failed"}
+
+
+async def test_a_node_tells_what_allocations_hold_where_it_is_asked(steward: Steward) -> None:
+    await steward.cli("run", "-", stdin=job_file("web", FOREVER))
+    (plain,) = await steward.get("/v1/nodes")
+    assert "Held" not in plain
+    (node,) = await steward.get("/v1/nodes", held="true")
+    (alloc,) = await steward.allocations("web", "running")
+    held = (await steward.get(f"/v1/allocation/{alloc['ID']}"))["AllocatedResources"]["Tasks"]
+    assert node["Held"]["CPU"] == sum(one["Cpu"]["CpuShares"] for one in held.values())
+    assert node["Held"]["MemoryMB"] == sum(one["Memory"]["MemoryMB"] for one in held.values())
+    assert node["Held"]["CPUTotal"] > node["Held"]["CPU"]

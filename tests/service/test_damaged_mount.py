@@ -1,0 +1,21 @@
+"""A damaged row of one login method does not hide the others."""
+
+import sqlite3
+from contextlib import closing
+
+from storage.store import FILE_NAME
+from tests.service.daemon import Steward
+
+
+async def test_a_method_is_read_and_tuned_beside_a_damaged_one(steward: Steward) -> None:
+    for name in ("one", "two"):
+        made = await steward.request("POST", f"/v1/sys/auth/{name}", {"type": "azure"})
+        assert made.status_code == 204
+    (file,) = steward.data_dir.rglob(FILE_NAME)
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("UPDATE mounts SET document = '{' WHERE path = 'one/'")
+    shown = (await steward.request("GET", "/v1/sys/auth/two")).json()
+    assert shown["type"] == "azure"
+    tuned = await steward.request("POST", "/v1/sys/auth/two/tune", {"description": "kept"})
+    assert tuned.status_code == 204
+    assert (await steward.request("GET", "/v1/sys/auth/two")).json()["description"] == "kept"

@@ -1,0 +1,254 @@
+"""A daemon that has become an ordinary user: what it did as root it does by its launcher."""
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from daemon.config.data_directory import alloc_dir, store_dir, uids_dir
+from tests.fakes.authority import Authority
+from tests.separated import UID, can_enter, entering
+from tests.service.daemon import Steward
+from tests.service.test_launcher import launcher_of
+from tests.service.test_life import service
+
+pytestmark = pytest.mark.skipif(
+    not can_enter(), reason="a daemon of another user needs root, and mounts of its own"
+)
+SETTINGS = """
+user = "{user}"
+raw_exec = true
+raw_exec_root = true
+task_users = ["*"]
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Return a directory that other users can pass through."""
+    made = Path(tempfile.mkdtemp(prefix="steward-separated-"))
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def separated(place: Path, user: str = str(UID)) -> Steward:
+    settings = place / "steward.toml"
+    settings.write_text(SETTINGS.format(user=user))
+    settings.chmod(0o644)
+    steward = Steward(place, ("--config", str(settings)))
+    # As the unit has it.
+    steward.before = (*entering(), "sh", "-c", 'umask 077 && exec "$@"', "sh")
+    return steward
+
+
+@pytest.fixture
+async def steward(place: Path) -> AsyncIterator[Steward]:
+    made = separated(place)
+    try:
+        await made.start()
+        yield made
+    finally:
+        with trio.CancelScope(shield=True):
+            await made.close()
+
+
+def uids_of(pid: int) -> list[int]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return [int(one) for one in next(x for x in lines if x.startswith("Uid:")).split()[1:]]
+
+
+async def test_the_daemon_is_its_user_and_the_launcher_is_root(steward: Steward) -> None:
+    assert uids_of(steward.pid) == [UID] * 4
+    assert uids_of(launcher_of(steward.pid)) == [0] * 4
+    assert store_dir(steward.data_dir).stat().st_uid == UID
+    assert {one.stat().st_uid for one in store_dir(steward.data_dir).rglob("*")} == {UID}
+    assert steward.data_dir.stat().st_uid == 0
+    assert alloc_dir(steward.data_dir).stat().st_uid == 0
+
+
+async def test_it_says_what_holds(steward: Steward) -> None:
+    shown = await steward.get("/v1/operator/confinement")
+    daemon, launcher = shown["Processes"][:2]
+    assert {one["Rule"]: one["Holds"] for one in daemon["Rules"]} == {
+        "user": True,
+        "capabilities": True,
+        "no_new_privileges": True,
+        "system_calls": True,
+        "files": True,
+        "memory": True,
+    }
+    assert (launcher["Name"], launcher["Rules"][0]["Holds"]) == ("launcher", False)
+    (node,) = await steward.get("/v1/nodes", resources=True)
+    shown = await steward.get(f"/v1/node/{node['ID']}")
+    assert shown["Attributes"]["launcher.separated"] == "true"
+
+
+@pytest.mark.parametrize("driver", ["raw_exec", "exec"])
+async def test_a_job_lives_through_a_restart_of_the_daemon(steward: Steward, driver: str) -> None:
+    (node,) = await steward.get("/v1/nodes")
+    if not node["Drivers"][driver]["Healthy"]:
+        pytest.skip(f"{driver}: {node['Drivers'][driver]['HealthDescription']}")
+    job = service()
+    task = job["TaskGroups"][0]["Tasks"][0]
+    task["Driver"] = driver
+    task["User"] = "nobody"
+    task["Config"] = {"command": "/bin/sh", "args": ["-c", "echo from the task; exec sleep 1000"]}
+    task["Templates"] = [{"EmbeddedTmpl": "made", "DestPath": "local/made"}]
+    ((one),) = await steward.run_job(job)
+    with trio.fail_after(30):
+        while await steward.log_of(one["ID"], "main") != "from the task\n":
+            await trio.lowlevel.checkpoint()
+    before = await steward.task_pids("web")
+    assert before
+    listed = await steward.get(f"/v1/client/fs/ls/{one['ID']}", path="main/local")
+    assert [each["Name"] for each in listed] == ["made"]
+    done = await steward.cli("alloc", "exec", one["ID"], "/bin/echo", "inside", **token(steward))
+    assert done.stdout == b"inside\n", done.stderr
+    used = await steward.get(f"/v1/client/allocation/{one['ID']}/stats")
+    assert used["Tasks"]["main"]
+    await steward.kill_and_restart()
+    assert await steward.task_pids("web") == before
+    (after,) = await steward.allocations("web", "running")
+    assert (after["ID"], after["TaskStates"]["main"]["Restarts"]) == (one["ID"], 0)
+    assert await steward.log_of(one["ID"], "main") == "from the task\n"
+    await steward.delete("/v1/job/web", purge=True)
+    await gone(steward, one["ID"])
+
+
+async def test_an_allocation_of_exec_has_a_user_of_its_own(steward: Steward) -> None:
+    (node,) = await steward.get("/v1/nodes")
+    if not node["Drivers"]["exec"]["Healthy"]:
+        pytest.skip(f"exec: {node['Drivers']['exec']['HealthDescription']}")
+    job = service(script="id -u; exec sleep 1000", Driver="exec")
+    ((one),) = await steward.run_job(job)
+    with trio.fail_after(30):
+        while not (printed := await steward.log_of(one["ID"], "main")):
+            await trio.lowlevel.checkpoint()
+    assert int(printed) in range(80_000, 90_000)
+
+
+async def test_each_allocation_without_a_user_has_one_of_its_own_until_it_is_removed(
+    steward: Steward,
+) -> None:
+    (node,) = await steward.get("/v1/nodes")
+    if not node["Drivers"]["exec"]["Healthy"]:
+        pytest.skip(f"exec: {node['Drivers']['exec']['HealthDescription']}")
+    found = {}
+    for name in ("one", "two"):
+        job = service()
+        job["ID"] = job["Name"] = name
+        task = job["TaskGroups"][0]["Tasks"][0]
+        task["Driver"] = "exec"
+        task["Config"] = {"command": "/bin/sh", "args": ["-c", "id -u; exec sleep 1000"]}
+        ((one),) = await steward.run_job(job)
+        with trio.fail_after(30):
+            while not (printed := await steward.log_of(one["ID"], "main")):
+                await trio.lowlevel.checkpoint()
+        found[one["ID"]] = printed.strip()
+    kept = uids_dir(steward.data_dir)
+    assert {one.name: os.readlink(one) for one in kept.iterdir()} == found
+    assert len({*found.values()}) == len(found)
+    assert (kept.stat().st_uid, kept.stat().st_mode & 0o777) == (0, 0o700)
+    for name, alloc_id in zip(("one", "two"), found, strict=True):
+        await steward.delete(f"/v1/job/{name}", purge=True)
+        await gone(steward, alloc_id)
+    with trio.fail_after(30):
+        while [*kept.iterdir()]:
+            await steward.get("/v1/agent/self")
+
+
+def token(steward: Steward) -> dict[str, str]:
+    return {"STEWARD_TOKEN": steward.token}
+
+
+async def gone(steward: Steward, alloc_id: str) -> None:
+    """Return when the allocation has neither processes nor a directory."""
+    with trio.fail_after(60):
+        while steward.processes(alloc_id):
+            await steward.get("/v1/agent/self")
+        await steward.request("PUT", "/v1/system/gc")
+        while (alloc_dir(steward.data_dir) / alloc_id).exists():
+            await steward.get("/v1/agent/self")
+
+
+async def test_the_store_goes_back_to_root_and_on_again(place: Path) -> None:
+    steward = separated(place)
+    try:
+        await steward.start()
+        ((one),) = await steward.run_job(service())
+        before = await steward.task_pids("web")
+        for user, uid in (("root", 0), (str(UID), UID), ("root", 0)):
+            await steward.stop()
+            separated(place, user)
+            await steward.start()
+            assert uids_of(steward.pid) == [uid] * 4
+            assert {each.stat().st_uid for each in store_dir(steward.data_dir).rglob("*")} == {uid}
+            assert await steward.task_pids("web") == before
+            (after,) = await steward.allocations("web", "running")
+            assert after["ID"] == one["ID"]
+        assert "the daemon runs as root" in steward.log.read_text()
+    finally:
+        with trio.CancelScope(shield=True):
+            await steward.close()
+
+
+async def test_a_user_that_is_not_there_is_an_error_that_names_the_fix(place: Path) -> None:
+    steward = separated(place, "steward-of-nowhere")
+    with pytest.raises(AssertionError, match="there is no such user on this host; create it"):
+        await steward.start()
+    await steward.close()
+
+
+async def test_settings_are_read_anew_by_the_daemons_user(steward: Steward) -> None:
+    settings = Path(steward.flags[1])
+    add(settings, 'log_level = "debug"')
+    os.kill(steward.pid, signal.SIGHUP)
+    await said(steward, "reloaded the certificate and the settings")
+    close_to_others(settings)
+    os.kill(steward.pid, signal.SIGHUP)
+    await said(steward, f"the settings are unchanged: cannot read the configuration {settings}")
+    assert await steward.get("/v1/agent/self")
+
+
+async def test_a_renewed_key_that_root_alone_can_read_is_taken(place: Path) -> None:
+    steward = separated(place)
+    certificate, key = Authority(place).certify("daemon")
+    listener = f"""\
+wrapper_bind = "127.0.0.1"
+wrapper_port = 0
+wrapper_tls_cert = "{certificate}"
+wrapper_tls_key = "{key}"
+"""
+    add(Path(steward.flags[1]), listener)
+    close_to_others(key)
+    try:
+        await steward.start()
+        assert uids_of(steward.pid) == [UID] * 4
+        Authority(place).certify("daemon")  # another pair, in the same files
+        close_to_others(key)
+        os.kill(steward.pid, signal.SIGHUP)
+        await said(steward, "reloaded the certificate")
+        assert "the settings are unchanged" not in steward.log.read_text()
+    finally:
+        with trio.CancelScope(shield=True):
+            await steward.close()
+
+
+def add(settings: Path, line: str) -> None:
+    settings.write_text(f"{line}\n{settings.read_text()}")
+
+
+def close_to_others(file: Path) -> None:
+    file.chmod(0o600)
+
+
+async def said(steward: Steward, text: str) -> None:
+    with trio.fail_after(30):
+        while text not in steward.log.read_text():
+            await steward.get("/v1/agent/self")

@@ -1,0 +1,96 @@
+"""When lines of a log were written, and which part of a log an attempt wrote."""
+
+from pathlib import Path
+
+import pytest
+
+from daemon.api.cluster.log_lines import LineTimes, LogSection, Tail, stamp
+from daemon.runner.core.task_log import Marks
+from tests.tasklogs import add, log_in, now
+
+WHOLE = LogSection(0, None)
+NOON = 1_795_521_600_000_000_000  # 2026-11-24T12:00:00Z
+
+
+@pytest.mark.parametrize(
+    ("line", "time"),
+    [
+        (b"2026-11-24T12:00:00Z up", NOON),
+        (b"[2026-11-24 12:00:00,5Z] up", NOON + 500_000_000),
+        (b"2026-11-24T13:00:00+01:00 up", NOON),
+        (b"2026-11-24 13:00:00.25 +0100 up", NOON + 250_000_000),
+        (b"2026-11-24T12:00:00 in a zone that nobody names", None),
+        (b"2026-13-24T12:00:00Z no month", None),
+        (b"at 2026-11-24T12:00:00Z", None),
+        (b"", None),
+    ],
+)
+def test_a_time_stamp_counts_at_the_beginning_and_with_its_zone(
+    line: bytes, time: int | None
+) -> None:
+    assert stamp(line) == time
+
+
+def test_a_position_has_the_time_of_the_first_mark_behind_it() -> None:
+    dates = LineTimes([(50, 300), (10, 100)], at_end=90)
+    assert [dates.at(position) for position in (1, 100, 101, 300, 301)] == [10, 10, 50, 50, 90]
+
+
+def test_marks_stay_few_and_never_date_a_line_too_early() -> None:
+    marks = Marks()
+    for second in range(1, 1001):
+        marks.note(second, second * 10)
+        marks.note(second, second * 10)  # nothing new
+    assert len(marks.ends) <= 128
+    dates = LineTimes(zip(marks.times, marks.ends, strict=True), at_end=1001)
+    assert all(dates.at(second * 10) >= second for second in range(1, 1001))
+    assert dates.at(10_000) == 1000
+
+
+def tail(root: Path, *, stretch: LogSection = WHOLE, **given: object) -> Tail:
+    (root / "alloc/logs").mkdir(parents=True)
+    log = log_in(root)
+    add(log, b"one\n2026-11-24T12:00:00Z two\nthree\nunfin")
+    fields = {"contains": b"", "since": 0, "dates": LineTimes([(NOON + 9, 33)], at_end=NOON + 20)}
+    return Tail(
+        label=b"a | ",
+        log=log,
+        stretch=stretch,
+        is_over=lambda: True,
+        **{**fields, **given},  # type: ignore[arg-type]
+    )
+
+
+def read(found: Tail, *, is_last: bool = True) -> bytes:
+    while now(found.pull(7, is_last=is_last)):
+        pass
+    return found.take()
+
+
+def test_lines_are_read_whole_and_the_last_one_as_it_is_when_nothing_follows(
+    tmp_path: Path,
+) -> None:
+    assert read(tail(tmp_path)).splitlines()[-1] == b"a | unfin"
+
+
+def test_the_end_of_an_unfinished_line_is_waited_for(tmp_path: Path) -> None:
+    assert read(tail(tmp_path), is_last=False).splitlines()[-1] == b"a | three"
+
+
+def test_lines_are_chosen_by_text_and_by_time(tmp_path: Path) -> None:
+    assert read(tail(tmp_path / "a", contains=b"e")) == b"a | one\na | three\n"
+    assert read(tail(tmp_path / "b", since=NOON + 10)) == b"a | three\na | unfin\n"
+
+
+def test_an_attempt_is_a_part_of_the_log(tmp_path: Path) -> None:
+    assert read(tail(tmp_path, stretch=LogSection(4, 29))) == b"a | 2026-11-24T12:00:00Z two\n"
+
+
+def test_lines_are_taken_up_to_a_time(tmp_path: Path) -> None:
+    found = tail(tmp_path)
+    while now(found.pull(100, is_last=True)):
+        pass
+    # The first line is dated by the mark, and the lines of a log stay in their order.
+    assert [line.time - NOON for line in found.queue] == [9, 9, 20, 20]
+    assert found.take(until=NOON + 9).count(b"\n") == 2
+    assert found.take(until=NOON + 20).count(b"\n") == 2

@@ -1,0 +1,38 @@
+"""Why a request of the runner failed, in words that a person reads in an event of a task."""
+
+import errno
+
+import pytest
+
+from daemon.net.http_client import reason
+from storage.errors import told
+
+REFUSED = OSError(errno.ECONNREFUSED, "Error connecting to ('127.0.0.1', 1): Connection refused")
+UNREACHABLE = OSError(errno.ENETUNREACH, "Error connecting to ('::1', 1): Network is unreachable")
+
+
+def unconnected(*errors: Exception) -> OSError:
+    error = OSError("all attempts to connect to nowhere:1 failed")
+    error.__cause__ = ExceptionGroup("multiple connection attempts failed", list(errors))
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (unconnected(REFUSED), "Connection refused"),
+        (unconnected(REFUSED, REFUSED), "Connection refused"),
+        (unconnected(REFUSED, UNREACHABLE), "Connection refused; Network is unreachable"),
+        (ExceptionGroup("outer", [ExceptionGroup("inner", [REFUSED])]), "Connection refused"),
+        (ValueError("no address"), "no address"),
+        (EOFError(), "EOFError"),
+    ],
+)
+def test_a_reason_names_each_cause_once_without_the_group(error: Exception, words: str) -> None:
+    assert reason(error) == words
+
+
+def test_an_unexpected_error_is_told_without_the_group_around_it() -> None:
+    group = ExceptionGroup("in a nursery", [OSError("disk"), ExceptionGroup("", [KeyError("a")])])
+    assert told(group) == "OSError('disk'); KeyError('a')"
+    assert told(KeyError("a")) == "KeyError('a')"

@@ -1,0 +1,115 @@
+"""Arguments of bubblewrap; `tests/parts/runner/test_exec.py` checks the sandbox from inside."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from daemon.launcher import task_start
+from daemon.launcher.messages import SandboxSupport
+from daemon.launcher.sandbox import around
+from daemon.launcher.shim_script import FILTER, Tools
+from daemon.launcher.task_start import Starter
+from daemon.launcher.user_policy import UserPolicy
+from tests.launchers import EVERYTHING
+from tests.parts.launcher.conftest import ordered
+
+TOOLS = Tools(
+    sh="/bin/sh",
+    setsid="/usr/bin/setsid",
+    setpriv="/usr/bin/setpriv",
+    env="/usr/bin/env",
+    bwrap="/usr/bin/bwrap",
+    nsenter="/usr/bin/nsenter",
+    stat="/usr/bin/stat",
+)
+
+
+def told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, work_dir: str = ""
+) -> list[str]:
+    """Return all words before a command, as a launcher of this user says them."""
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    folder = os.open(tmp_path, os.O_PATH)
+    order = ordered("/bin/true", driver="exec", work_dir=work_dir)
+    try:
+        return around(
+            TOOLS, order, [], None, folder=folder, task="main", filtered=True, alone=False
+        )
+    finally:
+        os.close(folder)
+
+
+def place(words: list[str], *wanted: str) -> int:
+    """Return where words stand one after the other. Raises `StopIteration`."""
+    size = len(wanted)
+    return next(at for at in range(len(words)) if words[at : at + size] == list(wanted))
+
+
+def test_the_devices_are_those_that_root_may_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = told(tmp_path, monkeypatch, 0)
+    assert "--dev" in words
+    assert "--dev-bind" not in words
+
+
+def test_where_the_task_is_who_we_are_it_cannot_add_to_the_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = told(tmp_path, monkeypatch, 1000)
+    assert "--dev" not in words
+    closed = place(words, "--remount-ro", "/dev")
+    assert place(words, "--tmpfs", "/dev") < place(words, "--symlink", "/proc/self/fd") < closed
+
+
+def test_the_filter_comes_from_the_descriptor_that_the_shell_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = told(tmp_path, monkeypatch, 0)
+    assert words[place(words, "--seccomp") + 1] == str(FILTER)
+
+
+def test_a_directory_to_work_in_is_entered_without_any_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = told(tmp_path, monkeypatch, 0, "/etc/ssl")
+    assert place(words, TOOLS.setpriv) < place(words, TOOLS.env, "--chdir=/etc/ssl")
+    assert words[place(words, "--chdir") + 1] == "/local"
+
+
+def starter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], *, is_dev: bool = False
+) -> Starter:
+    """Return what starts tasks, with what its trials say, one after the other."""
+    policy = msgspec.structs.replace(EVERYTHING, filter=b"filter", is_dev=is_dev)
+    found = Starter(policy, str(tmp_path), UserPolicy(policy))
+    monkeypatch.setattr(found, "_tools", TOOLS)
+    monkeypatch.setattr(found, "_try", lambda _: said.pop(0))
+    return found
+
+
+def test_a_trial_of_the_filter_that_fails_drops_no_filter_and_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = ["", "no sandbox within 10 s", "", ""]
+    it, order = starter(tmp_path, monkeypatch, said), ordered("/bin/true", driver="exec")
+    found = it.look()
+    assert (found.no_filter, "no sandbox within 10 s" in found.walls) == ("", True)
+    assert it._filter(order) == b"filter"
+    assert it.look() == SandboxSupport(tools="", walls="", no_filter="")
+    assert not said
+    assert it._filter(order) == b"filter"
+
+
+@pytest.mark.parametrize(("is_dev", "has_filters"), [(True, True), (False, False)])
+def test_without_a_filter_are_only_development_and_kernels_that_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dev: bool, has_filters: bool
+) -> None:
+    monkeypatch.setattr(task_start, "takes_filters", lambda: has_filters)
+    it = starter(tmp_path, monkeypatch, ["", "it went wrong"], is_dev=is_dev)
+    found = it.look()
+    assert found.walls == ""
+    assert ("it went wrong" if has_filters else "CONFIG_SECCOMP_FILTER") in found.no_filter
+    assert it._filter(ordered("/bin/true", driver="exec")) == b""

@@ -1,0 +1,103 @@
+"""Which user the daemon becomes, by its settings and by who has started it."""
+
+import os
+import pwd
+from collections.abc import Callable
+
+import pytest
+
+from daemon.config.settings import Settings
+from daemon.process import service_account
+from daemon.process.service_account import ServiceAccount, find_account
+from storage.errors import Invalid
+from storage.records.pool import Pool
+
+NOBODY = pwd.getpwnam("nobody")
+Start = Callable[[int], None]
+
+
+@pytest.fixture
+def started_by(monkeypatch: pytest.MonkeyPatch) -> Start:
+    return lambda uid: monkeypatch.setattr(os, "geteuid", lambda: uid)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the machine call its `nobody` `steward`."""
+    entry = pwd.struct_passwd(("steward", "x", NOBODY.pw_uid, NOBODY.pw_gid, "", "/", "/bin/false"))
+    names = {"steward": entry, "root": pwd.getpwuid(0)}
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: names[name])
+    monkeypatch.setattr(os, "getgrouplist", lambda _name, gid: [gid, 7])
+    monkeypatch.setattr(service_account, "unreachable", lambda *_: "")
+
+
+def test_root_becomes_the_account_of_the_package(machine: None, started_by: Start) -> None:
+    started_by(0)
+    expected = ServiceAccount("steward", NOBODY.pw_uid, NOBODY.pw_gid, (NOBODY.pw_gid, 7))
+    assert find_account(Settings()) == expected
+    assert find_account(Settings(user="steward")) == expected
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Settings(dev=True),
+        Settings(dev=True, user="steward"),
+        Settings(user="root"),
+        Settings(user="0"),
+        Settings(pools={"hpc": Pool(engine="slurm", partition="main")}),
+    ],
+)
+def test_the_user_stays(machine: None, started_by: Start, config: Settings) -> None:
+    started_by(0)
+    assert find_account(config) is None
+
+
+def test_an_ordinary_user_stays(machine: None, started_by: Start) -> None:
+    started_by(1000)
+    assert find_account(Settings()) is None
+
+
+def test_pools_can_have_a_daemon_of_one_user(machine: None, started_by: Start) -> None:
+    started_by(0)
+    config = Settings(user="steward", pools={"hpc": Pool(engine="slurm", partition="main")})
+    assert find_account(config) is not None
+
+
+def test_a_machine_without_the_account_keeps_root(
+    machine: None, started_by: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> pwd.struct_passwd:
+        raise KeyError(name)
+
+    monkeypatch.setattr(pwd, "getpwnam", missing)
+    started_by(0)
+    assert find_account(Settings()) is None
+    with pytest.raises(Invalid, match=r"user = 'steward': .* create it \(useradd --system"):
+        find_account(Settings(user="steward"))
+
+
+def test_only_root_becomes_another_user(machine: None, started_by: Start) -> None:
+    started_by(1000)
+    with pytest.raises(Invalid, match="only root can become another user"):
+        find_account(Settings(user="steward"))
+
+
+def test_a_number_needs_no_account(machine: None, started_by: Start) -> None:
+    started_by(0)
+    assert find_account(Settings(user="3999999999")) == ServiceAccount(
+        "3999999999", 3999999999, 3999999999
+    )
+    with pytest.raises(Invalid):
+        find_account(Settings(user="4294967295"))
+
+
+def test_a_user_that_reaches_too_little_is_named_and_not_taken_by_itself(
+    machine: None, started_by: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started_by(0)
+    monkeypatch.setattr(service_account, "unreachable", lambda *_: "it cannot pass through /root")
+    assert find_account(Settings()) is None
+    assert service_account.why_root(Settings()) == "it cannot pass through /root"
+    with pytest.raises(Invalid, match="user = 'steward': it cannot pass through /root"):
+        find_account(Settings(user="steward"))

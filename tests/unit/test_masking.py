@@ -1,0 +1,134 @@
+"""Masks: no secret is left, nothing else changes, and every length stays."""
+
+import base64
+import random
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.text.masking import LEAST, Matcher, TaskSecrets, mask_of
+
+SECRET = b"p4ss/w0rd+&x"
+# No byte of a mask: so what the property looks for cannot come from one.
+LETTERS = st.sampled_from(b"xyz")
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (b"password p4ss/w0rd+&x is wrong", "password ‹masked› is wrong"),
+        (b"p4ss/w0rd+&xp4ss/w0rd+&x", "‹masked›‹masked›"),
+        (b"p4ss/w0rd+&", "p4ss/w0rd+&"),
+        (b"", ""),
+    ],
+)
+def test_a_secret_is_masked_wherever_it_stands(text: bytes, masked: str) -> None:
+    assert Matcher([SECRET]).mask(text).decode() == masked
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        quote(SECRET.decode(), safe=""),
+        quote(SECRET.decode()),
+        quote_plus("a secret of words"),
+        base64.b64encode(b"user:" + SECRET).decode(),
+        base64.urlsafe_b64encode(b"x" + SECRET + b"yz").decode(),
+        base64.b64encode(SECRET + b"!").decode(),
+    ],
+)
+def test_a_secret_is_found_in_other_encodings(form: str) -> None:
+    text = f"header: {form} end"
+    masked = Matcher([SECRET, b"a secret of words"]).mask(text.encode()).decode()
+    assert "‹masked" in masked
+    assert len(masked.encode()) == len(text)
+    kept = masked.removeprefix("header: ").removesuffix(" end")
+    assert len([one for one in kept.replace("masked", "") if one.isalnum()]) <= 10
+
+
+def test_each_line_of_a_secret_is_masked() -> None:
+    key = b"-----BEGIN KEY-----\r\nMIIEvQIBADAN\nshort\n"
+    assert Matcher([key]).mask(b"read MIIEvQIBADAN short").decode() == "read ‹masked› short"
+
+
+def test_secrets_that_overlap_leave_nothing() -> None:
+    matcher = Matcher([b"aaaabbbbcccc", b"ccccddddeeee"])
+    assert matcher.mask(b"-aaaabbbbccccddddeeee-").decode() == "-‹masked›********-"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (b"ecret-value-of-it. then secret-va", "‹masked*****›. then ‹***›"),
+        (b"then secret-", "then secret-"),
+        (b"of-it. then", "of-it. then"),
+    ],
+)
+def test_a_secret_that_is_cut_off_is_masked(text: bytes, masked: str) -> None:
+    assert Matcher([b"secret-value-of-it"]).mask(text, is_cut=True).decode() == masked
+
+
+def test_the_secrets_that_are_known_are_the_newest_ones() -> None:
+    known = TaskSecrets()
+    for number in [*range(1500), 700]:
+        known.add(f"secret {number}")
+    assert len(list(known)) == 1000
+    assert list(known)[-1] == b"secret 700"
+    assert b"secret 499" not in list(known)
+
+
+def test_values_of_few_bytes_and_space_are_no_secrets() -> None:
+    assert Matcher([b"short", b"       7 \n\n", b""]).mask(b"short 7") == b"short 7"
+
+
+@given(st.binary(min_size=LEAST, max_size=40))
+def test_a_mask_has_the_length_of_the_secret(secret: bytes) -> None:
+    assert len(mask_of(len(secret))) == len(secret)
+    mask_of(len(secret)).decode()
+
+
+@given(
+    st.lists(st.lists(LETTERS, min_size=LEAST, max_size=12).map(bytes), min_size=1, max_size=3),
+    st.lists(st.lists(LETTERS, max_size=20).map(bytes), max_size=6),
+    st.randoms(use_true_random=False),
+)
+def test_no_secret_is_left_and_nothing_else_changes(
+    secrets: list[bytes], gaps: list[bytes], chance: random.Random
+) -> None:
+    text = b"".join(gap + chance.choice(secrets) for gap in gaps)
+    masked = Matcher(secrets).mask(text)
+    assert len(masked) == len(text)
+    covered = {
+        place
+        for secret in secrets
+        for at in range(len(text))
+        if text.startswith(secret, at)
+        for place in range(at, at + len(secret))
+    }
+    assert {place for place in range(len(text)) if masked[place] != text[place]} == covered
+
+
+@given(
+    st.binary(min_size=LEAST, max_size=40).filter(lambda one: one == one.strip()),
+    st.binary(max_size=40),
+    st.binary(max_size=40),
+)
+def test_no_secret_of_any_bytes_is_left_in_any_encoding(
+    secret: bytes, before: bytes, after: bytes
+) -> None:
+    matcher = Matcher([secret])
+    for form in (secret, quote(secret, safe="").encode()):
+        assert form not in matcher.mask(before + form + after)
+    encoded = base64.b64encode(before + secret + after)
+    # Three bytes of the secret give four digits; those that it shares with others say little.
+    inner = base64.b64encode(b"\0" * (len(before) % 3) + secret)[4:-4]
+    assert len(inner) < LEAST or inner not in matcher.mask(encoded)
+
+
+@given(st.lists(LETTERS, min_size=2 * LEAST, max_size=40).map(bytes), st.integers(LEAST, 40))
+def test_no_long_piece_of_a_secret_is_left_where_a_text_is_cut(secret: bytes, kept: int) -> None:
+    matcher, size = Matcher([secret]), min(kept, len(secret) - 1)
+    assert matcher.mask(b"- " + secret[:size], is_cut=True) == b"- " + mask_of(size)
+    assert matcher.mask(secret[-size:] + b" -", is_cut=True) == mask_of(size) + b" -"
