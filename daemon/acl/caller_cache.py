@@ -62,7 +62,9 @@ class CapabilitySetCache:
             try:
                 rules = self._rules.get(name) or _rules_of(db, name)
             except Malformed as error:
-                log.warning("policy %r grants nothing, because it cannot be parsed: %s", name, error)
+                log.warning(
+                    "policy %r grants nothing, because it cannot be parsed: %s", name, error
+                )
                 return CapabilitySet(())
             if rules is not None:
                 self._rules[name] = rules
