@@ -42,7 +42,7 @@ on_exit() {
     fi
     tidy
     allow_services
-    [ -z "${scratch:-}" ] || rm -rf -- "$scratch"
+    [ -z "${scratch:-}" ] || rm -rf -- "$scratch" || complain "cannot remove $scratch"
     exit "$status"
 }
 
