@@ -23,6 +23,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import msgspec
 import trio
 
 from daemon.app.context import MessageChannel
@@ -68,6 +69,7 @@ from storage.records.usage import AllocationUsage, AllocationUsageLine, MachineU
 from storage.store import Store
 
 if TYPE_CHECKING:
+    from daemon.runner.cluster_nodes import ClusterNodes
     from daemon.runner.task_egress import TaskEgressPolicy
 
 _log = logging.getLogger("steward.runner")
@@ -449,31 +451,8 @@ class NodeRunner:
                 _log.warning("files of allocation %s cannot be removed: %s", alloc_id, error)
 
 
-@asynccontextmanager
-async def open_runner(
-    store: Store,
-    clock: Clock,
-    config: Settings,
-    ids: Iterator[str],
-    signer: IdentitySigner,
-    variables: VariableReader,
-    credentials: TokenProvider,
-    launcher: Launcher,
-    *,
-    drivers: Mapping[str, Driver] | None = None,
-    holding: TaskCgroups | None = None,
-    guard: "TaskEgressPolicy | None" = None,
-    environment: Mapping[str, str] = os.environ,
-    listeners: Listeners = no_listeners,
-    chance: Callable[[], float] | None = None,
-    pool_drivers: Mapping[str, Mapping[str, Driver]] = MappingProxyType({}),
-    fences: Fences | None = None,
-    is_separated: bool = False,
-) -> AsyncIterator[NodeRunner]:
-    """Register this host as a node and run its allocations.
-
-    When the block ends, tasks keep running and the next runner re-attaches to them. In development
-    mode they are stopped. Either takes less than five seconds.
+class RunnerDependencies(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts and settings that the runner uses. Tests and simulations replace some of them.
 
     `drivers` replace the host's drivers. `holding` is the process group setup and `guard` the
     egress policy; both are created here by default. Tasks inherit an allow-listed part of
@@ -481,67 +460,42 @@ async def open_runner(
     ports. `chance` returns random numbers in [0, 1). `pool_drivers` are the drivers of each cluster
     pool. `is_separated` means that the launcher has privileges that the daemon lacks.
     """
-    fences = fences or Fences(clock)
-    inherited = inherited_environment(
-        environment, config.task_environment, bundled=getattr(sys, "frozen", False)
-    )
-    holding = holding or hold(config, (os.geteuid(), os.getegid()))
-    if drivers is None:
-        drivers = await drivers_of(holding, inherited, launcher, config)
-    raise_fd_limit()
-    set_cloexec()
-    attributes = {
-        "launcher.separated": str(is_separated).lower(),
-        **(guard.attributes if guard else {}),
-    }
-    node = await register(store, config, drivers, next(ids), clock.now(), attributes)
-    fetcher = fetcher_of(config)
-    await trio.to_thread.run_sync(discard, fetcher.staging)  # left by a daemon that was killed
-    resources = node.node_resources
-    reports = ReportQueue(store, clock, ids, fences)
-    host = RuntimeContext(
-        node_id=node.id,
-        capacity=node.capacity,
-        alloc_dir=config.alloc_dir,
-        logs_dir=config.logs_dir,
-        logs=Logs(launcher, config.output_dir),
-        store=store,
-        variables=variables,
-        credentials=credentials,
-        launcher=launcher,
-        secret_dirs=SecretsTmpfs(str(config.alloc_dir), launcher),
-        rendering=trio.CapacityLimiter(1),
-        clock=clock,
-        fences=fences,
-        drivers={name: driver for name, driver in drivers.items() if node.drivers[name].healthy},
-        reports=reports,
-        sweeper=LogRotator(fences=fences),
-        fetcher=fetcher,
-        volumes={one.name: one for one in config.host_volumes},
-        values=node_values(node, config.region),
-        environment=inherited,
-        parent_cgroup=holding.groups.parent,
-        mhz=resources.cpu.cpu_shares / max(1, resources.cpu.total_cpu_cores),
-        signer=signer,
-        issuer=config.issuer,
-        claims=config.identity_claims,
-        disk_is_limit=config.alloc_disk_limit == DISK_FAIL,
-        task_socket=config.task_socket_path,
-        listeners=listeners,
-        chance=chance or random.SystemRandom().random,
-        egress=guard.check if guard else unguarded,
-    )
-    clusters = None
-    if config.pools or any(one.engine for one in store.read(nodes.every)):
-        # Imported late, because few hosts have clusters.
-        from daemon.runner.cluster_nodes import find_clusters
 
-        path = environment.get("PATH", os.defpath)
-        clusters = await find_clusters(host, config, pool_drivers, ids, path)
-    runner = NodeRunner(store, host, clusters.hosts if clusters else ())
+    store: Store
+    clock: Clock
+    config: Settings
+    ids: Iterator[str]
+    signer: IdentitySigner
+    variables: VariableReader
+    credentials: TokenProvider
+    launcher: Launcher
+    drivers: Mapping[str, Driver] | None = None
+    holding: TaskCgroups | None = None
+    guard: "TaskEgressPolicy | None" = None
+    environment: Mapping[str, str] = msgspec.field(default_factory=lambda: os.environ)
+    listeners: Listeners = no_listeners
+    chance: Callable[[], float] = random.SystemRandom().random
+    pool_drivers: Mapping[str, Mapping[str, Driver]] = MappingProxyType({})
+    fences: Fences | None = None
+    is_separated: bool = False
+
+
+@asynccontextmanager
+async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
+    """Register this host as a node and run its allocations.
+
+    When the block ends, tasks keep running and the next runner re-attaches to them. In development
+    mode they are stopped. Either takes less than five seconds.
+    """
+    config, launcher = needs.config, needs.launcher
+    fences = needs.fences or Fences(needs.clock)
+    holding = needs.holding or hold(config, (os.geteuid(), os.getegid()))
+    host = await _open_host(needs, holding, fences)
+    clusters = await _find_clusters(needs, host)
+    runner = NodeRunner(needs.store, host, clusters.hosts if clusters else ())
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(fences.keep_running, "reports of tasks", reports.run)
+            nursery.start_soon(fences.keep_running, "reports of tasks", host.reports.run)
             nursery.start_soon(fences.keep_running, "logs of tasks", host.sweeper.run)
             await nursery.start(runner.run)
             if clusters:
@@ -549,7 +503,7 @@ async def open_runner(
             removing = (runner.ended, runner.owners, runner.remove_directory)
             rooms = partial(enforce_retention, config, *removing, measure=launcher.measure)
             nursery.start_soon(fences.keep_running, "directories of what has ended", rooms)
-            logs = partial(retain_logs, config, clock, launcher)
+            logs = partial(retain_logs, config, needs.clock, launcher)
             nursery.start_soon(fences.keep_running, "logs of what has ended", logs)
             if config.alloc_disk_limit != DISK_OFF:
                 period = config.alloc_disk_seconds
@@ -564,9 +518,80 @@ async def open_runner(
                 nursery.cancel_scope.cancel()
     finally:
         if config.dev:
-            with trio.move_on_after(_DEV_LAST, shield=True):
-                await runner.destroy_all()
-            with trio.CancelScope(shield=True):
-                for alloc_id in host.secret_dirs.allocations():
-                    await host.secret_dirs.release(alloc_id)
+            await _clean_up(runner, host)
         holding.release()
+
+
+async def _open_host(
+    needs: RunnerDependencies, holding: TaskCgroups, fences: Fences
+) -> RuntimeContext:
+    """Register this host as a node, and return the runtime of its allocations."""
+    store, config, launcher, guard = needs.store, needs.config, needs.launcher, needs.guard
+    inherited = inherited_environment(
+        needs.environment, config.task_environment, bundled=getattr(sys, "frozen", False)
+    )
+    drivers = needs.drivers
+    if drivers is None:
+        drivers = await drivers_of(holding, inherited, launcher, config)
+    raise_fd_limit()
+    set_cloexec()
+    attributes = {
+        "launcher.separated": str(needs.is_separated).lower(),
+        **(guard.attributes if guard else {}),
+    }
+    node = await register(store, config, drivers, next(needs.ids), needs.clock.now(), attributes)
+    fetcher = fetcher_of(config)
+    await trio.to_thread.run_sync(discard, fetcher.staging)  # left by a daemon that was killed
+    resources = node.node_resources
+    return RuntimeContext(
+        node_id=node.id,
+        capacity=node.capacity,
+        alloc_dir=config.alloc_dir,
+        logs_dir=config.logs_dir,
+        logs=Logs(launcher, config.output_dir),
+        store=store,
+        variables=needs.variables,
+        credentials=needs.credentials,
+        launcher=launcher,
+        secret_dirs=SecretsTmpfs(str(config.alloc_dir), launcher),
+        rendering=trio.CapacityLimiter(1),
+        clock=needs.clock,
+        fences=fences,
+        drivers={name: driver for name, driver in drivers.items() if node.drivers[name].healthy},
+        reports=ReportQueue(store, needs.clock, needs.ids, fences),
+        sweeper=LogRotator(fences=fences),
+        fetcher=fetcher,
+        volumes={one.name: one for one in config.host_volumes},
+        values=node_values(node, config.region),
+        environment=inherited,
+        parent_cgroup=holding.groups.parent,
+        mhz=resources.cpu.cpu_shares / max(1, resources.cpu.total_cpu_cores),
+        signer=needs.signer,
+        issuer=config.issuer,
+        claims=config.identity_claims,
+        disk_is_limit=config.alloc_disk_limit == DISK_FAIL,
+        task_socket=config.task_socket_path,
+        listeners=needs.listeners,
+        chance=needs.chance,
+        egress=guard.check if guard else unguarded,
+    )
+
+
+async def _find_clusters(needs: RunnerDependencies, host: RuntimeContext) -> "ClusterNodes | None":
+    """Return the hosts of cluster pools, or None when neither settings nor store have a pool."""
+    if not needs.config.pools and not any(one.engine for one in needs.store.read(nodes.every)):
+        return None
+    # Imported late, because few hosts have clusters.
+    from daemon.runner.cluster_nodes import find_clusters
+
+    path = needs.environment.get("PATH", os.defpath)
+    return await find_clusters(host, needs.config, needs.pool_drivers, needs.ids, path)
+
+
+async def _clean_up(runner: NodeRunner, host: RuntimeContext) -> None:
+    """Kill the remaining processes of development mode, and delete the tasks' secrets."""
+    with trio.move_on_after(_DEV_LAST, shield=True):
+        await runner.destroy_all()
+    with trio.CancelScope(shield=True):
+        for alloc_id in host.secret_dirs.allocations():
+            await host.secret_dirs.release(alloc_id)

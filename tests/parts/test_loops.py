@@ -60,8 +60,8 @@ APART = {
     "daemon/runner/node.py:NodeRunner.run:self._follow_changes": "fenced, once it has begun",
     "daemon/web/server.py:open_web:serve": "each connection and request is contained",
     "daemon/process/main.py:serve:_on_signals": "waits for the end",
-    "daemon/process/main.py:_run_parts:_reload_on_hangup": "reads settings, and contains what is wrong with them",
-    "daemon/process/main.py:_run_parts:run_watchdog": "what fails there is to be noticed by the service manager",
+    "daemon/process/main.py:_operate:_reload_on_hangup": "reads settings, and contains what is wrong with them",
+    "daemon/process/main.py:_operate:run_watchdog": "what fails there is to be noticed by the service manager",
 }
 STARTS = {"start_soon", "start"}
 
@@ -77,7 +77,7 @@ def started() -> Iterator[str]:
                 ast.unparse(one) == "asynccontextmanager" for one in function.decorator_list
             )
             if is_part or f"{name}:{within}" in (
-                *("daemon/process/main.py:serve", "daemon/process/main.py:_run_parts"),
+                *("daemon/process/main.py:serve", "daemon/process/main.py:_operate"),
                 "daemon/runner/node.py:NodeRunner.run",
             ):
                 for call in _starts(function):
@@ -111,12 +111,12 @@ def test_every_loop_of_a_part_is_fenced() -> None:
 
 
 def test_every_part_of_the_daemon_is_known_to_this_test() -> None:
-    """A part that is opened in `main.py` is an asynccontextmanager named `open_…`, as is looked for above."""
-    tree = ast.parse((ROOT / "daemon/process/main.py").read_text())
+    """A part that an opener enters is an asynccontextmanager named `open_…`, as is looked for above."""
+    tree = ast.parse((ROOT / "daemon/process/parts.py").read_text())
     entered = {
         ast.unparse(call.args[0]).partition("(")[0]
         for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "parts.enter_async_context"
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "parts.enter"
     }
     assert all(name.startswith("open_") for name in entered)
     assert len(entered) > 12

@@ -23,7 +23,7 @@ from daemon.jobs import periodic as clocks
 from daemon.jobs.child_limits import open_children
 from daemon.jobs.periodic import open_periodic
 from daemon.runner.drivers import limits
-from daemon.runner.node import NodeRunner, open_runner
+from daemon.runner.node import NodeRunner, RunnerDependencies, open_runner
 from daemon.runner.task_containment import TaskCgroups
 from storage import writer
 from storage.read_pool import ReadSnapshot
@@ -94,19 +94,21 @@ class World:
                 fences = open_fences(self.store, self.clock, self.config.data_dir)
                 self.fences = await parts.enter_async_context(fences)
                 runner = open_runner(
-                    self.store,
-                    self.clock,
-                    self.config,
-                    self.ids,
-                    Signer(),
-                    nobody,  # type: ignore[arg-type]
-                    nobody,  # type: ignore[arg-type]
-                    launcher=Direct(self.config.alloc_dir),
-                    drivers={SimulatedDriver.name: SimulatedDriver(self.machine)},
-                    holding=TaskCgroups(NoGroups(), NoGroups(), _UNBOUNDED),
-                    environment={},
-                    chance=self._chance.random,
-                    fences=self.fences,
+                    RunnerDependencies(
+                        store=self.store,
+                        clock=self.clock,
+                        config=self.config,
+                        ids=self.ids,
+                        signer=Signer(),
+                        variables=nobody,  # type: ignore[arg-type]
+                        credentials=nobody,  # type: ignore[arg-type]
+                        launcher=Direct(self.config.alloc_dir),
+                        drivers={SimulatedDriver.name: SimulatedDriver(self.machine)},
+                        holding=TaskCgroups(NoGroups(), NoGroups(), _UNBOUNDED),
+                        environment={},
+                        chance=self._chance.random,
+                        fences=self.fences,
+                    )
                 )
                 self.runner = await parts.enter_async_context(runner)
                 for part in (

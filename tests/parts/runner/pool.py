@@ -16,7 +16,7 @@ from daemon.api import wrapper
 from daemon.clock import SystemClock
 from daemon.config.settings import Settings
 from daemon.runner.drivers.slurm.backend import SlurmBackend, open_engine
-from daemon.runner.node import open_runner
+from daemon.runner.node import RunnerDependencies, open_runner
 from daemon.variables.task_reader import TaskVariableReader
 from daemon.web.connections import ConnectionListeners
 from daemon.web.server import open_web, public_context
@@ -91,16 +91,18 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIt
                 path=slurm.path,
             ) as engine,
             open_runner(
-                store,
-                clock,
-                config,
-                unique_ids(),
-                Signer(),
-                TaskVariableReader(store, SEAL, asks=True),
-                TaskTokens(store, tokens, clock),
-                launcher=launcher,
-                environment={"PATH": slurm.path},
-                pool_drivers=engine.drivers,
+                RunnerDependencies(
+                    store=store,
+                    clock=clock,
+                    config=config,
+                    ids=unique_ids(),
+                    signer=Signer(),
+                    variables=TaskVariableReader(store, SEAL, asks=True),
+                    credentials=TaskTokens(store, tokens, clock),
+                    launcher=launcher,
+                    environment={"PATH": slurm.path},
+                    pool_drivers=engine.drivers,
+                )
             ) as runner,
         ):
             parts = msgspec.structs.replace(

@@ -23,7 +23,7 @@ from daemon.launcher.messages import AllocDirLayout, TaskDirLayout
 from daemon.net import port_listeners
 from daemon.runner.core.launcher_policy import NO_GROUPS, policy_of, subuids
 from daemon.runner.drivers.process_driver import ProcessDriver
-from daemon.runner.node import NodeRunner, open_runner
+from daemon.runner.node import NodeRunner, RunnerDependencies, open_runner
 from daemon.runner.task_containment import hold
 from daemon.variables import change
 from daemon.variables.task_reader import TaskVariableReader
@@ -226,19 +226,21 @@ async def open_world(
         else nullcontext(launcher_of(drivers, config)) as launcher,
         open_tokens(store, clock, SEAL, asks=True) as tokens,
         open_runner(
-            store,
-            clock,
-            config,
-            unique_ids(),
-            Signer(),
-            TaskVariableReader(store, SEAL, asks=True),
-            TaskTokens(store, tokens, clock),
-            launcher=launcher,
-            drivers=drivers,
-            holding=holding,
-            environment=environment or {},
-            pool_drivers=pool_drivers or {},
-            listeners=port_listeners.listeners_on,
+            RunnerDependencies(
+                store=store,
+                clock=clock,
+                config=config,
+                ids=unique_ids(),
+                signer=Signer(),
+                variables=TaskVariableReader(store, SEAL, asks=True),
+                credentials=TaskTokens(store, tokens, clock),
+                launcher=launcher,
+                drivers=drivers,
+                holding=holding,
+                environment=environment or {},
+                pool_drivers=pool_drivers or {},
+                listeners=port_listeners.listeners_on,
+            )
         ) as runner,
     ):
         yield World(store, runner, config, tokens)

@@ -1,0 +1,463 @@
+"""The parts of the running daemon: a table in the order in which they open.
+
+Each part has one opener, a small function that enters the part and stores it in `DaemonParts`.
+`PARTS` names for each part the earlier parts that its opener reads. Parts close in reverse order.
+An opener imports its part, because a thread creates a new store's signing key in the meantime.
+"""
+
+import logging
+import os
+import random
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import trio
+
+from daemon.acl.audit import Audit, open_audit
+from daemon.acl.bootstrap import bootstrap_on_first_start
+from daemon.acl.lockout import LockoutPolicy
+from daemon.acl.seal import EnvelopeCipher, open_seal
+from daemon.acl.tokens import TokenStore, open_tokens
+from daemon.app.context import AppContext, Receivers
+from daemon.clock import Clock
+from daemon.config.settings import Settings
+from daemon.fences import Fences, open_fences
+from daemon.launcher.client import Launcher, open_launcher
+from daemon.net import egress_policy, port_listeners
+from daemon.process.service_account import ROOT
+from daemon.process.startup import StartupResult
+from storage.records.base import SECOND
+from storage.snapshot import delete_partial
+from storage.store import Store, open_store
+
+if TYPE_CHECKING:
+    from daemon.identity.issuer import Issuer
+    from daemon.identity.lazy_methods import LazyMethods
+    from daemon.identity.methods import LoginMethods
+    from daemon.jobspec.policies import JobPolicySet
+    from daemon.runner.drivers.slurm.backend import SlurmBackend
+    from daemon.runner.node import NodeRunner
+    from daemon.web.connections import ConnectionListeners
+
+T = TypeVar("T")
+
+log = logging.getLogger("steward")
+
+
+class DaemonParts:
+    """The parts that are open so far. Reading a part before its opener ran is an `AttributeError`.
+
+    `config` holds the settings in force. Openers complete it with values that are only known once a
+    part is open, such as the port. Loops that take longer with more jobs wait for `is_ready`.
+    """
+
+    policies: "JobPolicySet"
+    store: Store
+    fences: Fences
+    launcher: Launcher
+    seal: EnvelopeCipher
+    issuer: "Issuer"
+    tokens: TokenStore
+    audit: Audit
+    listeners: "ConnectionListeners"
+    wrapper_listeners: "ConnectionListeners | None"
+    engine: "SlurmBackend | None"  # None without cluster pools
+    runner: "NodeRunner"
+    notify: Receivers
+    login: "LazyMethods"
+    context: AppContext
+
+    def __init__(
+        self, begun: StartupResult, clock: Clock, ids: Iterator[str], stack: AsyncExitStack
+    ) -> None:
+        self.begun, self.clock, self.ids, self.stack = begun, clock, ids, stack
+        self.config: Settings = begun.present
+        self.is_ready = trio.Event()
+
+    async def enter(self, part: AbstractAsyncContextManager[T]) -> T:
+        """Open a part until the daemon ends."""
+        return await self.stack.enter_async_context(part)
+
+    def complete(self, config: Settings) -> None:
+        """Replace the settings in force by settings that an opener has completed."""
+        self.config = config
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A row of `PARTS`: the name of a part, its opener, and the parts that the opener reads."""
+
+    name: str
+    opens: Callable[[DaemonParts], Awaitable[None]]
+    needs: Sequence[str] = ()
+
+
+@asynccontextmanager
+async def open_parts(
+    begun: StartupResult, clock: Clock, ids: Iterator[str]
+) -> AsyncIterator[DaemonParts]:
+    """Open all parts in the order of `PARTS`, and close them in reverse at the end of the block."""
+    async with AsyncExitStack() as stack:
+        parts = DaemonParts(begun, clock, ids, stack)
+        for part in PARTS:
+            await part.opens(parts)
+        yield parts
+
+
+async def _policies(parts: DaemonParts) -> None:
+    """Read the job policies first: an invalid one stops the start before anything is open."""
+    from daemon.jobspec.policies import JobPolicySet
+
+    parts.policies = JobPolicySet(parts.config.job_policies)
+
+
+async def _store(parts: DaemonParts) -> None:
+    directory = parts.config.store_dir
+    parts.store = await parts.enter(
+        open_store(directory, cluster_id=next(parts.ids), now=parts.clock.now(), is_locked=True)
+    )
+    delete_partial(directory)
+    # A damaged database must stop the start: later, fences would contain the error.
+    parts.store.read(lambda db: db.table_index("nodes"))
+
+
+async def _fences(parts: DaemonParts) -> None:
+    parts.fences = await parts.enter(open_fences(parts.store, parts.clock, parts.config.store_dir))
+
+
+async def _launcher(parts: DaemonParts) -> None:
+    parts.launcher = await parts.enter(open_launcher(parts.begun.channel))
+
+
+async def _seal(parts: DaemonParts) -> None:
+    parts.seal = await open_seal(parts.store, parts.begun.source, parts.clock.now())
+
+
+async def _issuer(parts: DaemonParts) -> None:
+    from daemon.identity.issuer import open_issuer
+
+    parts.issuer = await parts.enter(
+        open_issuer(parts.store, parts.seal, parts.clock, parts.ids, parts.fences)
+    )
+
+
+async def _tokens(parts: DaemonParts) -> None:
+    config = parts.config
+    parts.tokens = await parts.enter(
+        open_tokens(
+            parts.store,
+            parts.clock,
+            parts.seal,
+            asks=config.asks_for_tokens,
+            workload_of=parts.issuer.workload,
+            lock_out=LockoutPolicy(config.lockout_threshold, config.lockout_seconds * SECOND),
+            fences=parts.fences,
+        )
+    )
+
+
+async def _first_token(parts: DaemonParts) -> None:
+    """Create the first token of a new store, and log the path of its secret."""
+    if parts.config.dev:
+        return
+    secret, accessor = next(parts.ids), next(parts.ids)
+    path = await bootstrap_on_first_start(
+        parts.store,
+        parts.tokens,
+        parts.config.store_dir,
+        secret=secret,
+        accessor=accessor,
+        now=parts.clock.now(),
+    )
+    if path is not None:
+        log.info("the secret of the first management token is in %s", path)
+
+
+async def _audit(parts: DaemonParts) -> None:
+    parts.audit = await parts.enter(
+        open_audit(parts.store, parts.clock, parts.seal, parts.config, parts.fences)
+    )
+
+
+async def _listeners(parts: DaemonParts) -> None:
+    """Take over the sockets of the API. The settings get the port that the kernel has chosen."""
+    from daemon.web.connections import listeners_at, wrapper_listeners_at
+
+    parts.listeners = listeners_at(parts.begun.doors)
+    parts.complete(msgspec.structs.replace(parts.config, port=parts.listeners.port))
+    parts.wrapper_listeners = wrapper_listeners_at(parts.begun.doors)
+
+
+async def _engine(parts: DaemonParts) -> None:
+    """Open the cluster pools, if cluster hosts can connect. The settings get their URL."""
+    parts.engine = None
+    if parts.wrapper_listeners is None:
+        return
+    from daemon.runner.drivers.slurm.backend import open_engine
+
+    parts.engine = await parts.enter(
+        open_engine(
+            parts.store,
+            parts.clock,
+            parts.config,
+            port=parts.wrapper_listeners.port,
+            fresh=partial(secrets.token_hex, 32),
+            fences=parts.fences,
+        )
+    )
+    parts.complete(msgspec.structs.replace(parts.config, wrapper_url=parts.engine.url))
+
+
+async def _runner(parts: DaemonParts) -> None:
+    from daemon.acl.task_tokens import TaskTokens
+    from daemon.runner.node import RunnerDependencies, open_runner
+    from daemon.variables.task_reader import TaskVariableReader
+
+    begun, store, config = parts.begun, parts.store, parts.config
+    parts.runner = await parts.enter(
+        open_runner(
+            RunnerDependencies(
+                store=store,
+                clock=parts.clock,
+                config=config,
+                ids=parts.ids,
+                signer=parts.issuer,
+                variables=TaskVariableReader(store, parts.seal, asks=config.asks_for_tokens),
+                credentials=TaskTokens(store, parts.tokens, parts.clock),
+                launcher=parts.launcher,
+                holding=begun.holding,
+                guard=begun.guard,
+                listeners=port_listeners.listeners_on,
+                fences=parts.fences,
+                pool_drivers=parts.engine.drivers if parts.engine else {},
+                is_separated=begun.welcome.is_root and os.geteuid() != ROOT,
+            )
+        )
+    )
+
+
+async def _evals(parts: DaemonParts) -> None:
+    from daemon.evals.gc import retention
+    from daemon.evals.worker import open_evals
+
+    await parts.enter(
+        open_evals(
+            parts.store,
+            parts.clock,
+            parts.ids,
+            retention(parts.config),
+            parts.fences,
+            port_listeners.ports,
+            begins=parts.is_ready,
+        )
+    )
+
+
+async def _periodic(parts: DaemonParts) -> None:
+    from daemon.jobs.periodic import open_periodic
+
+    await parts.enter(
+        open_periodic(
+            parts.store,
+            parts.clock,
+            parts.ids,
+            parts.fences,
+            most_specs=parts.config.job_max_specs,
+            begins=parts.is_ready,
+        )
+    )
+
+
+async def _child_limits(parts: DaemonParts) -> None:
+    from daemon.jobs.child_limits import open_children
+
+    await parts.enter(open_children(parts.store, parts.clock, parts.ids, parts.fences))
+
+
+async def _locks(parts: DaemonParts) -> None:
+    from daemon.variables.locks import open_locks
+
+    await parts.enter(open_locks(parts.store, parts.clock, parts.fences))
+
+
+async def _backups(parts: DaemonParts) -> None:
+    from daemon.process.backups import open_backups
+
+    await parts.enter(open_backups(parts.config, parts.clock, parts.fences))
+
+
+async def _notify(parts: DaemonParts) -> None:
+    from daemon.notify.sender import open_notify
+
+    config = parts.config
+    parts.notify = await parts.enter(
+        open_notify(
+            parts.store,
+            parts.clock,
+            parts.seal,
+            parts.fences,
+            commands=config.notify_commands,
+            receivers=config.notify_receivers,
+            here=config.node_name,
+            permit=partial(egress_policy.check, own_ports=egress_policy.own_ports(config)),
+            chance=random.SystemRandom().random,
+            site=config.notify_link.rstrip("/") or config.address,
+        )
+    )
+
+
+async def _dev_cloud(parts: DaemonParts) -> None:
+    """Open the simulated cloud of development mode, if it is set. The settings get its addresses."""
+    if not parts.config.dev_cloud:
+        return
+    from daemon.identity.devcloud import open_devcloud
+
+    cloud = await parts.enter(open_devcloud(parts.clock, parts.config.dev_cloud_port))
+    parts.complete(cloud.as_cloud_of(parts.config))
+
+
+async def _signing_key(parts: DaemonParts) -> None:
+    """Wait for the first signing key of a new store."""
+    await parts.issuer.has_key()
+
+
+async def _login(parts: DaemonParts) -> None:
+    from daemon.identity.lazy_methods import open_door
+
+    store, clock, seal, ids = parts.store, parts.clock, parts.seal, parts.ids
+    tokens, issuer, config, fences = parts.tokens, parts.issuer, parts.config, parts.fences
+
+    def opening() -> "AbstractAsyncContextManager[LoginMethods]":
+        from daemon.identity.methods import open_methods
+
+        return open_methods(store, clock, seal, tokens, issuer, ids, config, fences)
+
+    parts.login = await parts.enter(open_door(store, opening, fences))
+
+
+async def _dev_login(parts: DaemonParts) -> None:
+    """Set up a login method for the simulated cloud, if there is one."""
+    if not parts.config.dev_cloud:
+        return
+    from daemon.identity.dev_setup import prepare
+
+    await prepare(parts.store, await parts.login.methods(), parts.clock, parts.ids)
+
+
+async def _context(parts: DaemonParts) -> None:
+    """Collect what the request handlers use."""
+    from daemon.api.routes import ROUTES
+    from daemon.api.vault_routes import ENDPOINTS
+    from daemon.web.rights import RouteRights
+
+    parts.context = AppContext(
+        config=parts.config,
+        store=parts.store,
+        clock=parts.clock,
+        ids=parts.ids,
+        seal=parts.seal,
+        audit=parts.audit,
+        issuer=parts.issuer,
+        tasks=parts.runner,
+        logs=parts.runner.logs,
+        fences=parts.fences,
+        notify=parts.notify,
+        tokens=parts.tokens,
+        rights=RouteRights(ROUTES, ENDPOINTS),
+        door=parts.login,
+        policies=parts.policies,
+        wrappers=parts.engine.desk if parts.engine else None,
+    )
+
+
+async def _wrapper_server(parts: DaemonParts) -> None:
+    """Answer the wrappers of cluster hosts, if these can connect."""
+    if parts.engine is None or parts.wrapper_listeners is None:
+        return
+    from daemon.api import wrapper
+    from daemon.web.server import open_web, public_context
+
+    await parts.enter(
+        open_web(
+            public_context(parts.context),
+            wrapper.routes(),
+            (),
+            parts.wrapper_listeners.places,
+            most=wrapper.MOST,
+            doorkeeper=wrapper.authenticate_wrapper(),
+        )
+    )
+    parts.stack.callback(parts.engine.desk.close)
+
+
+async def _public_server(parts: DaemonParts) -> None:
+    """Serve public documents at their own listener, if it is set."""
+    from daemon.api.vault_routes import PUBLIC
+    from daemon.web.connections import public_listeners_at
+    from daemon.web.server import open_web, public_context
+
+    if listeners := public_listeners_at(parts.begun.doors):
+        await parts.enter(open_web(public_context(parts.context), (), PUBLIC, listeners))
+
+
+async def _server(parts: DaemonParts) -> None:
+    from daemon.api.routes import ROUTES
+    from daemon.api.vault_routes import ENDPOINTS
+    from daemon.ui.routes import PAGES
+    from daemon.web.server import open_web
+
+    await parts.enter(open_web(parts.context, ROUTES, ENDPOINTS, parts.listeners.places, PAGES))
+
+
+# A part that needs `listeners` or `engine` reads the settings that these complete.
+PARTS = (
+    Part("policies", _policies),
+    Part("store", _store),
+    Part("fences", _fences, ("store",)),
+    Part("launcher", _launcher),
+    Part("seal", _seal, ("store",)),
+    Part("issuer", _issuer, ("store", "fences", "seal")),
+    Part("tokens", _tokens, ("store", "fences", "seal", "issuer")),
+    Part("first token", _first_token, ("store", "tokens")),
+    Part("audit", _audit, ("store", "fences", "seal")),
+    Part("listeners", _listeners),
+    Part("engine", _engine, ("store", "fences", "listeners")),
+    Part(
+        "runner",
+        _runner,
+        ("store", "fences", "launcher", "seal", "issuer", "tokens", "listeners", "engine"),
+    ),
+    Part("evals", _evals, ("store", "fences")),
+    Part("periodic", _periodic, ("store", "fences")),
+    Part("child limits", _child_limits, ("store", "fences")),
+    Part("locks", _locks, ("store", "fences")),
+    Part("backups", _backups, ("fences",)),
+    Part("notify", _notify, ("store", "fences", "seal", "listeners")),
+    Part("dev cloud", _dev_cloud),
+    Part("signing key", _signing_key, ("issuer",)),
+    Part("login", _login, ("store", "fences", "seal", "issuer", "tokens", "dev cloud")),
+    Part("dev login", _dev_login, ("store", "dev cloud", "login")),
+    Part(
+        "context",
+        _context,
+        (
+            "policies",
+            "store",
+            "fences",
+            "seal",
+            "issuer",
+            "tokens",
+            "audit",
+            "engine",
+            "runner",
+            "notify",
+            "login",
+        ),
+    ),
+    Part("wrapper server", _wrapper_server, ("listeners", "engine", "context")),
+    Part("public server", _public_server, ("context",)),
+    Part("server", _server, ("listeners", "context")),
+)

@@ -1,0 +1,56 @@
+"""The table of the daemon's parts: its order satisfies its dependencies, and these are complete."""
+
+import ast
+import inspect
+import textwrap
+
+import pytest
+
+from daemon.process import parts
+from daemon.process.parts import PARTS, DaemonParts, Part
+
+PRESENT = {"begun", "clock", "ids", "config", "is_ready", "stack", "enter", "complete"}
+
+
+def attributes_of(part: Part) -> tuple[set[str], set[str]]:
+    """Return the attributes of `DaemonParts` that an opener reads and those that it sets."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(part.opens)))
+    found = [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Attribute)
+        and isinstance(one.value, ast.Name)
+        and one.value.id == "parts"
+    ]
+    assigned = {one.attr for one in found if isinstance(one.ctx, ast.Store)}
+    return {one.attr for one in found} - assigned - PRESENT, assigned
+
+
+SETTER = {attribute: part.name for part in PARTS for attribute in attributes_of(part)[1]}
+NAMES = [part.name for part in PARTS]
+
+
+def test_each_part_has_a_name_of_its_own() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_each_attribute_is_set_by_one_opener() -> None:
+    assert SETTER.keys() == DaemonParts.__annotations__.keys()
+    every = [attribute for part in PARTS for attribute in attributes_of(part)[1]]
+    assert len(every) == len(SETTER)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=NAMES)
+def test_a_part_opens_after_the_parts_that_it_needs(part: Part) -> None:
+    assert set(part.needs) <= set(NAMES[: NAMES.index(part.name)])
+
+
+@pytest.mark.parametrize("part", PARTS, ids=NAMES)
+def test_the_table_names_every_part_that_an_opener_reads(part: Part) -> None:
+    assert {SETTER[attribute] for attribute in attributes_of(part)[0]} <= set(part.needs)
+
+
+async def test_an_opener_cannot_read_a_part_that_is_not_open_yet() -> None:
+    bare = DaemonParts.__new__(DaemonParts)
+    with pytest.raises(AttributeError, match="store"):
+        await parts._fences(bare)
