@@ -82,7 +82,7 @@ async def until_many(running: TaskHandle, least: int) -> list[int]:
 
 
 async def until_alone(running: TaskHandle) -> int:
-    """Return the main process of a task once no process of its start is left beside it."""
+    """Return the main process of a task, when no other process of its start is left."""
     while len(found := await until_many(running, 1)) > 1:  # noqa: ASYNC110  # nobody rings
         await trio.sleep(0.01)
     return found[0]
