@@ -1,12 +1,15 @@
 """Fixtures for all tests: a store in a temporary directory, and a time limit."""
 
 import faulthandler
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from daemon.runner.drivers.cgroup_v2 import name_of
 from storage.store import Store, open_store
 from tests.patience import DEADLINE
 from tests.samples import NOW
@@ -31,3 +34,17 @@ def _deadline() -> Iterator[None]:
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     async with open_store(tmp_path, cluster_id="cluster", now=NOW) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _leaves_no_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remove the empty control groups of daemons that tests killed."""
+    yield
+    base = tmp_path_factory.getbasetemp()
+    owners = [one for depth in ("*", "*/*", "*/*/*") for one in base.glob(f"{depth}/")]
+    names = {name_of(one, kind) for one in owners for kind in ("", "limits-")}
+    places = [Path(at) for at, _, _ in os.walk("/sys/fs/cgroup") if "/steward-" in at]
+    for one in sorted(places, reverse=True):
+        if names.intersection(one.parts):
+            with suppress(OSError):  # a process that is still in it is named by packaging/check
+                one.rmdir()

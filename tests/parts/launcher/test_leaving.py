@@ -242,7 +242,8 @@ def launcher_of(talk: Talk) -> int:
     start = StartTask(allocation=other, task="main", attempt=0, group="-", is_logged=False)
     shim = talk.ask(start, payload("/bin/sleep", "600")).body.pid
     launcher = int(Path(f"/proc/{shim}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(shim, signal.SIGKILL)
+    for pid in (*children(shim), shim):
+        os.kill(pid, signal.SIGKILL)
     while shim in children(launcher):
         os.sched_yield()
     return launcher

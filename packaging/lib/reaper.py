@@ -1,0 +1,101 @@
+"""Run a command, and tell what it leaves behind: processes and mounts.
+
+    reaper.py DIRECTORY COMMAND [ARGUMENT]...
+
+Each process whose parent ends becomes a child of this one, so what is still there a few seconds
+after the end of the command was left behind. So is a mount below the directory. Both are named on standard error and removed.
+
+The exit status is that of the command; 70 where it is 0, but something was left behind.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LEFT = 70
+GRACE = 5  # seconds in which the last processes may end by themselves
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of all threads of a process."""
+    found: list[int] = []
+    for place in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, place.read_text().split())
+        except OSError:  # the thread has ended
+            continue
+    return found
+
+
+def reap() -> bool:
+    """Take the exit status of each child that has ended; return whether there are others."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def run(command: list[str]) -> int:
+    """Run a command to its end, and reap all others meanwhile; return its exit status."""
+    main = subprocess.Popen(command).pid
+    while True:
+        pid, status = os.wait()
+        if pid == main:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def described(pid: int) -> str:
+    """Return a line about a process: its directory and its command."""
+    place = Path(f"/proc/{pid}")
+    try:
+        command = (
+            place.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        )
+        return f"process {pid} in {place.joinpath('cwd').readlink()}: {command[-200:].strip()}"
+    except OSError:
+        return f"process {pid}"
+
+
+def end_processes() -> list[str]:
+    """Wait for the last processes, kill those that stay, and describe them."""
+    end = time.monotonic() + GRACE
+    while reap() and time.monotonic() < end:
+        time.sleep(0.05)
+    told: list[str] = []
+    while reap():
+        for pid in children(os.getpid()):
+            told.append(described(pid))
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    return list(dict.fromkeys(told))
+
+
+def mounts(directory: str) -> list[str]:
+    """Return the mount points below a directory, in the order of their mounts."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if point.startswith(f"{directory}/")]
+
+
+def main(directory: str, *command: str) -> int:
+    """Run a command and return the exit status for the caller."""
+    ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+    status = run([*command])
+    left = end_processes()
+    for point in reversed(mounts(directory)):
+        left.append(f"mount {point}")
+        subprocess.run(["umount", "--lazy", point], check=False)
+    for one in left:
+        print(f"left behind: {one}", file=sys.stderr)
+    return LEFT if left and not status else status
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

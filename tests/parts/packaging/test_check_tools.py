@@ -1,0 +1,56 @@
+"""The check names what tests leave behind, and counts those that pass only alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIB = Path(__file__).parents[3] / "packaging/lib"
+HEAD = "# a head\n"
+
+
+def reaped(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, LIB / "reaper.py", directory, "sh", "-c", script]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def test_a_command_that_leaves_nothing_gives_its_status(tmp_path: Path):
+    done = reaped("true & wait; exit 3", tmp_path)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+def test_a_process_whose_parents_have_ended_is_named_and_ended(tmp_path: Path):
+    done = reaped(f"(setsid sleep 611 & echo $! >{tmp_path}/pid) & wait", tmp_path)
+    assert done.returncode == 70
+    assert "sleep 611" in done.stderr
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_a_failure_is_more_than_what_it_leaves(tmp_path: Path):
+    done = reaped("setsid sleep 612 & exit 1", tmp_path)
+    assert done.returncode == 1
+    assert "sleep 612" in done.stderr
+
+
+@pytest.fixture
+def count(tmp_path: Path):
+    counts = tmp_path / "counts"
+    counts.write_text(HEAD)
+
+    def run(commit: str, *failed: str) -> tuple[int, str]:
+        (tmp_path / "failed").write_text(json.dumps(dict.fromkeys(failed, True)))
+        words = [sys.executable, LIB / "flaky.py", tmp_path / "failed", counts, commit]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return done.returncode, counts.read_text()
+
+    return run
+
+
+def test_the_third_commit_at_which_a_test_is_seen_fails(count):
+    assert count("one", "a[x y]") == (0, f"{HEAD}1 one a[x y]\n")
+    assert count("one", "a[x y]") == (0, f"{HEAD}1 one a[x y]\n")
+    assert count("two", "b", "a[x y]") == (0, f"{HEAD}2 two a[x y]\n1 two b\n")
+    assert count("three", "b") == (0, f"{HEAD}2 two a[x y]\n2 three b\n")
+    assert count("four", "a[x y]")[0] == 1
