@@ -118,6 +118,8 @@ def test_an_expression_that_cannot_be_read_says_why(spec: str, problem: str) -> 
         ("0 0 * jan,FEB,March *", "0 0 * 1-3 *"),
         ("0 0 * * mon-Fri", "0 0 * * 1-5"),
         ("0 0 * * sunday", "0 0 * * 0"),
+        ("0 0 * * mon-sun", "0 0 * * 1-6"),  # as Nomad, which ends a week on Saturday
+        ("0 0 * * sun-sat", "0 0 * * 0-6"),
         ("0 0 * * 7", "0 0 * * 0"),
         ("1,,2, * * * *", "1,2 * * * *"),
         ("0 0 * * * * *", "0 * * * *"),
