@@ -12,13 +12,18 @@ from functools import partial
 from urllib.parse import parse_qsl, urlsplit
 
 import h11
-import jwt
 import msgspec
 import trio
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 
 from daemon.clock import Clock
 from daemon.config.settings import Settings
+from daemon.identity import jwt_signing, keypair
+from daemon.identity.jwt_verification import (
+    check_times,
+    parse_jwt,
+    read_standard,
+    verify_signature,
+)
 from storage.errors import Refused
 from storage.records.base import SECOND
 
@@ -54,12 +59,13 @@ Said = tuple[int, Mapping[str, object]]
 class DevCloud:
     """The responses of the fake cloud."""
 
-    def __init__(self, url: str, clock: Clock, key: RSAPrivateKey) -> None:
+    def __init__(self, url: str, clock: Clock, key: keypair.KeyPair) -> None:
         self.url = url
         self._clock = clock
         self._key = key
         # A new key ID at each start, so that a client with an older key fetches this one.
         self._kid = f"{key.public_key().public_numbers().n:x}"[:16]
+        self._public = keypair.public(self._kid, key)
 
     @property
     def issuer(self) -> str:
@@ -94,8 +100,7 @@ class DevCloud:
         return 200, {"issuer": self.issuer, "jwks_uri": keys}
 
     def _keys(self) -> Said:
-        public = jwt.algorithms.RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
-        return 200, {"keys": [{"kid": self._kid, "use": "sig", **public}]}
+        return 200, {"keys": [msgspec.to_builtins(self._public)]}
 
     def _token(self, asked: RecordedRequest) -> Said:
         if asked.headers.get("metadata", "").lower() != "true":
@@ -113,7 +118,7 @@ class DevCloud:
             "appid": CLIENT,
             "xms_mirid": MACHINE_ID,
         }
-        token = jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self._kid})
+        token = jwt_signing.sign(claims, self._kid, self._key)
         return 200, {
             "access_token": token,
             "client_id": CLIENT,
@@ -138,13 +143,10 @@ class DevCloud:
     def _machine(self, asked: RecordedRequest) -> Said:
         scheme, _, token = asked.headers.get("authorization", "").partition(" ")
         try:
-            jwt.decode(
-                token if scheme == "Bearer" else "",
-                self._key.public_key(),
-                algorithms=["RS256"],
-                options={"verify_aud": False},
-            )
-        except jwt.PyJWTError as error:
+            parsed = parse_jwt(token if scheme == "Bearer" else "")
+            verify_signature(parsed, [self._public])
+            check_times(read_standard(parsed), self._clock.now())
+        except Refused as error:
             return _refused(401, "InvalidAuthenticationToken", str(error))
         identity = {"principalId": PRINCIPAL, "tenantId": TENANT, "type": "SystemAssigned"}
         return 200, {
@@ -168,9 +170,7 @@ def _refused(status: int, code: str, message: str) -> Said:
 @asynccontextmanager
 async def open_devcloud(clock: Clock, port: int = PORT) -> AsyncIterator[DevCloud]:
     """Serve a small cloud on loopback while the block runs; port 0 picks one. Raises `Refused`."""
-    key = await trio.to_thread.run_sync(
-        partial(generate_private_key, public_exponent=65537, key_size=2048)
-    )
+    key = await trio.to_thread.run_sync(keypair.generate)
     try:
         listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
     except OSError as error:

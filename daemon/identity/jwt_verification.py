@@ -1,7 +1,7 @@
-"""Verification of signature and standard claims of a directory's token. No I/O.
+"""The verifier of JSON web tokens: their form, signature and standard claims. No I/O.
 
-Only RS256 is accepted, whatever the token's header says. A key comes from the directory's own
-document, never from the token. The order of checks is Vault's: form and algorithm, signature,
+It checks the tokens of directories and Steward's own tokens. Only RS256 is accepted, whatever the
+token's header says. A key comes from the signer's own document, never from the token. The order of checks is Vault's: form and algorithm, signature,
 issuer, audience, expiry, not-before (recorded from Vault: login-jwt-errors).
 """
 
@@ -11,6 +11,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Protocol, TypeVar
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -21,11 +22,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from daemon.text.go_format import quote
 from storage.errors import Refused
 from storage.records.base import SECOND
-from storage.records.identity import DirectoryKey
+from storage.records.signing import ALGORITHM
 
 MAX_LENGTH = 64 * 1024  # characters; a directory's token has about two thousand
 BEFORE_LEEWAY = 5 * 60  # seconds that a start time may be ahead, for clock skew
-_ALGORITHM = "RS256"
 _PARTS = 3
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
 _KEY_BITS = range(2048, 8193)  # smaller ones are broken, larger ones take too long
@@ -34,6 +34,28 @@ _LATEST = 253402300799  # the last second of the year 9999
 _MOST_EXACT = 2**53  # beyond it two numbers of JSON may read as one
 
 _Number = int | float | None
+
+
+class JwtKey(Protocol):
+    """A public RSA key: its ID, and modulus and exponent as base64."""
+
+    @property
+    def kid(self) -> str:
+        """Return the ID that a token's header names."""
+        ...
+
+    @property
+    def n(self) -> str:
+        """Return the modulus."""
+        ...
+
+    @property
+    def e(self) -> str:
+        """Return the exponent."""
+        ...
+
+
+Key = TypeVar("Key", bound=JwtKey)
 
 
 class UnknownKey(Refused):
@@ -103,10 +125,10 @@ def parse_jwt(text: str) -> ParsedJwt:
             "oidc: malformed jwt: go-jose/go-jose: compact JWS format must have three parts"
         )
     head = _header(_decoded(parts[0]))
-    if head.alg != _ALGORITHM:
+    if head.alg != ALGORITHM:
         raise Refused(
             f"oidc: malformed jwt: unexpected signature algorithm {quote(head.alg)}; "
-            f'expected ["{_ALGORITHM}"]'
+            f'expected ["{ALGORITHM}"]'
         )
     return ParsedJwt(
         header=head,
@@ -138,7 +160,7 @@ def _header(raw: bytes) -> _Header:
         raise Refused(f"oidc: malformed jwt: its header cannot be read: {error}") from error
 
 
-def verify_signature(token: ParsedJwt, keys: Sequence[DirectoryKey]) -> None:
+def verify_signature(token: ParsedJwt, keys: Sequence[JwtKey]) -> None:
     """Return if one of the keys signed this token. Raises `UnknownKey`."""
     if token.header.crit is not None:
         raise UnknownKey  # Steward supports no critical extensions
@@ -154,7 +176,7 @@ def verify_signature(token: ParsedJwt, keys: Sequence[DirectoryKey]) -> None:
     raise UnknownKey
 
 
-def matching_keys(token: ParsedJwt, keys: Iterable[DirectoryKey]) -> list[DirectoryKey]:
+def matching_keys(token: ParsedJwt, keys: Iterable[Key]) -> list[Key]:
     """Return the keys that may have signed a token: all, when it names none."""
     return [key for key in keys if token.kid in ("", key.kid)]
 
@@ -174,31 +196,52 @@ def _public(n: str, e: str) -> RSAPublicKey | None:
 def check_standard(
     token: ParsedJwt, *, issuer: str, audience: str, now: int, leeway: int = 0
 ) -> None:
-    """Check the standard claims. Raises `Refused`.
+    """Check the standard claims of a directory's token. Raises `Refused`.
 
     `now` is in nanoseconds. `leeway` extends the validity at both ends, in seconds.
     """
-    claims = _standard(token)
+    claims = read_standard(token)
     if claims.iss != issuer:
         raise Refused(
             "oidc: id token issued by a different provider, "
             f"expected {quote(issuer)} got {quote(claims.iss)}"
         )
+    check_audience(claims, audience)
+    if claims.exp is None:
+        raise _expired(claims)
+    check_times(claims, now, before=BEFORE_LEEWAY + leeway, after=leeway)
+
+
+def check_audience(claims: StandardClaims, audience: str) -> None:
+    """Check that a token is for an audience. Raises `Refused`."""
     audiences = [claims.aud] if isinstance(claims.aud, str) else claims.aud or []
     if audience not in audiences:
         listed = " ".join(map(quote, audiences))
         raise Refused(f"oidc: expected audience {quote(audience)} got [{listed}]")
-    too_far = claims.exp is not None and claims.exp > _MOST_EXACT
-    if claims.exp is None or too_far or (int(claims.exp) + leeway) * SECOND <= now:
-        raise Refused(f"oidc: token is expired (Token Expiry: {format_timestamp(claims.exp)})")
-    if claims.nbf is not None and (int(claims.nbf) - BEFORE_LEEWAY - leeway) * SECOND > now:
+
+
+def check_times(claims: StandardClaims, now: int, *, before: int = 0, after: int = 0) -> None:
+    """Check that a token is valid now. Raises `Refused`.
+
+    `now` is in nanoseconds. The validity starts `before` seconds early and ends `after` seconds
+    late. A token without an expiry time does not expire.
+    """
+    ends, begins = claims.exp, claims.nbf
+    if ends is not None and (ends > _MOST_EXACT or (int(ends) + after) * SECOND <= now):
+        raise _expired(claims)
+    if begins is not None and (int(begins) - before) * SECOND > now:
         raise Refused(
             f"oidc: current time {format_timestamp(now // SECOND)} before the nbf (not before) time: "
-            f"{format_timestamp(claims.nbf)}"
+            f"{format_timestamp(begins)}"
         )
 
 
-def _standard(token: ParsedJwt) -> StandardClaims:
+def _expired(claims: StandardClaims) -> Refused:
+    return Refused(f"oidc: token is expired (Token Expiry: {format_timestamp(claims.exp)})")
+
+
+def read_standard(token: ParsedJwt) -> StandardClaims:
+    """Return the standard claims. Raises `Refused`."""
     try:
         claims = msgspec.json.decode(token.payload, type=StandardClaims)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -28,7 +28,6 @@ FOR_FEW = (
     "daemon.ui.jobs",
     "daemon.ui.render",
     "httpx",
-    "jwt",
     "re2",
     "rich",
     "yaml",

@@ -2,13 +2,13 @@
 
 import base64
 from collections.abc import Iterator
+from typing import Any
 
-import jwt
 import msgspec
 import pytest
 
 from daemon.acl.seal import EnvelopeCipher
-from daemon.identity import keypair
+from daemon.identity import jwt_signing, keypair
 from daemon.identity.issuer import (
     LONGEST_TTL,
     PUBLISHED_BEFORE,
@@ -27,7 +27,10 @@ from storage.records.signing import PublicKey, SigningKey
 from storage.records.workload import AUDIENCE
 from storage.store import Store
 from storage.writer import Transaction
+from tests.fakes.fakecloud import SigningKey as ForgersKey
+from tests.fakes.fakecloud import sign_jwt, verify_jwt_signature
 from tests.samples import NOW, job
+from tests.unit.identity.tokens import encoded
 from tests.unit.runner.placements import placed
 
 SEAL = EnvelopeCipher({1: bytes(32)})
@@ -62,7 +65,12 @@ def key_ids(issuer: Issuer) -> list[str]:
 
 
 def signed_with(token: str) -> str:
-    return str(jwt.get_unverified_header(token)["kid"])
+    return str(part_of(token, 0)["kid"])
+
+
+def part_of(token: str, number: int) -> dict[str, Any]:
+    """Return the header (0) or the claims (1) of a token."""
+    return dict(msgspec.json.decode(base64.urlsafe_b64decode(token.split(".")[number] + "==")))
 
 
 # ---- signatures ---------------------------------------------------------------------------------
@@ -71,8 +79,9 @@ def signed_with(token: str) -> str:
 async def test_others_can_check_what_was_signed(issuer: Issuer) -> None:
     token = issuer.sign({"sub": "me", "aud": "them"})
     published = msgspec.to_builtins(issuer.published()[0])
-    key = jwt.PyJWK(published)
-    assert jwt.decode(token, key.key, algorithms=["RS256"], audience="them")["sub"] == "me"
+    assert verify_jwt_signature(token, published)
+    assert part_of(token, 0) == {"alg": "RS256", "kid": "key-1", "typ": "JWT"}
+    assert part_of(token, 1) == {"sub": "me", "aud": "them"}
 
 
 async def test_our_own_tokens_are_known_again(issuer: Issuer) -> None:
@@ -81,20 +90,17 @@ async def test_our_own_tokens_are_known_again(issuer: Issuer) -> None:
 
 
 def forged(token: str) -> str:
-    head, payload, signature = token.split(".")
-    claims = msgspec.json.decode(base64.urlsafe_b64decode(payload + "=="))
-    other = base64.urlsafe_b64encode(msgspec.json.encode({**claims, "sub": "root"}))
-    return f"{head}.{other.rstrip(b'=').decode()}.{signature}"
+    head, _, signature = token.split(".")
+    other = encoded(msgspec.json.encode({**part_of(token, 1), "sub": "root"}))
+    return f"{head}.{other}.{signature}"
 
 
 def unsigned(token: str) -> str:
-    claims = jwt.decode(token, options={"verify_signature": False})
-    return jwt.encode(claims, "", algorithm="none", headers={"kid": "key-1"})
+    return sign_jwt({"kid": "key-1"}, part_of(token, 1), ForgersKey.new(), "none")
 
 
 def signed_with_the_public_key(token: str) -> str:
-    claims = jwt.decode(token, options={"verify_signature": False})
-    return jwt.encode(claims, "public-key" * 8, algorithm="HS256", headers={"kid": "key-1"})
+    return sign_jwt({"kid": "key-1"}, part_of(token, 1), ForgersKey.new(), "HS256")
 
 
 @pytest.mark.parametrize(
@@ -136,8 +142,7 @@ async def test_a_token_of_a_service_opens_nothing_here(issuer: Issuer) -> None:
 async def test_a_token_of_another_installation_is_refused(
     issuer: Issuer, store: Store, clock: Clock
 ) -> None:
-    private = keypair.generate()
-    token = jwt.encode({"aud": "us"}, private, algorithm="RS256", headers={"kid": "key-1"})
+    token = jwt_signing.sign({"aud": "us"}, "key-1", keypair.generate())
     with pytest.raises(InvalidToken):
         issuer.verify(token, "us")
 
