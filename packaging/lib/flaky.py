@@ -1,4 +1,4 @@
-"""Count the tests that failed beside others and passed alone.
+"""Count the tests that failed in a parallel run and passed alone.
 
     flaky.py FAILED COUNTS COMMIT
 
