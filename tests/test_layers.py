@@ -45,7 +45,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # Rules without effects.
     "daemon.matching": NOUNS,
     "daemon.jobspec": (*NOUNS, "daemon.matching", "daemon.text.go_format"),
-    "daemon.scheduler": (*NOUNS, "daemon.matching"),
+    "daemon.flow": (*NOUNS, "daemon.jobspec", "daemon.text.go_format"),
+    "daemon.scheduler": (*NOUNS, "daemon.flow", "daemon.matching"),
     "daemon.templates": (*NOUNS, "daemon.matching", "daemon.text.go_format"),
     # Access and identity.
     "daemon.acl": (
@@ -75,8 +76,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.text",
     ),
     # Jobs and scheduling.
-    "daemon.jobs": (*STORAGE, *COMMON, "daemon.jobspec", "daemon.matching"),
-    "daemon.evals": (*STORAGE, *COMMON, "daemon.jobs", "daemon.jobspec", "daemon.scheduler"),
+    "daemon.jobs": (*STORAGE, *COMMON, "daemon.flow", "daemon.jobspec", "daemon.matching"),
+    "daemon.evals": (
+        *STORAGE,
+        *COMMON,
+        "daemon.flow",
+        "daemon.jobs",
+        "daemon.jobspec",
+        "daemon.scheduler",
+    ),
     "daemon.notify": (
         *STORAGE,
         "daemon.acl.seal",
@@ -127,6 +135,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.acl",
         "daemon.confinement",
         "daemon.evals",
+        "daemon.flow",
         "daemon.identity",
         "daemon.jobs",
         "daemon.jobspec",
@@ -167,6 +176,7 @@ PURE = (
     "daemon.text.request_fields",
     "daemon.text.job_state",
     "daemon.text.placement_message",
+    "daemon.flow",
     "daemon.scheduler",
     "daemon.jobspec",
     "daemon.matching",

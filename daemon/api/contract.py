@@ -10,7 +10,17 @@ from enum import Enum
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from daemon.api import dispatch, exec_sessions, job_status, job_versions, jobs, parse, plan, scaling
+from daemon.api import (
+    dispatch,
+    exec_sessions,
+    flows,
+    job_status,
+    job_versions,
+    jobs,
+    parse,
+    plan,
+    scaling,
+)
 from daemon.api.cluster import (
     allocations,
     confinement,
@@ -34,6 +44,7 @@ from storage.records.deployment import Deployment
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation
 from storage.records.explanation import Explanation
+from storage.records.flow import FlowGraph
 from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submission
 from storage.records.namespace import Namespace
 from storage.records.node import Node
@@ -148,6 +159,8 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         takes=JobValidateRequest, gives=jobs.JobValidateResponse, query={"launches": FLAG}
     ),
     parse.parse: EndpointSchema(takes=parse.JobsParseRequest, gives=dict[str, object]),
+    flows.draw: EndpointSchema(takes=JobValidateRequest, gives=FlowGraph),
+    flows.graph_of_job: EndpointSchema(gives=FlowGraph, query={"version": NUMBER}),
     plan.plan: EndpointSchema(
         takes=plan.JobPlanRequest, gives=plan.JobPlanResponse, query={"launches": FLAG}
     ),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         definition,
         dispatch,
         exec_sessions,
+        flows,
         job_status,
         job_versions,
         jobs,
@@ -89,6 +90,7 @@ else:  # each module is imported at its first request
     onetime = LazyModule("daemon.api.onetime")
     parse = LazyModule("daemon.api.parse")
     plan = LazyModule("daemon.api.plan")
+    flows = LazyModule("daemon.api.flows")
     job_status = LazyModule("daemon.api.job_status")
     scaling = LazyModule("daemon.api.scaling")
     exec_sessions = LazyModule("daemon.api.exec_sessions")
@@ -197,6 +199,7 @@ ROUTES: tuple[Route, ...] = (
     ReadRoute("/v1/jobs", jobs.index, LIST, _JOBS, tables=("jobs", "summaries")),
     WriteRoute("POST", "/v1/jobs", jobs.register, SUBMIT),
     WriteRoute("POST", "/v1/jobs/parse", parse.parse, PARSE, in_any_region=True),
+    WriteRoute("POST", "/v1/jobs/graph", flows.draw, PARSE),
     WriteRoute("POST", "/v1/validate/job", jobs.validate, READ_OBJECT),
     WriteRoute("POST", "/v1/validate/job/examine", jobs.examine, READ_OBJECT),
     ReadRoute(
@@ -234,6 +237,7 @@ ROUTES: tuple[Route, ...] = (
         ("summaries/{namespace}/{job_id}", *_JOB),
         any_method=True,
     ),
+    ReadRoute("/v1/job/{job_id}/graph", flows.graph_of_job, READ, _JOB, long=True),
     ReadRoute("/v1/job/{job_id}/explain", job_status.explain, READ),
     ReadRoute("/v1/job/{job_id}/state", job_status.state, READ, _STATE, long=True),
     ReadRoute("/v1/job/{job_id}/runs", job_status.runs, READ, _STATE, long=True),

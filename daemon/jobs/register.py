@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import msgspec
 
+from daemon.flow import graph
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.namespaces import forbidden_drivers
 from daemon.jobs.preserve import preserve
@@ -101,7 +102,10 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
 
     def findings(self, job: Job) -> ValidationResult:
         """Return all errors and warnings of a complete job, regardless of the state."""
-        return validate(job, self.budgets, oversubscription=self.oversubscription)
+        found = validate(job, self.budgets, oversubscription=self.oversubscription)
+        if problems := tuple(graph.problems(job)):
+            return msgspec.structs.replace(found, errors=(*found.errors, *problems))
+        return found.with_warnings(*graph.warnings(job))
 
 
 def parse_job(
@@ -181,6 +185,8 @@ async def register_job(
     job, findings, unreadable = await garbage.in_thread(complete) if is_large else complete()
     if job.region != surroundings.region:
         raise Refused("No path to region")
+    if graph.is_workflow(job) and not findings.errors:
+        raise Refused("this version of Steward draws workflows, but does not run them")
     findings = findings.with_warnings(*remarks, *unreadable)
     source = request.submission
     if source is not None and (size := _size(source)) > MAX_SOURCE:

@@ -93,6 +93,40 @@ def span(most: int) -> Callable[[str], int]:
     return read
 
 
+MAX_NEEDS_LENGTH = 64 * 1024  # bytes
+MAX_CONDITION_LENGTH = 4096
+
+
+class When(StrEnum):
+    """The outcomes of its needs with which a step begins."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    ALWAYS = "always"
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parse a list of different names, separated by commas."""
+    found = tuple(one.strip() for one in text.split(","))
+    if len(text) > MAX_NEEDS_LENGTH:
+        raise Invalid(f"must be at most {MAX_NEEDS_LENGTH} bytes long")
+    if not all(found):
+        raise Invalid("must be names separated by commas")
+    if len({*found}) < len(found):
+        twice = next(one for one in found if found.count(one) > 1)
+        raise Invalid(f"names {quote(twice)} twice")
+    return found
+
+
+def condition(text: str) -> str:
+    """Return the text of a condition; `daemon/flow` parses it, with the names of the needs."""
+    if not text.strip():
+        raise Invalid("must be a filter expression")
+    if len(text) > MAX_CONDITION_LENGTH:
+        raise Invalid(f"must be at most {MAX_CONDITION_LENGTH} characters long")
+    return text
+
+
 class CatchUpPolicy(StrEnum):
     """Launches for the slots that passed while the daemon was not running."""
 
@@ -148,6 +182,14 @@ NOTIFY_TO = MetaExtension[tuple[str, ...]](
     name=notification.RECEIVERS, place="job", read=notification.read_receivers, default=()
 )
 
+NEEDS = MetaExtension[tuple[str, ...]](
+    name="steward_needs", place="task group", read=names, default=()
+)
+WHEN = MetaExtension(
+    name="steward_when", place="task group", read=one_of(When), default=When.SUCCESS
+)
+IF = MetaExtension(name="steward_if", place="task group", read=condition, default="")
+
 EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     FREQUENT_LAUNCHES,
     CATCH_UP,
@@ -161,6 +203,9 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     NOTIFY_WEBHOOK,
     NOTIFY_COMMAND,
     NOTIFY_TO,
+    NEEDS,
+    WHEN,
+    IF,
 )
 
 
@@ -168,6 +213,7 @@ def problems(job: Job) -> Iterator[str]:
     """Yield the errors of a job's Steward keys."""
     yield from _in("job", "", job.meta)
     yield from _to_nobody(job.meta or {})
+    yield from _from_dispatches(job)
     for group in job.task_groups or ():
         yield from _in("task group", group.name, group.meta)
         for task in group.tasks or ():
@@ -178,6 +224,14 @@ def _to_nobody(meta: Mapping[str, str]) -> Iterator[str]:
     ways = (NOTIFY_TO.name, NOTIFY_WEBHOOK.name, NOTIFY_COMMAND.name)
     if NOTIFY.name in meta and not any(way in meta for way in ways):
         yield f"Meta of job: {quote(NOTIFY.name)} tells nobody; add {' or '.join(map(quote, ways))}"
+
+
+def _from_dispatches(job: Job) -> Iterator[str]:
+    """Yield the keys of Steward that a dispatch would set, where they have no effect."""
+    block = job.parameterized_job
+    for name in (*(block.meta_required or ()), *(block.meta_optional or ())) if block else ():
+        if name.startswith(PREFIX):
+            yield f"Parameterized job: a dispatch cannot set {quote(name)}; write it in the job"
 
 
 def _in(place: str, name: str, meta: Meta) -> Iterator[str]:

@@ -46,6 +46,7 @@ _JOB: Tree = {
     "dispatch": "daemon.cli.commands.child_jobs:dispatch",
     "eval": "daemon.cli.commands.job_actions:evaluate",
     "explain": "daemon.cli.commands.explain:explain",
+    "graph": "daemon.cli.commands.job_graph:graph",
     "history": "daemon.cli.commands.job_history:history",
     "init": "daemon.cli.commands.job_file_tools:init",
     "inspect": "daemon.cli.commands.job_history:inspect",

@@ -24,6 +24,7 @@ _JOB: Sections = {
         "dispatch": "Run a parameterized job once, with a payload",
         "status": "List the jobs, or show one with its state and reason",
         "explain": "Explain why a job is not running as wanted",
+        "graph": "Show the steps of a workflow",
         "logs": "Print the output of a job's tasks",
     },
     "Inspect": {

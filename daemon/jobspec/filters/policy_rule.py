@@ -29,13 +29,28 @@ class PolicyFilter:
 
     def __init__(self, text: str, record: type[msgspec.Struct]) -> None:
         """Raise `Malformed` if the rule cannot apply to any document of the record."""
-        self._node = parse(text, of_policy=True)
+        self.node = parse(text, of_policy=True)
         self._shape = shape_of(record)
-        _check(self._node, self._shape, {})
+        _check(self.node, self._shape, {})
 
     def holds(self, document: object) -> bool:
         """Return whether a document satisfies the rule. Raises `Malformed` if it is undecidable."""
-        return _Inspection(document, self._shape).at(self._node, ())
+        return _Inspection(document, self._shape).at(self.node, ())
+
+
+def selectors(node: Node) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of all values that a rule compares or goes through."""
+    match node:
+        case Not(inner):
+            yield from selectors(inner)
+        case And(nodes) | Or(nodes):
+            for one in nodes:
+                yield from selectors(one)
+        case Comparison():
+            yield node.selector.path
+        case CollectionMatch():
+            yield node.selector.path
+            yield from selectors(node.node)
 
 
 # --- evaluation ---

@@ -17,6 +17,7 @@ from storage.records.node import Node
 from storage.records.task import Task
 
 _REFERENCE = re.compile(r"\$\{(?:env\[\"([^\"]+)\"\]|([\w.\-]+))\}", re.ASCII)
+_OWN_KEYS = "steward_"
 _UNFIT = re.compile(r"[^A-Za-z0-9_]")
 
 # Variables of the agent that every task inherits; `task_environment` adds to them.
@@ -135,11 +136,16 @@ def _limits(allocation: Allocation, task: Task) -> dict[str, str]:
 
 
 def _meta(job: Job, allocation: Allocation, task: Task) -> dict[str, str]:
-    """Return the meta values of job, group and task, with each key as written and in capitals."""
+    """Return the meta values of job, group and task, with each key as written and in capitals.
+
+    Steward's own keys are left out. They may be longer than the kernel accepts in a variable.
+    """
     group = job.group(allocation.task_group)
     merged = {**(job.meta or {}), **((group and group.meta) or {}), **(task.meta or {})}
     meta: dict[str, str] = {}
     for key, value in merged.items():
+        if key.startswith(_OWN_KEYS):
+            continue
         name = _UNFIT.sub("_", key)
         meta[f"NOMAD_META_{name.upper()}"] = value
         meta[f"NOMAD_META_{name}"] = value

@@ -1,0 +1,150 @@
+"""`job graph`: the steps of a workflow, as text or for a program that draws graphs."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from daemon.cli.core import resolve
+from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
+from daemon.cli.core.job_file import (
+    VariableArguments,
+    namespace_of,
+    read_source,
+    registration,
+    with_variables,
+)
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from daemon.text.placement_message import count_noun
+from storage.errors import Invalid
+from storage.records.flow import FlowGraph, GraphStep
+
+
+@click.command()
+@click.argument("source", metavar="JOB|FILE")
+@click.option("--version", "number", type=int, metavar="N", help="Version of the stored job.")
+@click.option("--dot", is_flag=True, help="Write the graph for Graphviz.")
+@click.option("--mermaid", is_flag=True, help="Write the graph for Mermaid.")
+@with_variables
+@with_output
+@with_client
+def graph(
+    client: ApiClient,
+    screen: Screen,
+    source: str,
+    *,
+    number: int | None,
+    dot: bool,
+    mermaid: bool,
+    given: VariableArguments,
+) -> None:
+    """Show the steps of a workflow: of the stored JOB, or of the job in FILE.
+
+    An existing file is preferred to a job of the same name; - reads standard input. A step stands
+    below all steps that it needs.
+
+    Example: steward job graph -mermaid nightly.hcl
+    """
+    if dot and mermaid:
+        raise Invalid("--dot and --mermaid exclude each other; choose one")
+    answer = _read(client, source, number, given)
+    found = answer.decode(FlowGraph)
+    if dot:
+        lines = _dot(found)
+    elif mermaid:
+        lines = _mermaid(found)
+    elif screen.wants_document:
+        screen.document(answer.body)
+        return
+    else:
+        _show(screen, found)
+        return
+    for line in lines:
+        screen.line(line)
+
+
+def _read(
+    client: ApiClient, source: str, number: int | None, given: VariableArguments
+) -> ClientResponse:
+    if source == "-" or Path(source).is_file():
+        job = registration(read_source(source), source, given)["Job"]
+        return client.send(
+            "POST", "/v1/jobs/graph", {"Job": job}, namespace=namespace_of(client, job)
+        )
+    line = resolve.job(client, source)
+    path = f"/v1/job/{segment(line.id)}/graph"
+    if number is not None:
+        return client.read(path, namespace=line.namespace, version=str(number))
+    return client.read(path, namespace=line.namespace)
+
+
+def _show(screen: Screen, found: FlowGraph) -> None:
+    steps, levels = count_noun(len(found.steps), "step"), count_noun(len(found.levels), "level")
+    screen.line(f'job "{found.job_id}": {steps} in {levels}')
+    by_name = {one.name: one for one in found.steps}
+    rows = [
+        (str(number), name, _elements(by_name[name]), _waits(by_name[name]))
+        for number, names in enumerate(found.levels, 1)
+        for name in names
+    ]
+    screen.table(("Level", "Step", "Elements", "Begins"), rows)
+    if len(found.longest) > 1:
+        screen.line(f"Longest chain: {' -> '.join(found.longest)}")
+
+
+def _elements(step: GraphStep) -> str:
+    return str(step.count)
+
+
+_AFTER = {
+    "success": "after success of {}",
+    "failure": "after failure of {}",
+    "always": "after {}",
+}
+
+
+def _waits(step: GraphStep) -> str:
+    """Return when a step begins, in words."""
+    begins = _AFTER[step.when].format(_listed(step.needs)) if step.needs else "at once"
+    return f"{begins}, if {step.condition}" if step.condition else begins
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:6])
+    return f"{shown} and {len(names) - 6} more" if len(names) > 6 else shown
+
+
+_STYLES = {"success": "", "failure": " [style=dashed]", "always": " [style=dotted]"}
+_ARROWS = {"success": "-->", "failure": "-. failure .->", "always": "-. always .->"}
+
+
+def _dot(found: FlowGraph) -> Iterator[str]:
+    yield f"digraph {_quoted(found.job_id)} {{"
+    yield "  rankdir=LR;"
+    for step in found.steps:
+        label = step.name if step.count == 1 else f"{step.name} x{step.count}"
+        yield f"  {_quoted(step.name)} [label={_quoted(label)}];"
+    by_name = {one.name: one for one in found.steps}
+    for edge in found.edges:
+        style = _STYLES[by_name[edge.to].when]
+        yield f"  {_quoted(edge.source)} -> {_quoted(edge.to)}{style};"
+    yield "}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _mermaid(found: FlowGraph) -> Iterator[str]:
+    """Yield lines of Mermaid; its node names are numbers, because it reserves some words."""
+    yield "flowchart LR"
+    number = {one.name: f"s{place}" for place, one in enumerate(found.steps)}
+    for step in found.steps:
+        label = step.name if step.count == 1 else f"{step.name} x{step.count}"
+        yield f'  {number[step.name]}["{label.replace(chr(34), "#quot;")}"]'
+    by_name = {one.name: one for one in found.steps}
+    for edge in found.edges:
+        arrow = _ARROWS[by_name[edge.to].when]
+        yield f"  {number[edge.source]} {arrow} {number[edge.to]}"

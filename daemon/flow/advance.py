@@ -1,0 +1,211 @@
+"""Decide which steps of a run begin, and how steps and the run have ended.
+
+`advance` looks at the steps once, each after all that it needs. So an end opens or skips everything
+behind it in the same decision. The result depends on what has ended, and not on the order in which
+it became known.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from daemon.flow import conditions
+from daemon.flow.conditions import NeedFacts, RunFacts, Undecidable
+from daemon.flow.graph import Graph, Step
+from daemon.jobspec.steward_meta import When
+from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
+
+_PREVIOUS = "tasks of the previous run have not ended"
+
+
+class Elements(msgspec.Struct, frozen=True, kw_only=True):
+    """The allocations of a step in a run: how many have ended, and how many may still change.
+
+    An element counts as failed only when no restart and no reschedule follows. `exit_code` is that
+    of the element that failed last.
+    """
+
+    good: int = 0
+    failed: int = 0
+    at_work: int = 0
+    exit_code: int = 0
+
+
+class Advance(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a run after a decision.
+
+    `steps` has all steps in the order of the file, and `changed` those that differ from before.
+    Elements of the `wanted` steps are to be placed.
+    """
+
+    run: FlowRun
+    steps: tuple[RunStep, ...]
+    changed: tuple[RunStep, ...]
+    wanted: frozenset[str]
+
+
+def advance(
+    graph: Graph,
+    run: FlowRun,
+    steps: Mapping[str, RunStep],
+    elements: Mapping[str, Elements],
+    *,
+    now: int,
+    meta: Mapping[str, str] | None = None,
+    is_held: bool = False,
+) -> Advance:
+    """Return the next state of a run.
+
+    `steps` are the stored steps; missing ones wait. `elements` are the allocations of each step.
+    `is_held`: tasks of the previous run are still ending, so that no step begins.
+    """
+    facts = RunFacts(number=run.number, trigger=run.trigger, meta=dict(meta or {}))
+    decision = _Decision(run, steps, elements, facts, now, is_held=is_held)
+    for step in graph.order:
+        decision.add(step)
+    found = tuple(decision.steps[one.name] for one in graph.steps)
+    return Advance(
+        run=_run_after(run, found, now),
+        steps=found,
+        changed=tuple(one for one in found if steps.get(one.name) != one),
+        wanted=frozenset(
+            one.name for one in found if one.state == StepState.OPEN and _continues(run)
+        ),
+    )
+
+
+def _continues(run: FlowRun) -> bool:
+    return run.status == FlowStatus.RUNNING
+
+
+def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
+    if run.status.has_ended or any(one.outcome is None for one in steps):
+        return run
+    if run.status == FlowStatus.STOPPING:
+        return msgspec.structs.replace(run, status=FlowStatus.CANCELED, ended=now)
+    # A skipped step is bad because of another one, which is named instead.
+    bad = [one for one in steps if one.outcome == Outcome.BAD and one.state != StepState.SKIPPED]
+    if not bad:
+        return msgspec.structs.replace(run, status=FlowStatus.SUCCEEDED, ended=now)
+    names = ", ".join(one.name for one in bad[:3]) + (" and others" if len(bad) > 3 else "")
+    words = f"step {names} failed" if len(bad) == 1 else f"steps {names} failed"
+    return msgspec.structs.replace(run, status=FlowStatus.FAILED, reason=words, ended=now)
+
+
+class _Decision:
+    """One decision about all steps of a run; steps are added in the order of the graph."""
+
+    def __init__(
+        self,
+        run: FlowRun,
+        before: Mapping[str, RunStep],
+        elements: Mapping[str, Elements],
+        facts: RunFacts,
+        now: int,
+        *,
+        is_held: bool,
+    ) -> None:
+        self.steps: dict[str, RunStep] = {}
+        self._run, self._before, self._elements = run, before, elements
+        self._facts, self._now, self._is_held = facts, now, is_held
+
+    def add(self, step: Step) -> None:
+        """Decide about a step. All that it needs has been added."""
+        row = self._before.get(step.name)
+        if row is None:
+            row = RunStep(name=step.name, total=step.count, since=self._now)
+        if row.outcome is None:
+            row = self._next(step, row)
+        self.steps[step.name] = row
+
+    def _next(self, step: Step, row: RunStep) -> RunStep:
+        if not _continues(self._run):
+            return self._canceled(row)
+        if row.state in (StepState.WAITING, StepState.HELD):
+            row = self._begun(step, row)
+        return self._progress(row) if row.state == StepState.OPEN else row
+
+    def _canceled(self, row: RunStep) -> RunStep:
+        if self._elements.get(row.name, Elements()).at_work:
+            return row
+        return self._end(row, StepState.CANCELED, Outcome.BAD, self._run.reason)
+
+    # --- begin ---
+
+    def _begun(self, step: Step, row: RunStep) -> RunStep:
+        needs = [self.steps[name] for name in step.needs]
+        if any(one.outcome is None for one in needs):
+            return row
+        if (skipped := _skip(step.when, needs)) is not None:
+            return self._end(row, StepState.SKIPPED, *skipped)
+        if step.condition:
+            try:
+                is_true = conditions.holds(step.condition, self._facts, _need_facts(needs))
+            except Undecidable as error:
+                return self._end(row, StepState.FAILED, Outcome.BAD, f"its condition: {error}")
+            if not is_true:
+                return self._end(row, StepState.SKIPPED, Outcome.NEUTRAL, "its condition is false")
+        if not row.total:
+            return self._end(row, StepState.SKIPPED, Outcome.NEUTRAL, "it has no elements")
+        if self._is_held:
+            return self._moved(row, StepState.HELD, _PREVIOUS)
+        return msgspec.structs.replace(self._moved(row, StepState.OPEN), opened=self._now)
+
+    # --- end ---
+
+    def _progress(self, row: RunStep) -> RunStep:
+        found = self._elements.get(row.name, Elements())
+        row = msgspec.structs.replace(
+            row, good=found.good, failed=found.failed, exit_code=found.exit_code
+        )
+        if found.at_work or found.good + found.failed < row.total:
+            return row
+        if not found.failed:
+            return self._end(row, StepState.SUCCEEDED, Outcome.GOOD, "")
+        words = f"{found.failed} of {row.total} elements failed" if row.total > 1 else "it failed"
+        code = f", exit code {found.exit_code}" if found.exit_code else ""
+        return self._end(row, StepState.FAILED, Outcome.BAD, words + code)
+
+    def _end(self, row: RunStep, state: StepState, outcome: Outcome, reason: str) -> RunStep:
+        return msgspec.structs.replace(self._moved(row, state, reason), outcome=outcome)
+
+    def _moved(self, row: RunStep, state: StepState, reason: str = "") -> RunStep:
+        if (row.state, row.reason) == (state, reason):
+            return row
+        since = row.since if row.state == state else self._now
+        return msgspec.structs.replace(row, state=state, reason=reason, since=since)
+
+
+def _skip(when: When, needs: Sequence[RunStep]) -> tuple[Outcome, str] | None:
+    """Return why a step does not begin after its needs have ended, with its outcome; or None."""
+    bad = next((one for one in needs if one.outcome == Outcome.BAD), None)
+    is_any_good = any(one.outcome == Outcome.GOOD for one in needs)
+    match when:
+        case When.ALWAYS:
+            return None
+        case When.FAILURE:
+            return None if bad else (Outcome.NEUTRAL, "nothing that it needs has failed")
+        case When.SUCCESS if bad:
+            return Outcome.BAD, f"step {bad.name} was {_ended_as(bad)}"
+        case When.SUCCESS if needs and not is_any_good:
+            return Outcome.NEUTRAL, "nothing that it needs has run"
+        case When.SUCCESS:
+            return None
+
+
+def _ended_as(step: RunStep) -> str:
+    return "not successful" if step.state == StepState.FAILED else step.state.value
+
+
+def _need_facts(needs: Sequence[RunStep]) -> dict[str, NeedFacts]:
+    return {
+        one.name: NeedFacts(
+            outcome=one.outcome or "",
+            state=one.state,
+            reason=one.reason,
+            exit_code=one.exit_code,
+            failed=one.failed,
+            total=one.total,
+        )
+        for one in needs
+    }

@@ -1,0 +1,76 @@
+"""Conditions of steps (`steward_if`): filter expressions over the run and what a step needs.
+
+    needs.test.outcome == good and run.meta.target != "none"
+
+A condition is parsed at registration, so a misspelled name is reported there. It has no functions,
+and its size is bounded, so it cannot take long.
+"""
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from daemon.text.go_format import quote
+from storage.errors import Malformed
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of `run` in a condition."""
+
+    number: int = 0
+    trigger: str = ""
+    meta: dict[str, str] = {}
+
+
+class NeedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of `needs.STEP` in a condition.
+
+    `exit_code` is that of the task that failed last, 0 if none did. `total` and `failed` count
+    elements.
+    """
+
+    outcome: str = ""
+    state: str = ""
+    reason: str = ""
+    exit_code: int = 0
+    failed: int = 0
+    total: int = 0
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """The values that a condition can name."""
+
+    run: RunFacts = RunFacts()
+    needs: dict[str, NeedFacts] = {}
+
+
+class Undecidable(Exception):
+    """A condition has no answer for these facts."""
+
+
+def problems(text: str, needs: Collection[str]) -> Iterator[str]:
+    """Yield the errors of a condition of a step that has these needs."""
+    from daemon.jobspec.filters.policy_rule import PolicyFilter, selectors
+
+    try:
+        rule = PolicyFilter(text, Facts)
+    except Malformed as error:
+        yield f"is not a condition: {error}"
+        return
+    for path in selectors(rule.node):
+        if path[0] == "needs" and len(path) > 1 and path[1] not in needs:
+            close = difflib.get_close_matches(path[1], needs, n=1)
+            hint = f"; did you mean {quote(close[0])}?" if close else ""
+            yield f"names {quote(path[1])}, which the group does not need{hint}"
+
+
+def holds(text: str, run: RunFacts, needs: Mapping[str, NeedFacts]) -> bool:
+    """Return whether a condition is true. Raises `Undecidable`."""
+    from daemon.jobspec.filters.policy_rule import PolicyFilter
+
+    try:
+        rule = PolicyFilter(text, Facts)
+        return rule.holds(msgspec.to_builtins(Facts(run=run, needs=dict(needs))))
+    except Malformed as error:
+        raise Undecidable(str(error)) from error

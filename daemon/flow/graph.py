@@ -1,0 +1,355 @@
+"""The graph of a workflow: its steps, what each one needs, their order and their levels.
+
+A workflow is a batch job of which a group has a workflow key. Each of its groups is a step. Nothing
+here knows what has run: `daemon/flow/advance.py` decides with the graph which steps may begin.
+"""
+
+import difflib
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+
+import msgspec
+
+from daemon.flow import conditions
+from daemon.jobspec.steward_meta import IF, NEEDS, WHEN, When
+from daemon.text.go_format import quote
+from storage.errors import Malformed
+from storage.records.flow import FlowGraph, GraphEdge, GraphStep
+from storage.records.group import TaskGroup
+from storage.records.job import Job, JobType
+
+KEYS = (NEEDS.name, WHEN.name, IF.name)
+ALL = "*"  # all groups that neither depend on this one nor need all themselves
+MAX_GROUPS = 2_000
+MAX_NEEDS = 20_000
+MAX_DEPTH = 1_000
+_STARTS = 200  # groups from which a shortest cycle is sought: 2,000 would take seconds
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+Edges = Mapping[str, tuple[str, ...]]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of a workflow: its needs in the order of the file, and its conditions.
+
+    `count` is the number of its elements.
+    """
+
+    name: str
+    needs: tuple[str, ...] = ()
+    when: When = When.SUCCESS
+    condition: str = ""
+    count: int = 1
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The steps of a workflow in the order of the file. No step waits for itself."""
+
+    steps: tuple[Step, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Step]:
+        """Return the steps by name."""
+        return {one.name: one for one in self.steps}
+
+    @cached_property
+    def order(self) -> tuple[Step, ...]:
+        """Return the steps, each after all that it needs."""
+        return tuple(self.by_name[name] for level in self.levels for name in level)
+
+    @cached_property
+    def levels(self) -> tuple[tuple[str, ...], ...]:
+        """Return the steps in levels: each stands one level below the deepest that it needs."""
+        depth = _depths(_edges(self.steps))
+        found: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+        for step in self.steps:
+            found[depth[step.name]].append(step.name)
+        return tuple(tuple(level) for level in found)
+
+    @property
+    def longest(self) -> tuple[str, ...]:
+        """Return a longest chain of steps; of several, the first in the file."""
+        levels = {name: number for number, level in enumerate(self.levels) for name in level}
+        chain = list(self.levels[-1][:1]) if self.levels else []
+        while chain and levels[chain[-1]]:
+            needs = self.by_name[chain[-1]].needs
+            chain.append(next(one for one in needs if levels[one] == levels[chain[-1]] - 1))
+        return tuple(reversed(chain))
+
+    @cached_property
+    def dependents(self) -> Edges:
+        """Return the steps that need each step, in the order of the file."""
+        found: dict[str, list[str]] = {one.name: [] for one in self.steps}
+        for step in self.steps:
+            for need in step.needs:
+                found[need].append(step.name)
+        return {name: tuple(ones) for name, ones in found.items()}
+
+
+def is_workflow(job: Job) -> bool:
+    """Return whether a job is a workflow."""
+    return job.type == JobType.BATCH and any(map(has_keys, job.task_groups or ()))
+
+
+def has_keys(group: TaskGroup) -> bool:
+    """Return whether a group has a workflow key."""
+    return any(key in (group.meta or ()) for key in KEYS)
+
+
+def graph_of(job: Job) -> Graph:
+    """Return the graph of a valid workflow.
+
+    Raises `Malformed` with the first problem if the job is not valid.
+    """
+    for problem in problems(job):
+        raise Malformed(problem)
+    return Graph(steps=tuple(_steps(job)))
+
+
+def _steps(job: Job) -> Iterator[Step]:
+    groups = job.task_groups or []
+    needs = _resolved(groups)
+    for group in groups:
+        yield Step(
+            name=group.name,
+            needs=needs[group.name],
+            when=WHEN.of(group.meta),
+            condition=IF.of(group.meta),
+            count=group.count,
+        )
+
+
+def _resolved(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
+    """Return the needs of each group, with the groups in place of `*`."""
+    written = {group.name: NEEDS.of(group.meta) for group in groups}
+    stars = {name for name, needs in written.items() if needs == (ALL,)}
+    after: dict[str, list[str]] = {name: [] for name in written}
+    for name, needs in written.items():
+        for need in needs:
+            after.get(need, []).append(name)
+    resolved = dict(written)
+    for star in stars:
+        behind = _reach(star, after)
+        resolved[star] = tuple(one for one in written if one not in stars and one not in behind)
+    return resolved
+
+
+def _reach(start: str, edges: Mapping[str, Collection[str]]) -> set[str]:
+    """Return everything that can be reached along edges."""
+    found, ahead = set[str](), [start]
+    while ahead:
+        for one in edges.get(ahead.pop(), ()):
+            if one not in found:
+                found.add(one)
+                ahead.append(one)
+    return found
+
+
+def _edges(steps: Iterable[Step]) -> Edges:
+    return {one.name: one.needs for one in steps}
+
+
+def _depths(needs: Edges) -> dict[str, int]:
+    """Return the level of each step, from 0; steps of cycles and those behind have none."""
+    after: dict[str, list[str]] = {name: [] for name in needs}
+    for name, ones in needs.items():
+        for one in ones:
+            after[one].append(name)
+    missing = {name: len(ones) for name, ones in needs.items()}
+    depth = {name: 0 for name, number in missing.items() if not number}
+    ready = deque(depth)
+    while ready:
+        done = ready.popleft()
+        for name in after[done]:
+            missing[name] -= 1
+            if not missing[name]:
+                depth[name] = 1 + max(depth[need] for need in needs[name])
+                ready.append(name)
+    return depth
+
+
+def view(job: Job) -> FlowGraph:
+    """Return the graph of a job as the API shows it. Raises `Malformed` if it has errors."""
+    graph = graph_of(job)
+    level = {name: number for number, names in enumerate(graph.levels) for name in names}
+    return FlowGraph(
+        job_id=job.id,
+        namespace=job.namespace,
+        version=job.version,
+        is_workflow=is_workflow(job),
+        steps=[
+            GraphStep(
+                name=one.name,
+                level=level[one.name],
+                needs=list(one.needs),
+                when=one.when,
+                condition=one.condition,
+                count=one.count,
+            )
+            for one in graph.steps
+        ],
+        edges=[GraphEdge(source=need, to=one.name) for one in graph.steps for need in one.needs],
+        levels=[list(names) for names in graph.levels],
+        longest=list(graph.longest),
+    )
+
+
+# --- validation ---
+
+
+def problems(job: Job) -> Iterator[str]:
+    """Yield the errors of a job's workflow keys, beyond the form of each value."""
+    groups = job.task_groups or []
+    keyed = [group for group in groups if has_keys(group)]
+    if not keyed:
+        return
+    if job.type != JobType.BATCH:
+        key = next(key for key in KEYS if key in (keyed[0].meta or ()))
+        yield f"{key} needs a job of type batch"
+        return
+    found = [*_too_much(groups), *(one for group in groups for one in _of_names(group, groups))]
+    yield from found
+    if not found:
+        yield from _of_graph(list(_steps(job)))
+
+
+def _too_much(groups: Collection[TaskGroup]) -> Iterator[str]:
+    if len(groups) > MAX_GROUPS:
+        yield f"the workflow has {len(groups)} groups; {MAX_GROUPS} is the most"
+        return
+    number = sum(len(needs) for needs in _resolved(groups).values())
+    if number > MAX_NEEDS:
+        yield f"the workflow has {number} needs; {MAX_NEEDS} is the most"
+
+
+def _of_names(group: TaskGroup, groups: Collection[TaskGroup]) -> Iterator[str]:
+    """Yield the errors of the names that a group needs, and of its own."""
+    if has_keys(group) and not _NAME.fullmatch(group.name):
+        yield (
+            f"Task group {quote(group.name)} has needs, "
+            "so its name may only have letters, digits, - and _"
+        )
+    needs = NEEDS.of(group.meta)
+    if ALL in needs:
+        if len(needs) > 1:
+            yield f"{quote(ALL)} in {NEEDS.name} must stand alone"
+        return
+    known = [one.name for one in groups]
+    for need in needs:
+        if need not in known:
+            close = difflib.get_close_matches(need, known, n=1)
+            hint = f"; did you mean {quote(close[0])}?" if close else ""
+            yield (
+                f"Task group {group.name} needs {quote(need)}, "
+                f"which is not a group of this job{hint}"
+            )
+        elif not _NAME.fullmatch(need):
+            yield (
+                f"Task group {quote(need)} is needed, "
+                "so its name may only have letters, digits, - and _"
+            )
+
+
+def _of_graph(steps: list[Step]) -> Iterator[str]:
+    needs = _edges(steps)
+    depth = _depths(needs)
+    if len(depth) < len(needs):
+        yield f"steps wait for each other: {' -> '.join(shortest_cycle(needs, depth))}"
+        return
+    if (levels := max(depth.values(), default=0) + 1) > MAX_DEPTH:
+        yield f"the workflow has {levels} levels; {MAX_DEPTH} is the most"
+    for step in steps:
+        yield from _of_conditions(step)
+
+
+def _of_conditions(step: Step) -> Iterator[str]:
+    if step.when == When.FAILURE and not step.needs:
+        yield f"Task group {step.name} begins on failure, but needs no group"
+    if step.condition:
+        for problem in conditions.problems(step.condition, step.needs):
+            yield f"Task group {step.name}: {IF.name} {problem}"
+
+
+def shortest_cycle(needs: Edges, settled: Collection[str] = ()) -> list[str]:
+    """Return a shortest cycle, with its first group in the file at both ends.
+
+    `settled` are groups that are in no cycle. In a cycle, each group waits for the next one.
+    """
+    left = [name for name in needs if name not in settled]
+    best: list[str] = []  # without the group at its end
+    for number, start in enumerate(left):
+        if best and number >= _STARTS:
+            break
+        found = _way_back(start, needs, len(best))
+        if found and (not best or len(found) < len(best)):
+            best = found
+    place = {name: number for number, name in enumerate(needs)}
+    first = min(range(len(best)), key=lambda number: place[best[number]], default=0)
+    turned = [*best[first:], *best[:first]]
+    return [*turned, turned[0]] if turned else []
+
+
+def _way_back(start: str, needs: Edges, most: int) -> list[str]:
+    """Return the shortest way from a group to itself, shorter than `most` unless that is 0."""
+    before: dict[str, str] = {}
+    ahead, length = [start], 0
+    while ahead and (not most or length + 1 < most):
+        length += 1
+        further: list[str] = []
+        for name in ahead:
+            for need in needs[name]:
+                if need == start:
+                    return _path(start, name, before)
+                if need not in before:
+                    before[need] = name
+                    further.append(need)
+        ahead = further
+    return []
+
+
+def _path(start: str, last: str, before: Mapping[str, str]) -> list[str]:
+    path = [last]
+    while path[-1] != start:
+        path.append(before[path[-1]])
+    return path[::-1]
+
+
+# --- warnings ---
+
+
+def warnings(job: Job) -> Iterator[str]:
+    """Yield remarks about a valid workflow."""
+    if not is_workflow(job):
+        return
+    graph = Graph(steps=tuple(_steps(job)))
+    stars = {one.name for one in job.task_groups or () if NEEDS.of(one.meta) == (ALL,)}
+    for step in graph.steps:
+        is_last = not graph.dependents[step.name]
+        if step.when == When.ALWAYS and step.needs and is_last and step.name not in stars:
+            yield (
+                f"Task group {step.name} begins always, but only after {', '.join(step.needs)}; "
+                f'for the end of every run, write {NEEDS.name} = "{ALL}"'
+            )
+    yield from _never(graph.order)
+
+
+def _never(order: Iterable[Step]) -> Iterator[str]:
+    """Yield the steps that cannot begin, whatever happens.
+
+    A step without elements is neither good nor bad, and so is a step that needs only such steps.
+    Every other step may end well or badly, so nothing else can be known.
+    """
+    empty = set[str]()
+    for step in order:
+        nothing_runs = bool(step.needs) and all(one in empty for one in step.needs)
+        can_begin = step.when == When.ALWAYS or not nothing_runs
+        if not can_begin and step.count:
+            words = " and ".join(map(quote, step.needs))
+            yield (
+                f"Task group {step.name} can never begin: it needs {step.when} of {words}, "
+                "which has no elements"
+            )
+        if not (step.count and can_begin):
+            empty.add(step.name)

@@ -1,0 +1,122 @@
+"""Workflows: graphs of jobs, runs and their steps."""
+
+from enum import StrEnum
+
+from storage.records.base import Record
+
+
+class GraphStep(Record, frozen=True, kw_only=True):
+    """A step of a workflow: a group, with the groups that it needs.
+
+    `level` counts from 0; every step stands below all that it needs. `condition` is the filter
+    expression, empty for none. `count` is the number of elements.
+    """
+
+    name: str
+    level: int
+    needs: list[str]
+    when: str
+    condition: str
+    count: int
+
+
+class GraphEdge(Record, frozen=True, kw_only=True):
+    """A need: the step `to` waits for the step `source`."""
+
+    source: str
+    to: str
+
+
+class FlowGraph(Record, frozen=True, kw_only=True):
+    """The graph of a job: its steps in the order of the file, and the needs between them.
+
+    `version` is that of the stored job, 0 for a job that was sent. `longest` is a longest chain of
+    steps, from its first to its last.
+    """
+
+    job_id: str
+    namespace: str
+    version: int
+    is_workflow: bool
+    steps: list[GraphStep]
+    edges: list[GraphEdge]
+    levels: list[list[str]]
+    longest: list[str]
+
+
+class StepState(StrEnum):
+    """The state of a step in a run. The last four are ends."""
+
+    WAITING = "waiting"  # something that it needs has not ended
+    HELD = "held"  # it may begin, but something else holds it back
+    OPEN = "open"  # its elements are wanted
+    RUNNING = "running"  # shown for an open step with a running element; never stored
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELED = "canceled"
+
+
+class Outcome(StrEnum):
+    """What the dependents of a step see of its end."""
+
+    GOOD = "good"
+    BAD = "bad"
+    NEUTRAL = "neutral"
+
+
+class FlowStatus(StrEnum):
+    """The state of a run. The last three are ends."""
+
+    RUNNING = "running"
+    STOPPING = "stopping"  # it is canceled, and its tasks still end
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the run has ended."""
+        return self not in (FlowStatus.RUNNING, FlowStatus.STOPPING)
+
+
+class RunStep(Record, frozen=True, kw_only=True):
+    """A step in a run.
+
+    `outcome` is None until the step has ended. `since` is when it reached its state, in nanoseconds
+    since the epoch. `total`, `good` and `failed` count elements. `exit_code` is that of the element
+    that failed last, 0 if none did.
+    """
+
+    name: str
+    state: StepState = StepState.WAITING
+    reason: str = ""
+    outcome: Outcome | None = None
+    attempt: int = 1
+    since: int = 0
+    opened: int = 0
+    total: int = 1
+    good: int = 0
+    failed: int = 0
+    exit_code: int = 0
+
+
+class FlowRun(Record, frozen=True, kw_only=True):
+    """A run of a workflow: the job's version, and its state.
+
+    `began` and `ended` are nanoseconds since the epoch; `ended` is 0 until then. `trigger` says why
+    the run began: it is that of the evaluation.
+    """
+
+    namespace: str
+    job_id: str
+    number: int
+    version: int
+    status: FlowStatus = FlowStatus.RUNNING
+    reason: str = ""
+    trigger: str = ""
+    attempt: int = 1
+    began: int = 0
+    ended: int = 0
+    create_index: int = 0
+    modify_index: int = 0

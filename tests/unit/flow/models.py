@@ -1,0 +1,62 @@
+"""Random workflows, and a model of how they end."""
+
+import random
+
+from daemon.flow.graph import Graph, Step
+from daemon.jobspec.steward_meta import When
+from storage.records.flow import Outcome
+
+GOOD, BAD, NEUTRAL = Outcome.GOOD, Outcome.BAD, Outcome.NEUTRAL
+
+
+def random_graph(chance: random.Random, most: int = 9) -> Graph:
+    """Return a graph without cycles, whose steps stand in any order in the file."""
+    names = [f"s{number}" for number in range(chance.randint(1, most))]
+    steps = []
+    for number, name in enumerate(names):
+        needs = tuple(one for one in names[:number] if chance.random() < 0.35)
+        steps.append(
+            Step(
+                name=name,
+                needs=needs,
+                when=chance.choice([*When]) if needs else When.SUCCESS,
+                condition=_condition(chance, needs),
+                count=chance.choice([1, 1, 1, 2, 3, 0]),
+            )
+        )
+    chance.shuffle(steps)
+    return Graph(steps=tuple(steps))
+
+
+def _condition(chance: random.Random, needs: tuple[str, ...]) -> str:
+    if not needs or chance.random() < 0.7:
+        return ""
+    return f"needs.{chance.choice(needs)}.outcome != {chance.choice([*Outcome])}"
+
+
+def outcomes(graph: Graph, failing: set[str]) -> dict[str, Outcome]:
+    """Return how each step ends if those in `failing` fail whenever they run."""
+    found: dict[str, Outcome] = {}
+
+    def of(step: Step) -> Outcome:
+        needs = [outcome(name) for name in step.needs]
+        if step.when == When.SUCCESS and BAD in needs:
+            return BAD
+        if step.when == When.SUCCESS and needs and GOOD not in needs:
+            return NEUTRAL
+        if step.when == When.FAILURE and BAD not in needs:
+            return NEUTRAL
+        if step.condition:
+            name, word = step.condition.removeprefix("needs.").split(".outcome != ")
+            if outcome(name) == word:
+                return NEUTRAL
+        if not step.count:
+            return NEUTRAL
+        return BAD if step.name in failing else GOOD
+
+    def outcome(name: str) -> Outcome:
+        if name not in found:
+            found[name] = of(graph.by_name[name])
+        return found[name]
+
+    return {step.name: outcome(step.name) for step in graph.steps}

@@ -1,0 +1,214 @@
+"""How runs advance: against a model, and whatever the order of the ends."""
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import pytest
+
+from daemon.flow.advance import Advance, Elements, advance
+from daemon.flow.graph import Graph, Step
+from daemon.jobspec.steward_meta import When
+from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
+from tests.unit.flow.models import outcomes, random_graph
+
+RUN = FlowRun(namespace="default", job_id="etl", number=1, version=0, began=1)
+
+
+class Simulation:
+    """A run whose elements end in any order."""
+
+    def __init__(self, graph: Graph, failing: set[str]) -> None:
+        self.graph, self.failing = graph, failing
+        self.run, self.steps = RUN, dict[str, RunStep]()
+        self.ended: dict[str, int] = {}
+        self.now = 1
+        self.decide()
+
+    def decide(self) -> Advance:
+        self.now += 1
+        self.last = advance(
+            self.graph, self.run, self.steps, self._elements(), now=self.now, meta={}
+        )
+        self.run, self.steps = self.last.run, {one.name: one for one in self.last.steps}
+        return self.last
+
+    def _elements(self) -> Mapping[str, Elements]:
+        found = {}
+        for name, number in self.ended.items():
+            bad = number if name in self.failing else 0
+            left = self.graph.by_name[name].count - number
+            found[name] = Elements(good=number - bad, failed=bad, at_work=left, exit_code=bad and 7)
+        return found
+
+    def at_work(self) -> list[str]:
+        return [
+            name
+            for name in sorted(self.last.wanted)
+            for _ in range(self.graph.by_name[name].count - self.ended.get(name, 0))
+        ]
+
+    def end(self, name: str) -> None:
+        self.ended[name] = self.ended.get(name, 0) + 1
+
+
+def shuffled(graph: Graph, failing: set[str], chance: random.Random) -> Simulation:
+    one = Simulation(graph, failing)
+    while at_work := one.at_work():
+        for name in chance.sample(at_work, chance.randint(1, len(at_work))):
+            one.end(name)
+        one.decide()
+    return one
+
+
+def ends(simulation: Simulation) -> dict[str, Outcome | None]:
+    return {name: step.outcome for name, step in simulation.steps.items()}
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_a_run_ends_as_the_model_says_in_any_order(seed: int) -> None:
+    chance = random.Random(seed)
+    graph = random_graph(chance)
+    failing = {one.name for one in graph.steps if chance.random() < 0.3}
+    expected = outcomes(graph, failing)
+    results = [shuffled(graph, failing, chance) for _ in range(4)]
+    assert [ends(one) for one in results] == [expected] * 4
+    is_bad = Outcome.BAD in expected.values()
+    wanted = FlowStatus.FAILED if is_bad else FlowStatus.SUCCEEDED
+    assert {one.run.status for one in results} == {wanted}
+
+
+def every_order(
+    graph: Graph, failing: set[str], path: tuple[str, ...] = ()
+) -> Iterator[Simulation]:
+    one = Simulation(graph, failing)
+    for name in path:
+        one.end(name)
+        one.decide()
+    choices = sorted({*one.at_work()})
+    if not choices:
+        yield one
+    for name in choices:
+        yield from every_order(graph, failing, (*path, name))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_order_of_a_small_run_gives_the_same_steps(seed: int) -> None:
+    chance = random.Random(1000 + seed)
+    graph = random_graph(chance, most=4)
+    failing = {one.name for one in graph.steps if chance.random() < 0.3}
+    found = [
+        [(one.name, one.state, one.reason, one.outcome) for one in simulation.last.steps]
+        for simulation in itertools.islice(every_order(graph, failing), 500)
+    ]
+    assert all(one == found[0] for one in found)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_step_begins_before_all_that_it_needs_has_ended(seed: int) -> None:
+    chance = random.Random(seed)
+    graph = random_graph(chance)
+    one = Simulation(graph, {step.name for step in graph.steps if chance.random() < 0.3})
+    early = []
+    while at_work := one.at_work():
+        early += [
+            (name, need)
+            for name in at_work
+            for need in graph.by_name[name].needs
+            if one.steps[need].outcome is None
+        ]
+        one.end(chance.choice(at_work))
+        one.decide()
+    assert early == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_second_look_changes_nothing(seed: int) -> None:
+    chance = random.Random(seed)
+    one = Simulation(random_graph(chance), set())
+    while at_work := one.at_work():
+        one.end(chance.choice(at_work))
+        one.decide()
+        assert one.decide().changed == ()
+
+
+def graph(*steps: Step) -> Graph:
+    return Graph(steps=steps)
+
+
+CHAIN = graph(Step(name="a"), Step(name="b", needs=("a",)), Step(name="c", needs=("b",)))
+
+
+def test_the_end_of_a_step_opens_the_next_in_the_same_decision() -> None:
+    one = Simulation(CHAIN, set())
+    assert one.last.wanted == {"a"}
+    one.end("a")
+    assert one.decide().wanted == {"b"}
+    assert one.steps["a"].state == StepState.SUCCEEDED
+
+
+def test_a_failure_travels_through_skipped_steps() -> None:
+    one = shuffled(CHAIN, {"a"}, random.Random(0))
+    assert [step.state for step in one.last.steps] == ["failed", "skipped", "skipped"]
+    assert [step.reason for step in one.last.steps] == [
+        "it failed, exit code 7",
+        "step a was not successful",
+        "step b was skipped",
+    ]
+    assert one.run.reason == "step a failed"
+
+
+def test_a_branch_that_is_not_taken_does_not_travel() -> None:
+    chosen = graph(
+        Step(name="a"),
+        Step(name="b", needs=("a",), condition="needs.a.outcome == bad"),
+        Step(name="c", needs=("a", "b")),
+    )
+    one = shuffled(chosen, set(), random.Random(0))
+    assert [step.state for step in one.last.steps] == ["succeeded", "skipped", "succeeded"]
+    assert one.run.status == FlowStatus.SUCCEEDED
+
+
+def test_a_failure_with_a_handler_is_still_a_failure() -> None:
+    handled = graph(Step(name="a"), Step(name="b", needs=("a",), when=When.FAILURE))
+    one = shuffled(handled, {"a"}, random.Random(0))
+    assert [step.state for step in one.last.steps] == ["failed", "succeeded"]
+    assert one.run.status == FlowStatus.FAILED
+
+
+def test_a_condition_that_cannot_be_decided_fails_its_step() -> None:
+    odd = graph(
+        Step(name="a"), Step(name="b", needs=("a",), condition='needs.missing.outcome == "good"')
+    )
+    one = shuffled(odd, set(), random.Random(0))
+    assert one.steps["b"].state == StepState.FAILED
+    assert one.steps["b"].reason.startswith("its condition: error finding value in datum")
+
+
+def test_nothing_begins_while_the_previous_run_ends() -> None:
+    held = advance(CHAIN, RUN, {}, {}, now=5, is_held=True)
+    assert held.wanted == frozenset()
+    assert held.steps[0].state == StepState.HELD
+    steps = {one.name: one for one in held.steps}
+    assert advance(CHAIN, held.run, steps, {}, now=6).wanted == {"a"}
+
+
+def test_a_canceled_run_ends_when_its_tasks_have_ended() -> None:
+    begun = advance(CHAIN, RUN, {}, {}, now=5)
+    steps = {one.name: one for one in begun.steps}
+    stopping = msgspec.structs.replace(RUN, status=FlowStatus.STOPPING, reason="stopped")
+    working = advance(CHAIN, stopping, steps, {"a": Elements(at_work=1)}, now=6)
+    assert (working.wanted, working.run.status) == (frozenset(), FlowStatus.STOPPING)
+    ended = advance(CHAIN, working.run, {one.name: one for one in working.steps}, {}, now=7)
+    assert ended.run.status == FlowStatus.CANCELED
+    assert {one.state for one in ended.steps} == {StepState.CANCELED}
+
+
+def test_a_failing_element_waits_for_the_others() -> None:
+    array = graph(Step(name="a", count=3), Step(name="b", needs=("a",)))
+    one = Simulation(array, {"a"})
+    one.end("a")
+    assert one.decide().steps[0].failed == 1
+    assert one.steps["a"].outcome is None
+    assert one.steps["b"].state == StepState.WAITING

@@ -1,0 +1,191 @@
+"""Graphs of jobs: needs, levels, order, and the errors of workflow keys."""
+
+import itertools
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from daemon.flow import graph as flow
+from daemon.flow.graph import graph_of, is_workflow, problems, shortest_cycle, view, warnings
+from storage.errors import Malformed
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from tests.samples import group, job
+
+
+def step(name: str, needs: str = "", count: int = 1, **keys: str) -> TaskGroup:
+    meta = {f"steward_{key}": text for key, text in keys.items()}
+    if needs:
+        meta["steward_needs"] = needs
+    return group(name, count=count, meta=meta or None)
+
+
+def workflow(*groups: TaskGroup, type: str = "batch") -> Job:  # noqa: A002  # the job's word
+    return job("etl", *groups, type=type)
+
+
+DIAMOND = workflow(step("plan"), step("eu", "plan"), step("us", "plan"), step("sum", "eu, us"))
+
+
+def test_steps_stand_below_all_that_they_need() -> None:
+    found = graph_of(DIAMOND)
+    assert found.levels == (("plan",), ("eu", "us"), ("sum",))
+    assert [one.name for one in found.order] == ["plan", "eu", "us", "sum"]
+    assert found.dependents["plan"] == ("eu", "us")
+    assert found.longest == ("plan", "eu", "sum")
+
+
+def test_the_order_in_the_file_does_not_matter() -> None:
+    found = graph_of(workflow(*reversed(DIAMOND.task_groups or ())))
+    assert found.levels == (("plan",), ("us", "eu"), ("sum",))
+
+
+def test_a_star_needs_all_that_do_not_come_after_it() -> None:
+    found = graph_of(workflow(step("a"), step("page", "*"), step("b", "a"), step("after", "page")))
+    assert found.by_name["page"].needs == ("a", "b")
+
+
+def test_two_stars_do_not_wait_for_each_other() -> None:
+    found = graph_of(workflow(step("a"), step("x", "*"), step("y", "*")))
+    assert [found.by_name[name].needs for name in "xy"] == [("a",), ("a",)]
+
+
+def test_a_job_without_keys_is_no_workflow() -> None:
+    plain = workflow(group("a"), group("b"))
+    assert not is_workflow(plain)
+    assert (list(problems(plain)), list(warnings(plain))) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("faulty", "expected"),
+    [
+        (
+            workflow(step("load", "check"), step("check", "load")),
+            "steps wait for each other: load -> check -> load",
+        ),
+        (
+            workflow(step("a", "a")),
+            "steps wait for each other: a -> a",
+        ),
+        (
+            workflow(step("plan"), step("load", "plna")),
+            'Task group load needs "plna", which is not a group of this job; did you mean "plan"?',
+        ),
+        (
+            workflow(step("plan"), step("load", "zzz")),
+            'Task group load needs "zzz", which is not a group of this job',
+        ),
+        (
+            workflow(step("plan"), step("a.b", "plan")),
+            'Task group "a.b" has needs, so its name may only have letters, digits, - and _',
+        ),
+        (
+            workflow(group("a.b"), step("load", "a.b")),
+            'Task group "a.b" is needed, so its name may only have letters, digits, - and _',
+        ),
+        (workflow(step("a"), step("b", "*, a")), '"*" in steward_needs must stand alone'),
+        (
+            workflow(step("a"), step("b", "a"), type="service"),
+            "steward_needs needs a job of type batch",
+        ),
+        (
+            workflow(step("a", when="failure")),
+            "Task group a begins on failure, but needs no group",
+        ),
+        (
+            workflow(step("a"), step("b", "a", **{"if": "needs.c.outcome == good"})),
+            'Task group b: steward_if names "c", which the group does not need',
+        ),
+        (
+            workflow(step("load"), step("b", "load", **{"if": "needs.laod.outcome == good"})),
+            'Task group b: steward_if names "laod", which the group does not need; '
+            'did you mean "load"?',
+        ),
+        (
+            workflow(step("a"), step("b", "a", **{"if": "needs.a.outcom == good"})),
+            "Task group b: steward_if is not a condition: needs.a.outcom: "
+            'there is no field "outcom"; did you mean outcome?',
+        ),
+        (
+            workflow(step("a"), step("b", "a", **{"if": "needs.a.exit_code < many"})),
+            "Task group b: steward_if is not a condition: error getting match value in "
+            'expression: strconv.ParseInt: parsing "many": invalid syntax',
+        ),
+    ],
+)
+def test_errors_name_the_group_and_the_fix(faulty: Job, expected: str) -> None:
+    assert list(problems(faulty)) == [expected]
+    with pytest.raises(Malformed, match=r"."):
+        graph_of(faulty)
+
+
+def test_limits_are_named() -> None:
+    deep = workflow(step("s0"), *(step(f"s{n}", f"s{n - 1}") for n in range(1, 1001)))
+    assert list(problems(deep)) == ["the workflow has 1001 levels; 1000 is the most"]
+    wide = workflow(*(step(f"s{number}") for number in range(2000)), step("end", "*"))
+    assert list(problems(wide)) == ["the workflow has 2001 groups; 2000 is the most"]
+    names = [f"a{number}" for number in range(150)]
+    tight = workflow(
+        *map(step, names), *(step(f"b{number}", ", ".join(names)) for number in range(150))
+    )
+    assert list(problems(tight)) == ["the workflow has 22500 needs; 20000 is the most"]
+
+
+def test_a_step_that_always_begins_should_name_all() -> None:
+    found = list(warnings(workflow(step("a"), step("b", "a", when="always"))))
+    assert found == [
+        "Task group b begins always, but only after a; for the end of every run, "
+        'write steward_needs = "*"'
+    ]
+    assert list(warnings(workflow(step("a"), step("b", "*", when="always")))) == []
+
+
+def test_a_step_that_can_never_begin_is_named() -> None:
+    found = list(warnings(workflow(step("a", count=0), step("b", "a"), step("c", "b, a"))))
+    assert found == [
+        'Task group b can never begin: it needs success of "a", which has no elements',
+        'Task group c can never begin: it needs success of "b" and "a", which has no elements',
+    ]
+
+
+def brute_force(needs: Mapping[str, tuple[str, ...]]) -> int:
+    """Return the length of the shortest cycle, 0 without one."""
+    for length in range(1, len(needs) + 1):
+        for path in itertools.permutations(needs, length):
+            if all(path[(n + 1) % length] in needs[one] for n, one in enumerate(path)):
+                return length
+    return 0
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_the_cycle_is_a_shortest_one(seed: int) -> None:
+    chance = random.Random(seed)
+    names = [f"s{number}" for number in range(chance.randint(1, 6))]
+    needs = {name: tuple(one for one in names if chance.random() < 0.25) for name in names}
+    found = shortest_cycle(needs)
+    assert max(len(found) - 1, 0) == brute_force(needs)
+    assert all(after in needs[before] for before, after in itertools.pairwise(found))
+    # It begins with its first group in the file.
+    assert found[:1] == [name for name in names if name in found][:1]
+
+
+def test_the_view_has_edges_levels_and_the_longest_chain() -> None:
+    found = view(DIAMOND)
+    assert [(one.source, one.to) for one in found.edges] == [
+        ("plan", "eu"),
+        ("plan", "us"),
+        ("eu", "sum"),
+        ("us", "sum"),
+    ]
+    assert [(one.name, one.level) for one in found.steps] == [
+        ("plan", 0),
+        ("eu", 1),
+        ("us", 1),
+        ("sum", 2),
+    ]
+    assert (found.is_workflow, found.longest) == (True, ["plan", "eu", "sum"])
+
+
+def test_the_keys_of_the_graph_are_those_of_groups() -> None:
+    assert flow.KEYS == ("steward_needs", "steward_when", "steward_if")
