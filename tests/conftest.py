@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from daemon.runner.drivers.cgroup_v2 import name_of
 from storage.store import Store, open_store
@@ -21,6 +22,11 @@ def pytest_configure() -> None:
     Shells cannot trap a signal that was ignored when they started.
     """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+# How long an input takes says how busy the machine is, and nothing about Steward.
+settings.register_profile("steward", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steward")
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,10 @@ async def serve(stream: trio.SocketStream) -> None:
     """Answer as an enemy would: bombs, redirects, pages without end, and silence."""
     async with stream:
         try:
-            asked = bytes(await stream.receive_some()).split(b" ")[1].decode()
+            request = bytes(await stream.receive_some())
+            if not request:  # the client gave up before it wrote
+                return
+            asked = request.split(b" ")[1].decode()
             if asked in PAGES:
                 size = len(PAGES[asked])
                 await stream.send_all(b"HTTP/1.1 200 x\r\nContent-Length: %d\r\n\r\n" % size)
