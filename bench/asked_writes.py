@@ -112,6 +112,11 @@ BODIES: Mapping[str, Sequence[tuple[Mapping[str, object], object]]] = {
     "POST /v1/job/{job_id}/evaluate": [({}, {"EvalOptions": {"ForceReschedule": True}})],
     "POST /v1/job/{job_id}/dispatch": [({}, {"Payload": _PAYLOAD, "Meta": {}})],
     "POST /v1/job/{job_id}/dispatch/payload": [({}, bytes(12 * 1024))],
+    "POST /v1/job/{job_id}/dispatch/bulk": [
+        ({}, msgspec.json.encode({"Payload": _PAYLOAD}) + b"\n"),
+        ({}, b'{"Meta": {}}\n' * 2000),
+        ({"idempotency_token": "t"}, b"x\n" * 10_000),
+    ],
     "POST /v1/job/{job_id}/scale": [({}, {"Count": MANY, "Target": {"Group": "web"}})],
     "POST /v1/job/{job_id}/revert": [({}, {"JobID": BUSY, "JobVersion": 0})],
     "POST /v1/job/{job_id}/stable": [({}, {"JobID": BUSY, "JobVersion": 0, "Stable": True})],

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from daemon.api import (
+    bulk_dispatch,
     dispatch,
     exec_sessions,
     flows,
@@ -40,6 +41,7 @@ from daemon.jobs.version_history import JobRevertRequest, JobStabilityRequest, T
 from storage.records.allocation import AllocatedResources, TaskStateWithEvents
 from storage.records.allocation_views import AllocationStub, AllocationView
 from storage.records.base import Record
+from storage.records.bulk_dispatch import BulkDispatchAnswer
 from storage.records.deployment import Deployment
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation
@@ -69,12 +71,16 @@ TEXT, FLAG, NUMBER = ParameterType.TEXT, ParameterType.FLAG, ParameterType.NUMBE
 
 
 class EndpointSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """The request body, the query parameters and the response of a call."""
+    """The request body, the query parameters and the response of a call.
+
+    With `is_lines` both bodies have one JSON document of their type per line.
+    """
 
     takes: object = None
     gives: object = None
     query: Mapping[str, ParameterType] = {}
     needs_body: bool = True
+    is_lines: bool = False
 
 
 # --- records joined from several tables
@@ -243,6 +249,12 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         query={"idempotency_token": TEXT, "IdempotencyToken": TEXT},
     ),
     dispatch.dispatch_payload: EndpointSchema(gives=dispatch.JobDispatchResponse),
+    bulk_dispatch.dispatch_bulk: EndpointSchema(
+        takes=JobDispatchRequest,
+        gives=BulkDispatchAnswer,
+        query={"idempotency_token": TEXT, "IdempotencyToken": TEXT, "first_line": NUMBER},
+        is_lines=True,
+    ),
     dispatch.force_periodic: EndpointSchema(gives=dispatch.PeriodicForceResponse),
     dispatch.list_slots: EndpointSchema(gives=list[Slot]),
     notify.test: EndpointSchema(takes=ReceiverTest, gives=list[ReceiverResult], needs_body=False),

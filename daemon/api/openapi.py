@@ -69,9 +69,10 @@ class _Types:
         for record in _HOLD_A_JOB:
             self.components[record.__name__]["properties"]["Job"] = job
 
-    def content(self, kind: object) -> Document:
-        """Return the content of a body of this type."""
-        return {"application/json": {"schema": self._schemas[repr(kind)]}}
+    def content(self, kind: object, *, is_lines: bool = False) -> Document:
+        """Return the content of a body of this type, or of one whose lines have it."""
+        media = "application/x-ndjson" if is_lines else "application/json"
+        return {media: {"schema": self._schemas[repr(kind)]}}
 
 
 # --- the jobs API
@@ -96,7 +97,7 @@ def _operation(route: Route, method: str, types: _Types) -> Document:
     if method != "GET" and contract.takes is not None:
         operation["requestBody"] = {
             "required": contract.needs_body,
-            "content": types.content(contract.takes),
+            "content": types.content(contract.takes, is_lines=contract.is_lines),
         }
     return operation
 
@@ -114,7 +115,7 @@ def _head(method: str, path: str, handler: object) -> Document:
 def _answer(contract: EndpointSchema, types: _Types) -> Document:
     answer: Document = {"description": "It is done."}
     if contract.gives is not None:
-        answer["content"] = types.content(contract.gives)
+        answer["content"] = types.content(contract.gives, is_lines=contract.is_lines)
     return answer
 
 

@@ -85,7 +85,7 @@ def _call(method: str, path: str, operation: Document) -> Iterator[str]:
 
 
 def _schema(body: Document) -> Document:
-    schema: Document = body["content"]["application/json"]["schema"]
+    schema: Document = next(iter(body["content"].values()))["schema"]
     return schema
 
 

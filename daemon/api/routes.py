@@ -32,6 +32,7 @@ from storage.read_pool import ReadSnapshot
 if TYPE_CHECKING:
     from daemon.api import (
         acl,
+        bulk_dispatch,
         definition,
         dispatch,
         exec_sessions,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     )
 else:  # each module is imported at its first request
     acl = LazyModule("daemon.api.acl")
+    bulk_dispatch = LazyModule("daemon.api.bulk_dispatch")
     definition = LazyModule("daemon.api.definition")
     openapi_page = LazyModule("daemon.api.openapi_page")
     dispatch = LazyModule("daemon.api.dispatch")
@@ -287,6 +289,13 @@ ROUTES: tuple[Route, ...] = (
     WriteRoute("POST", "/v1/job/{job_id}/evaluate", job_status.evaluate, EVALUATE),
     WriteRoute("POST", "/v1/job/{job_id}/dispatch", dispatch.dispatch, DISPATCH, hot=True),
     WriteRoute("POST", "/v1/job/{job_id}/dispatch/payload", dispatch.dispatch_payload, DISPATCH),
+    WriteRoute(
+        "POST",
+        "/v1/job/{job_id}/dispatch/bulk",
+        bulk_dispatch.dispatch_bulk,
+        DISPATCH,
+        acts=True,  # most of its writes happen after the audit entry
+    ),
     WriteRoute("POST", "/v1/job/{job_id}/periodic/force", dispatch.force_periodic, FORCE),
     ReadRoute(
         "/v1/job/{job_id}/periodic",

@@ -16,7 +16,7 @@ from storage.errors import Invalid, Malformed, Refused
 from storage.queries import job_status, jobs
 from storage.records.base import SECOND, Record
 from storage.records.go_base64 import decode_base64
-from storage.records.job import Job, JobStatus
+from storage.records.job import Job, JobStatus, Parameterized
 from storage.store import Store
 from storage.writer import Transaction
 
@@ -32,6 +32,8 @@ class JobDispatchRequest(Record, frozen=True, kw_only=True):
     id_prefix_template: str = msgspec.field(default="", name="IdPrefixTemplate")
     priority: int = 0
     idempotency_token: str = ""
+    # The neutral spelling, as in the query.
+    plain_idempotency_token: str = msgspec.field(default="", name="idempotency_token")
 
 
 class DispatchRequestData(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,7 @@ class DispatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     eval_id: str = ""
     eval_create_index: int = 0
+    existed: bool = False  # since a dispatch with the same token
 
 
 def read_request(request: JobDispatchRequest, job_id: str, token: str) -> DispatchRequestData:
@@ -64,7 +67,7 @@ def read_request(request: JobDispatchRequest, job_id: str, token: str) -> Dispat
         meta=request.meta or {},
         priority=request.priority,
         id_prefix=request.id_prefix_template,
-        token=token or request.idempotency_token,
+        token=token or request.idempotency_token or request.plain_idempotency_token,
     )
 
 
@@ -90,58 +93,93 @@ async def dispatch_job(
         parent = jobs.current(tx, namespace, parent_id)
         if parent is None:
             raise Refused("parameterized job not found")
-        check(parent, request)
-        if request.token:
-            earlier = jobs.find_by_idempotency_token(tx, namespace, parent_id, request.token)
-            if earlier:
-                child_id, create_index = earlier
-                return DispatchOutcome(
-                    job_id=child_id, create_index=create_index, index=create_index
-                )
-        derived = derive_child(parent, request, child_id_of(parent, request), now)
-        check_child(derived, budgets)
-        begins = may_start_child(tx, parent, now=now, ids=ids)
-        child = jobs.append_version(tx, derived, held=not begins)
-        if not begins:
-            job_status.refresh_summary(tx, namespace, child.id)
-            return DispatchOutcome(job_id=child.id, create_index=tx.index, index=tx.index)
-        eval_id = next(ids)
-        evaluate_child(tx, child, now=now, eval_id=eval_id)
-        return DispatchOutcome(
-            job_id=child.id,
-            create_index=tx.index,
-            index=tx.index,
-            eval_id=eval_id,
-            eval_create_index=tx.index,
-        )
-
-    def child_id_of(parent: Job, request: DispatchRequestData) -> str:
-        prefix = f"{request.id_prefix}-" if request.id_prefix else ""
-        return f"{parent.id}/dispatch-{prefix}{now // SECOND}-{suffix}"
+        return dispatch_child(tx, parent, request, budgets=budgets, now=now, ids=ids, suffix=suffix)
 
     return await store.write(write)
 
 
+def dispatch_child(
+    tx: Transaction,
+    parent: Job,
+    request: DispatchRequestData,
+    *,
+    budgets: Budgets,
+    now: int,
+    ids: Iterator[str],
+    suffix: str,
+) -> DispatchOutcome:
+    """Store a child of a parameterized job with its evaluation, as part of a write.
+
+    Raises `Refused`, `Invalid` or `TooOften` before it changes anything.
+    """
+    check(parent, request)
+    if request.token:
+        earlier = jobs.find_by_idempotency_token(tx, parent.namespace, parent.id, request.token)
+        if earlier:
+            child_id, create_index = earlier
+            return DispatchOutcome(
+                job_id=child_id, create_index=create_index, index=create_index, existed=True
+            )
+    derived = derive_child(parent, request, child_id_of(parent, request, now, suffix), now)
+    check_child(derived, budgets)
+    begins = may_start_child(tx, parent, now=now, ids=ids)
+    child = jobs.append_version(tx, derived, held=not begins)
+    if not begins:
+        job_status.refresh_summary(tx, child.namespace, child.id)
+        return DispatchOutcome(job_id=child.id, create_index=tx.index, index=tx.index)
+    eval_id = next(ids)
+    evaluate_child(tx, child, now=now, eval_id=eval_id)
+    return DispatchOutcome(
+        job_id=child.id,
+        create_index=tx.index,
+        index=tx.index,
+        eval_id=eval_id,
+        eval_create_index=tx.index,
+    )
+
+
+def child_id_of(parent: Job, request: DispatchRequestData, now: int, suffix: str) -> str:
+    """Return the ID of a new child."""
+    prefix = f"{request.id_prefix}-" if request.id_prefix else ""
+    return f"{parent.id}/dispatch-{prefix}{now // SECOND}-{suffix}"
+
+
 def check(parent: Job, request: DispatchRequestData) -> None:
     """Raise `Refused` or `Invalid` for an invalid dispatch (recorded from Nomad: dispatch)."""
+    for _, error in dispatch_errors(parent, request):
+        raise error
+
+
+def dispatch_errors(
+    parent: Job, request: DispatchRequestData
+) -> Iterator[tuple[str, Refused | Invalid]]:
+    """Yield the errors of a dispatch, each with the field of the request that causes it."""
     block = parent.parameterized_job
     if block is None:
-        raise Refused(f'Specified job "{parent.id}" is not a parameterized job')
+        yield "", Refused(f'Specified job "{parent.id}" is not a parameterized job')
+        return
     if parent.stop:
-        raise Refused(f'Specified job "{parent.id}" is stopped')
+        yield "", Refused(f'Specified job "{parent.id}" is stopped')
     if request.priority and not 1 <= request.priority <= 100:
-        raise Invalid("dispatch job priority must be between [1, 100]")
-    if block.payload == "required" and not request.payload:
-        raise Invalid("Payload is not provided but required by parameterized job")
-    if block.payload == "forbidden" and request.payload:
-        raise Invalid("Payload provided but forbidden by parameterized job")
-    if len(request.payload) > MAX_PAYLOAD:
-        raise Invalid(f"Payload exceeds maximum size; {len(request.payload)} > {MAX_PAYLOAD}")
+        yield "Priority", Invalid("dispatch job priority must be between [1, 100]")
+    for text in _payload_errors(block, len(request.payload)):
+        yield "Payload", Invalid(text)
     required, optional = set(block.meta_required or ()), set(block.meta_optional or ())
     if unknown := sorted(request.meta.keys() - required - optional):
-        raise Invalid(f"Dispatch request included unpermitted metadata keys: [{' '.join(unknown)}]")
+        names = " ".join(unknown)
+        yield "Meta", Invalid(f"Dispatch request included unpermitted metadata keys: [{names}]")
     if missing := sorted(required - request.meta.keys()):
-        raise Invalid(f"Dispatch did not provide required meta keys: [{' '.join(missing)}]")
+        names = " ".join(missing)
+        yield "Meta", Invalid(f"Dispatch did not provide required meta keys: [{names}]")
+
+
+def _payload_errors(block: Parameterized, size: int) -> Iterator[str]:
+    if block.payload == "required" and not size:
+        yield "Payload is not provided but required by parameterized job"
+    if block.payload == "forbidden" and size:
+        yield "Payload provided but forbidden by parameterized job"
+    if size > MAX_PAYLOAD:
+        yield f"Payload exceeds maximum size; {size} > {MAX_PAYLOAD}"
 
 
 def check_child(child: Job, budgets: Budgets) -> None:

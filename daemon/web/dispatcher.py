@@ -309,11 +309,11 @@ class Dispatcher:
                 return msgspec.structs.replace(reply, stream=self._crowd.hold(reply.stream))
             return reply
         reply = await route.handler(asked)
+        if isinstance(route, WriteRoute) and route.acts:
+            await trail.acted()
         if reply.stream is not None:
             held = self._crowd.hold(reply.stream, is_endless=reply.is_endless)
             return msgspec.structs.replace(reply, stream=held)
-        if isinstance(route, WriteRoute) and route.acts:
-            await trail.acted()
         return with_remarks(reply, asked.remarks())
 
     def _request(

@@ -141,7 +141,8 @@ class WriteRoute(msgspec.Struct, frozen=True):
     path: str
     handler: WriteHandler
     needs: RequiredCapability
-    # it has an effect outside the store, so it must be reported to the audit log
+    # It has an effect outside the store, or changes the store while its response is streamed. So it
+    # must be reported to the audit log.
     acts: bool = False
     in_any_region: bool = False  # served for any region in the query
     hot: bool = False  # so frequent that the fast path answers it (`fast_path.py`)

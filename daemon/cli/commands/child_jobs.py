@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from daemon.cli.commands.bulk_dispatch import dispatch_file
 from daemon.cli.commands.job_actions import DETACH, show_ending
 from daemon.cli.commands.run import EXIT_INTERRUPTED
 from daemon.cli.core import resolve
@@ -33,6 +34,9 @@ _EXIT_CHILD_FAILED = 2
 )
 @click.option("--priority", type=int, default=0, metavar="N", help="Priority of the child, 1-100.")
 @click.option("--wait", is_flag=True, help="Wait until the child has ended.")
+@click.option(
+    "--from", "lines", metavar="FILE", help="Dispatch once per line of FILE, as JSON; - for stdin."
+)
 @DETACH
 @with_output
 @with_client
@@ -47,6 +51,7 @@ def dispatch(
     idempotency_token: str,
     priority: int,
     wait: bool,
+    lines: str | None,
     detach: bool,
 ) -> int:
     """Dispatch the parameterized JOB, with FILE (- reads standard input) as payload.
@@ -54,9 +59,20 @@ def dispatch(
     The command waits until the child is placed or, with --wait, has ended. The exit status is 2 if
     the child could not be placed, or if it failed with --wait.
 
+    With --from, each line is a dispatch as JSON: {"Meta": {"size": "large"}, "Payload": "BASE64"}.
+    The command does not wait for these children. With --idempotency-token, a repeated command
+    dispatches only the lines that it has not dispatched before. The exit status is 2 if a line
+    failed.
+
     Example: steward job dispatch -meta size=large -wait resize cat.jpg
     """
     line = resolve.job(client, job_id)
+    if lines is not None:
+        own = {"FILE": source, "--meta": meta, "--priority": priority, "--wait": wait}
+        own["--id-prefix-template"] = id_prefix_template
+        if given := [name for name, value in own.items() if value]:
+            raise Invalid(f"--from does not go with {', '.join(given)}: set them in each line")
+        return dispatch_file(client, screen, line, lines, idempotency_token)
     body: dict[str, object] = {"Meta": dict(map(pair, meta))}
     if source is not None:
         body["Payload"] = base64.b64encode(read_payload(source)).decode()

@@ -203,8 +203,23 @@ class ApiClient:
     @contextmanager
     def stream(self, path: str, /, **query: Value) -> Iterator[Iterator[bytes]]:
         """Yield the pieces of a response as they arrive, without a time limit."""
+        with self._streamed("GET", path, query, None) as pieces:
+            yield pieces
+
+    @contextmanager
+    def stream_answers(
+        self, path: str, body: bytes, /, **query: Value
+    ) -> Iterator[Iterator[bytes]]:
+        """Post a body that is encoded already, and yield the pieces of the response."""
+        with self._streamed("POST", path, query, body) as pieces:
+            yield pieces
+
+    @contextmanager
+    def _streamed(
+        self, method: str, path: str, query: Query, body: bytes | None
+    ) -> Iterator[Iterator[bytes]]:
         with self._faults():
-            response = self._respond("GET", path, query, None)
+            response = self._respond(method, path, query, body)
             if response.status >= http.client.MULTIPLE_CHOICES:
                 raise RequestRejected(response.status, response.read().decode(errors="replace"))
             if self._http is not None and self._http.sock is not None:

@@ -85,6 +85,13 @@ class Screen:
         for part in select(msgspec.json.decode(body), self._selector):
             click.echo(part if isinstance(part, str) else msgspec.json.encode(part))
 
+    def document_line(self, body: bytes) -> None:
+        """Print one of many JSON documents on its own line, or its selected parts."""
+        if self._selector:
+            self.document(body)
+        else:
+            click.echo(body)
+
     def line(self, words: str = "") -> None:
         """Print a line."""
         click.echo(words)
@@ -125,6 +132,11 @@ class Screen:
     def progress(self) -> Iterator[ProgressDisplay]:
         """Show progress while the block runs."""
         yield SilentDisplay() if self.wants_document else ProgressDisplay()
+
+    @contextmanager
+    def bar(self) -> Iterator[ProgressDisplay]:
+        """Show a progress bar while the block runs: for people only, so not here."""
+        yield SilentDisplay()
 
     def short(self, identifier: str) -> str:
         """Return an identifier as it is shown: a prefix, or all of it with -verbose."""

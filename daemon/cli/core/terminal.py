@@ -105,6 +105,12 @@ class TerminalScreen(Screen):
         with Live(console=self._console, auto_refresh=False) as live:
             yield _Live(live)
 
+    @contextmanager
+    def bar(self) -> Iterator[ProgressDisplay]:
+        """Show a progress bar while the block runs."""
+        with self.progress() as progress:
+            yield progress
+
 
 def _middle(row: ProgressRow) -> Text | ProgressBar:
     """Return the name of an object, or a bar of its progress."""

@@ -38,6 +38,13 @@ class Told(NamedTuple):
     hang_up: bool = False
 
 
+def _read(handler: BaseHTTPRequestHandler, body: bytes) -> Any:
+    """Return a body as JSON, or as the documents of its lines."""
+    if unquote(urlsplit(handler.path).path).endswith("/dispatch/bulk"):
+        return [json.loads(line) for line in body.splitlines() if line]
+    return json.loads(body)
+
+
 def _usual(path: str) -> Told:
     """Return the answer that a test leaves out: a job without deployments, which runs."""
     if path.endswith("/deployments"):
@@ -96,7 +103,7 @@ class FakeDaemon:
                 path,
                 dict(parse_qsl(parts.query)),
                 {name.lower(): value for name, value in handler.headers.items()},
-                json.loads(body) if body else None,
+                _read(handler, body) if body else None,
                 handler.client_address[1],
             )
         )

@@ -1,0 +1,175 @@
+"""Bulk dispatch: many children of a parameterized job with one request.
+
+The body has one dispatch per line, as JSON. Lines are read and stored in batches. Each batch is one
+write, so its children share a commit. A line that fails does not affect the others.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from daemon.jobs.dispatch import (
+    DispatchOutcome,
+    DispatchRequestData,
+    JobDispatchRequest,
+    dispatch_child,
+    dispatch_errors,
+    read_request,
+)
+from daemon.jobspec.budgets import Budgets
+from storage.errors import Malformed, NotFound, Refused, StewardError, StorageError, TooLarge
+from storage.queries import jobs
+from storage.records.bulk_dispatch import MAX_CHILDREN, BulkDispatchAnswer
+from storage.records.codec import decode
+from storage.records.job import Job
+from storage.store import Store
+from storage.writer import Transaction
+
+BATCH = 250  # children per write; other writes wait for it (bench/bench.py)
+MAX_LINE = 64 * 1024  # bytes; the largest payload has 22 KiB in base64
+
+_FIELD = re.compile(r"Go struct field \w+\.(\S+) of type")
+
+
+class DispatchLine(msgspec.Struct, frozen=True):
+    """A line of the body that is not empty; `number` counts all lines."""
+
+    number: int
+    text: bytes
+
+
+class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A line as a request, or its error with the field that causes it."""
+
+    number: int
+    request: DispatchRequestData | None = None
+    field: str = ""
+    error: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def refused(self, field: str, error: StewardError | str) -> BulkDispatchAnswer:
+        """Return the answer to a line that failed."""
+        return BulkDispatchAnswer(
+            line=self.number, field=field, error=str(error), warnings=self.warnings
+        )
+
+    def done(self, outcome: DispatchOutcome) -> BulkDispatchAnswer:
+        """Return the answer to a line whose child is stored."""
+        return BulkDispatchAnswer(
+            line=self.number,
+            dispatched_job_id=outcome.job_id,
+            eval_id=outcome.eval_id,
+            eval_create_index=outcome.eval_create_index,
+            job_create_index=outcome.create_index,
+            index=outcome.index,
+            existed=outcome.existed,
+            warnings=self.warnings,
+        )
+
+
+def split_lines(body: bytes, first: int = 1) -> list[DispatchLine]:
+    """Return the lines of a body; the first one has the number `first`.
+
+    Raises `TooLarge` for too many lines, and `Malformed` for none.
+    """
+    texts = body.split(b"\n", MAX_CHILDREN * 2)
+    lines = [
+        DispatchLine(number, text.strip())
+        for number, text in enumerate(texts, first)
+        if not text.isspace() and text
+    ]
+    if len(lines) > MAX_CHILDREN or len(texts) > MAX_CHILDREN * 2:
+        raise TooLarge(
+            f"the body has more than {MAX_CHILDREN} lines, which is the limit of one request: send "
+            "the others in further requests"
+        )
+    if not lines:
+        raise Malformed("the body has no line: send one JSON object per line, each a dispatch")
+    return lines
+
+
+def read_lines(lines: Sequence[DispatchLine], job_id: str, token: str = "") -> list[LineRequest]:
+    """Decode lines, in a thread.
+
+    With `token`, a line without an idempotency token gets this one, with its number.
+    """
+    return [_read_line(line, job_id, token) for line in lines]
+
+
+def _read_line(line: DispatchLine, job_id: str, token: str) -> LineRequest:
+    number, unknown = line.number, list[str]()
+    if len(line.text) > MAX_LINE:
+        size = len(line.text)
+        return LineRequest(number=number, error=f"the line has {size} bytes, at most {MAX_LINE}")
+    try:
+        found = decode(JobDispatchRequest, line.text, unknown)
+    except Malformed as error:
+        at = _FIELD.search(str(error))
+        return LineRequest(number=number, field=at[1] if at else "", error=str(error))
+    warnings = tuple(f'unknown field "{name}" is ignored' for name in unknown)
+    try:
+        request = read_request(found, job_id, "")
+    except Malformed as error:
+        is_other = bool(found.job_id) and found.job_id != job_id
+        field = "JobID" if is_other and "Job ID" in str(error) else "Payload"
+        return LineRequest(number=number, field=field, error=str(error), warnings=warnings)
+    if token and not request.token:
+        request = msgspec.structs.replace(request, token=f"{token}/{number}")
+    return LineRequest(number=number, request=request, warnings=warnings)
+
+
+def check_parent(parent: Job | None, job_id: str) -> None:
+    """Raise `NotFound` or `Malformed` if no line can dispatch a child of this job."""
+    if parent is None:
+        raise NotFound(f'job "{job_id}" not found: name a parameterized job')
+    for field, error in dispatch_errors(parent, DispatchRequestData(payload=b"", meta={})):
+        if not field:
+            raise Malformed(str(error))
+
+
+async def dispatch_lines(
+    store: Store,
+    namespace: str,
+    parent_id: str,
+    batch: Sequence[LineRequest],
+    *,
+    budgets: Budgets,
+    now: int,
+    ids: Iterator[str],
+    suffix: str,
+) -> list[BulkDispatchAnswer]:
+    """Store the children of a batch in one write, and return the answer to each line.
+
+    `suffix` and the number of the line make the ID of a child unique. Raises `Refused` if the job
+    was deleted, and `StorageError`.
+    """
+
+    def write(tx: Transaction) -> list[BulkDispatchAnswer]:
+        parent = jobs.current(tx, namespace, parent_id)
+        if parent is None:
+            raise Refused("parameterized job not found")
+        return [dispatch_line(tx, parent, line) for line in batch]
+
+    def dispatch_line(tx: Transaction, parent: Job, line: LineRequest) -> BulkDispatchAnswer:
+        if line.request is None:
+            return line.refused(line.field, line.error)
+        for field, error in dispatch_errors(parent, line.request):
+            return line.refused(field, error)
+        try:
+            outcome = dispatch_child(
+                tx,
+                parent,
+                line.request,
+                budgets=budgets,
+                now=now,
+                ids=ids,
+                suffix=f"{suffix}-{line.number:05}",
+            )
+        except StorageError:
+            raise
+        except StewardError as error:  # the other lines continue
+            return line.refused("", error)
+        return line.done(outcome)
+
+    return await store.write(write, is_long=True)
