@@ -768,3 +768,29 @@ CREATE TABLE events (
 ) STRICT;
 
 CREATE INDEX events_by_index ON events (write_index);
+
+-- Usage over time: the measured objects. Written by daemon/runner/usage_history.py, and deleted
+-- by it when the last block is too old, or when there are too many allocations.
+CREATE TABLE usage_series (
+    id            INTEGER NOT NULL PRIMARY KEY,
+    kind          TEXT    NOT NULL CHECK (kind IN ('node', 'job', 'alloc')),
+    namespace     TEXT    NOT NULL,               -- empty for a node
+    owner         TEXT    NOT NULL,               -- the ID of the object
+    task          TEXT    NOT NULL,               -- empty for what is measured of the whole
+    last          INTEGER NOT NULL,               -- seconds since the epoch: its latest block
+    UNIQUE (kind, namespace, owner, task)
+) STRICT;
+
+CREATE INDEX usage_series_by_age ON usage_series (kind, last);
+
+-- Blocks of samples of one series: a sample every 10 s for some hours, and one every 300 s for
+-- 30 days. A block of 300 s is folded from those of 10 s when its window is over.
+CREATE TABLE usage_blocks (
+    series        INTEGER NOT NULL REFERENCES usage_series (id) ON DELETE CASCADE,
+    step          INTEGER NOT NULL CHECK (step IN (10, 300)),
+    begin         INTEGER NOT NULL,               -- seconds since the epoch
+    data          BLOB    NOT NULL,               -- storage/records/usage_history.py packs it
+    PRIMARY KEY (series, step, begin)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX usage_blocks_by_age ON usage_blocks (step, begin);

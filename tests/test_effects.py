@@ -93,6 +93,7 @@ ALLOWED = {
     "drivers/slurm/backend.py:_authority:Path.read_text": KERNEL,
     "drivers/cgroup_v2_limits.py:": KERNEL,
     "fingerprint.py:": KERNEL,
+    "host_usage.py:HostMeter.measure:Path.read_text": KERNEL,
     "launcher/fork.py:_alone:os.open": KERNEL,
     "launcher/readable_files.py:entries:os.open": OPENED,
     "launcher/readable_files.py:open_file:os.open": OPENED,

@@ -32,6 +32,7 @@ from daemon.api.cluster import (
     notify,
     pools,
     statuses,
+    usage_history,
 )
 from daemon.jobs.dispatch import JobDispatchRequest
 from daemon.jobs.evaluate import JobEvaluateRequest
@@ -57,6 +58,7 @@ from storage.records.pool_check import PoolCheck
 from storage.records.scaling import ScaleStatus, ScalingPolicy, ScalingPolicyStub
 from storage.records.state import Run, StateLine
 from storage.records.statuses import JobStatusLine
+from storage.records.usage_history import UsageHistory
 
 
 class ParameterType(Enum):
@@ -151,6 +153,7 @@ class JobRegistrationBody(Record, frozen=True, kw_only=True):
 
 _PAGES = {"per_page": NUMBER, "next_token": TEXT, "reverse": FLAG}
 _LISTING = {"prefix": TEXT, "filter": TEXT, **_PAGES}
+_HISTORY = {"from": TEXT, "to": TEXT, "step": TEXT}
 _ALLOCATIONS = {"resources": FLAG, "task_states": FLAG}
 
 _REGISTER = EndpointSchema(takes=JobRegisterRequest, gives=jobs.JobRegisterResponse)
@@ -220,6 +223,9 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     job_status.state: EndpointSchema(gives=StateLine),
     job_status.runs: EndpointSchema(gives=list[Run], query={"per_page": NUMBER}),
     pools.check: EndpointSchema(gives=PoolCheck),
+    usage_history.of_node: EndpointSchema(gives=UsageHistory, query=_HISTORY),
+    usage_history.of_job: EndpointSchema(gives=UsageHistory, query=_HISTORY),
+    usage_history.of_allocation: EndpointSchema(gives=UsageHistory, query=_HISTORY),
     job_status.job_allocations: EndpointSchema(
         gives=list[AllocationListItem], query={"all": FLAG, "filter": TEXT, **_ALLOCATIONS}
     ),

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         statuses,
         system,
         unsupported,
+        usage_history,
         variables,
     )
 else:  # each module is imported at its first request
@@ -98,6 +99,7 @@ else:  # each module is imported at its first request
     exec_sessions = LazyModule("daemon.api.exec_sessions")
     wellknown = LazyModule("daemon.api.wellknown")
     unsupported = LazyModule("daemon.api.cluster.unsupported")
+    usage_history = LazyModule("daemon.api.cluster.usage_history")
     agent = LazyModule("daemon.api.cluster.agent")
     allocations = LazyModule("daemon.api.cluster.allocations")
     audit = LazyModule("daemon.api.cluster.audit")
@@ -407,6 +409,9 @@ ROUTES: tuple[Route, ...] = (
     StreamRoute("/v1/client/allocation/{anything}", client.allocation_not_found, ANYONE),
     StreamRoute("/v1/client/gc", client.gc_all, NODE_WRITE),
     WriteRoute("POST", "/v1/client/gc", client.gc_all, NODE_WRITE, acts=True),
+    StreamRoute("/v1/node/{node_id}/history", usage_history.of_node, NODE_READ),
+    StreamRoute("/v1/job/{job_id}/history", usage_history.of_job, READ),
+    StreamRoute("/v1/allocation/{alloc_id}/history", usage_history.of_allocation, READ_OBJECT),
     StreamRoute("/v1/client/usage", client.usages, READ_ALL),
     StreamRoute("/v1/client/stats", client.host_stats, NODE_READ),
     ReadRoute("/v1/client/identity", node_identity.read, NODE_READ),

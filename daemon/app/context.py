@@ -26,6 +26,7 @@ from storage.errors import TooOften
 from storage.records.notification import ReceiverResult
 from storage.records.service import CheckResult
 from storage.records.usage import AllocationUsage, AllocationUsageLine, MachineUsage
+from storage.records.usage_history import SeriesKey, UsageBlock
 from storage.store import Store
 
 T = TypeVar("T")
@@ -79,6 +80,15 @@ class TaskActions(Protocol):
         self, ids: Iterable[str], sees: Callable[[str], bool]
     ) -> list[AllocationUsageLine]:
         """Return the usage of those running allocations whose namespace `sees` accepts."""
+        ...
+
+    async def usage_history(
+        self, key: SeriesKey, begin: int, end: int, step: int
+    ) -> dict[str, UsageBlock] | None:
+        """Return the samples of an object by task, for each `step` of a time; all in seconds.
+
+        None if the usage history is turned off.
+        """
         ...
 
     def checks(self, alloc_id: str) -> list[CheckResult]:

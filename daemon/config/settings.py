@@ -99,6 +99,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_retention_mb: Natural = 1000
     alloc_disk_limit: str = DISK_NOTE
     alloc_disk_seconds: Positive = 60
+    usage_history: bool = True
     snapshot_hours: Days = 0
     snapshot_keep: Positive = 7
     snapshot_dir: Path = Path()

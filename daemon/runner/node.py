@@ -44,6 +44,7 @@ from daemon.runner.core.status_report import ReportQueue
 from daemon.runner.core.task_env import inherited_environment, node_values
 from daemon.runner.core.task_log import Logs, TaskLog
 from daemon.runner.exec_session import run_exec_session
+from daemon.runner.host_usage import HostMeter
 from daemon.runner.logs.rotation import LogRotator
 from daemon.runner.node_registration import drivers_of, fetcher_of, register
 from daemon.runner.setup.artifacts.install import discard
@@ -58,6 +59,7 @@ from daemon.runner.setup.runtime import (
 from daemon.runner.setup.secrets_tmpfs import SecretsTmpfs
 from daemon.runner.setup.workload_identity import IdentitySigner
 from daemon.runner.task_containment import TaskCgroups, hold
+from daemon.runner.usage_history import MeasuredRunner, UsageRecorder
 from storage.errors import NotFound, Refused
 from storage.queries import allocations, nodes
 from storage.read_pool import ReadSnapshot
@@ -66,6 +68,7 @@ from storage.records.base import SECOND
 from storage.records.service import CheckResult
 from storage.records.task import Task
 from storage.records.usage import AllocationUsage, AllocationUsageLine, MachineUsage
+from storage.records.usage_history import SeriesKey, UsageBlock
 from storage.store import Store
 
 if TYPE_CHECKING:
@@ -75,6 +78,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("steward.runner")
 
 _REMOVED_TOGETHER = 2  # directories at a time; more would only queue for the same disk
+_RECENT = 12  # samples of a short usage line
 _MOST_SESSIONS = 1024  # exec sessions; each needs a process and up to six file descriptors
 
 # In development mode the daemon stops its tasks when it exits. Each task has `_DEV_GRACE` seconds
@@ -107,6 +111,7 @@ class NodeRunner:
         self._collection = trio.Event()  # set when garbage collection is requested
         self._removing = trio.CapacityLimiter(_REMOVED_TOGETHER)
         self._sessions = 0  # running exec sessions
+        self.recorder: UsageRecorder | None = None  # None if the configuration turns it off
 
     # --- requests from API and scheduler ---
 
@@ -155,9 +160,26 @@ class NodeRunner:
         for alloc_id in ids:
             runner = self._running.get(alloc_id)
             if runner is not None and not runner.is_over and sees(runner.namespace):
-                found.append(await runner.brief_usage())
+                found.append(self._with_recent(await runner.brief_usage(), runner.namespace))
             await trio.lowlevel.checkpoint()
         return found
+
+    def _with_recent(self, line: AllocationUsageLine, namespace: str) -> AllocationUsageLine:
+        if self.recorder is None:
+            return line
+        recent = self.recorder.recent_cpu(line.id, namespace, _RECENT)
+        return msgspec.structs.replace(
+            line, recent=[None if one is None else one / 10 for one in recent]
+        )
+
+    async def usage_history(
+        self, key: SeriesKey, begin: int, end: int, step: int
+    ) -> dict[str, UsageBlock] | None:
+        """Return the samples of an object by task, as `UsageRecorder.read`.
+
+        None if the configuration turns the recorder off.
+        """
+        return await self.recorder.read(key, begin, end, step) if self.recorder else None
 
     def checks(self, alloc_id: str) -> list[CheckResult]:
         """Return the last results of the service checks of an allocation."""
@@ -503,6 +525,9 @@ async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
             removing = (runner.ended, runner.owners, runner.remove_directory)
             rooms = partial(enforce_retention, config, *removing, measure=launcher.measure)
             nursery.start_soon(fences.keep_running, "directories of what has ended", rooms)
+            if config.usage_history:
+                runner.recorder = _recorder(runner, needs)
+                nursery.start_soon(fences.keep_running, "usage history", runner.recorder.run)
             logs = partial(retain_logs, config, needs.clock, launcher)
             nursery.start_soon(fences.keep_running, "logs of what has ended", logs)
             if config.alloc_disk_limit != DISK_OFF:
@@ -520,6 +545,15 @@ async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
         if config.dev:
             await _clean_up(runner, host)
         holding.release()
+
+
+def _recorder(runner: NodeRunner, needs: RunnerDependencies) -> UsageRecorder:
+    meter = HostMeter(needs.clock, needs.config.alloc_dir)
+
+    def present() -> list[MeasuredRunner]:
+        return [*runner.present()]
+
+    return UsageRecorder(needs.store, needs.clock, runner.node_id, present, meter.measure)
 
 
 async def _open_host(

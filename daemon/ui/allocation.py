@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from daemon.ui import formatting
 from daemon.ui.render import Found, nanoseconds, page
+from daemon.ui.usage import usage_section
 from daemon.web.reply import HandlerReply, of_error
 from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound, StewardError
@@ -35,7 +36,9 @@ async def overview(visit: UiRequest) -> Found:
         except NotFound:  # it ended in the meantime
             usage = None
     lines = {name: _line(state, visit.now) for name, state in base["tasks"].items()}
-    return {**base, "usage": usage, "lines": lines}
+    path = formatting.address("/v1/allocation/", visit["alloc_id"])
+    history = await usage_section(visit, path, base["base"])
+    return {**base, "usage": usage, "lines": lines, "history": history}
 
 
 def _line(state: dict[str, Any], now: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from daemon.ui import formatting
 from daemon.ui.render import Found, optional, page
+from daemon.ui.usage import usage_section
 from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
 
@@ -23,12 +24,14 @@ async def node(visit: UiRequest) -> Found:
     path = formatting.address("/v1/node/", visit["node_id"])
     found = await visit.get(path)
     live = await visit.get(f"{path}/allocations", filter=_LIVE)
+    here = formatting.address("/ui/node/", visit["node_id"])
     return {
         "node": found,
         "placed": live,
         "taken": _taken(live),
         # The hosts of a cluster report no usage, and this host is not one of them.
         "usage": None if "Hosts" in found else await visit.get("/v1/client/stats"),
+        "history": await usage_section(visit, path, here),
         "follow": "*",
     }
 

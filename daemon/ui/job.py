@@ -8,6 +8,7 @@ import trio
 from daemon.ui import formatting, highlight
 from daemon.ui.cluster import checks
 from daemon.ui.render import Found, page
+from daemon.ui.usage import UsageSection, usage_section
 from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
 
@@ -57,6 +58,7 @@ async def overview(visit: UiRequest) -> Found:
         "services": await _services(visit, asked),
         "parent": job["ParentID"],
         "actions": _actions(job, allocations),
+        "history": await _history(visit, base),
         "told": await _told(visit, base),
         "error": state["Error"],
         "runs": await _runs(visit, base),
@@ -71,6 +73,14 @@ async def _runs(visit: UiRequest, base: dict[str, object]) -> list[dict[str, Any
     asked = {"namespace": base["namespace"], "per_page": _STRIP}
     found: list[dict[str, Any]] = await visit.get(job_url(visit, "/runs"), **asked)
     return found
+
+
+async def _history(visit: UiRequest, base: dict[str, object]) -> UsageSection | None:
+    """Return the usage section; None for a job whose children run instead of it."""
+    job: Any = base["job"]
+    if job["Periodic"] or job["ParameterizedJob"]:
+        return None
+    return await usage_section(visit, job_url(visit), str(base["base"]), str(base["namespace"]))
 
 
 async def _services(visit: UiRequest, asked: dict[str, object]) -> list[dict[str, Any]]:

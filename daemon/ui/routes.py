@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         plan_and_run,
         render,
         sign_in,
+        usage,
         variables,
     )
 else:  # Jinja and all pages are imported at the first request
@@ -38,6 +39,7 @@ else:  # Jinja and all pages are imported at the first request
     plan_and_run = LazyModule("daemon.ui.plan_and_run")
     render = LazyModule("daemon.ui.render")
     sign_in = LazyModule("daemon.ui.sign_in")
+    usage = LazyModule("daemon.ui.usage")
     variables = LazyModule("daemon.ui.variables")
 
 PAGES: tuple[UiPage, ...] = (
@@ -61,6 +63,7 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/job/{job_id}/logs", logs.of_job),
     UiPage("/ui/job/{job_id}/log", logs.job_log),
     UiPage("/ui/job/{job_id}/lines", logs.job_lines),
+    UiPage("/ui/job/{job_id}/usage", usage.of_job),
     UiPage("/ui/job/{job_id}/stop", actions.stop, "POST"),
     UiPage("/ui/job/{job_id}/start", actions.start, "POST"),
     UiPage("/ui/job/{job_id}/evaluate", actions.evaluate, "POST"),
@@ -77,10 +80,12 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/allocation/{alloc_id}/files", allocation.files),
     UiPage("/ui/allocation/{alloc_id}/file", allocation.file),
     UiPage("/ui/allocation/{alloc_id}/terminal", allocation.terminal),
+    UiPage("/ui/allocation/{alloc_id}/usage", usage.of_allocation),
     UiPage("/ui/allocation/{alloc_id}/restart", actions.restart, "POST"),
     UiPage("/ui/allocation/{alloc_id}/stop", actions.stop_allocation, "POST"),
     UiPage("/ui/nodes", cluster.nodes),
     UiPage("/ui/node/{node_id}", cluster.node),
+    UiPage("/ui/node/{node_id}/usage", usage.of_node),
     UiPage("/ui/node/{node_id}/eligibility", actions.eligibility, "POST"),
     UiPage("/ui/node/{node_id}/drain", actions.drain, "POST"),
     UiPage("/ui/services", cluster.services),

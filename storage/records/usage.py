@@ -56,12 +56,16 @@ class AllocationUsage(Record, frozen=True, kw_only=True):
 
 
 class AllocationUsageLine(Record, frozen=True, kw_only=True):
-    """The usage of an allocation in short: percent of one core, bytes, and task restarts."""
+    """The usage of an allocation in short: percent of one core, bytes, and task restarts.
+
+    `recent` has the CPU usage of the last samples of the usage history, oldest first.
+    """
 
     id: str
     cpu_percent: float = msgspec.field(default=0.0, name="CPUPercent")
     memory: int = 0
     restarts: int = 0
+    recent: list[float | None] = []
 
 
 class ProcessorUsage(Record, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from daemon.cli.commands.status import show_allocations, show_error
 from daemon.cli.core import resolve, usage
 from daemon.cli.core.follow import error_of
 from daemon.cli.core.formatting import format_time, moment_of, relative_time
-from daemon.cli.core.http_client import ApiClient, decode, segment
+from daemon.cli.core.http_client import ApiClient, RequestRejected, decode, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.cli.core.responses import AllocationDetail, AllocationItem
@@ -20,6 +20,7 @@ from storage.records.job import Job
 from storage.records.node import DriverLimit, Node
 from storage.records.service import CheckResult
 from storage.records.usage import AllocationUsage
+from storage.records.usage_history import UsageHistory
 
 
 @click.command()
@@ -52,9 +53,20 @@ def status(
     if stats:
         path = f"/v1/client/allocation/{segment(allocation.id)}/stats"
         used = client.fetch(path, AllocationUsage)
-        usage.show_tasks(screen, used, allocation.allocated_resources)
+        usage.show_tasks(
+            screen, used, allocation.allocated_resources, _last_hour(client, allocation.id)
+        )
     show_limits(screen, client.fetch(f"/v1/node/{segment(allocation.node_id)}", Node), allocation)
     screen.hint(f"Stream its output: steward logs -f {screen.short(allocation.id)}")
+
+
+def _last_hour(client: ApiClient, alloc_id: str) -> UsageHistory | None:
+    """Return the usage of the last hour; None if the daemon has no usage history."""
+    asked = {"from": "1h", "step": "1m"}
+    try:
+        return client.fetch(f"/v1/allocation/{segment(alloc_id)}/history", UsageHistory, **asked)
+    except RequestRejected:  # an older daemon, or Nomad
+        return None
 
 
 @click.command()

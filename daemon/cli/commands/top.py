@@ -220,7 +220,9 @@ class TopPoller:
         answer = self._client.read("/v1/client/usage", allocations=",".join(wanted))
         self._index = answer.index
         for one in answer.decode(list[AllocationUsageLine]):
-            self._uses[one.id] = AllocationUse(one.cpu_percent, one.memory, one.restarts)
+            self._uses[one.id] = AllocationUse(
+                one.cpu_percent, one.memory, one.restarts, tuple(one.recent)
+            )
 
     def _look_for_errors(self, view: View, height: int) -> None:
         if view.page != "allocations":

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from daemon.cli.core.formatting import format_duration
+from daemon.cli.core.sparkline import sparkline
 from daemon.text.job_state import ENDED, TROUBLE
 
 _MEGABYTE = 1024 * 1024
 _GIGABYTE = 1024 * _MEGABYTE
+_WIDE = 110  # columns: a wider page shows the trend of the CPU usage
+_TREND = 12  # columns of the trend
+_WHOLE_CORE = 10.0  # percent of one core: less than this shows as a low bar
 _NARROW = 76  # columns: a narrower page leaves out its least important column
 _CHILDREN = ("/periodic-", "/dispatch-")
 _HEAD, _FOOT = 3, 2  # lines above and below the rows
@@ -50,17 +54,38 @@ class NodeRow(NamedTuple):
 
 
 class AllocationUse(NamedTuple):
-    """The usage of an allocation: percent of one core, bytes, restarts of its tasks."""
+    """The usage of an allocation: percent of one core, bytes, restarts of its tasks.
+
+    `recent` has the CPU usage of the last two minutes, a value for each 10 s.
+    """
 
     cpu: float = 0.0
     memory: int = 0
     restarts: int = 0
+    recent: tuple[float | None, ...] = ()
 
     def plus(self, other: "AllocationUse") -> "AllocationUse":
         """Return the sum."""
         return AllocationUse(
-            self.cpu + other.cpu, self.memory + other.memory, self.restarts + other.restarts
+            self.cpu + other.cpu,
+            self.memory + other.memory,
+            self.restarts + other.restarts,
+            _sums(self.recent, other.recent),
         )
+
+
+def _sums(one: Sequence[float | None], other: Sequence[float | None]) -> tuple[float | None, ...]:
+    """Return the sums of values that end at the same time; the shorter list began later."""
+    count = max(len(one), len(other))
+    pairs = zip(
+        [None] * (count - len(one)) + list(one),
+        [None] * (count - len(other)) + list(other),
+        strict=True,
+    )
+    return tuple(
+        None if left is None and right is None else (left or 0) + (right or 0)
+        for left, right in pairs
+    )
 
 
 class TopFacts(NamedTuple):
@@ -414,6 +439,8 @@ def _columns(page: str, width: int) -> list[Column]:
     some += [Column("RST", 4, right=True)]
     if width >= _NARROW:
         some.append(extra)
+    if width >= _WIDE:
+        some.append(Column("CPU TREND", _TREND))
     left = max(8, width - sum(column.width + 1 for column in some))
     if width < _NARROW:
         return [Column("NAME", left), *some]
@@ -433,6 +460,7 @@ def _row(row: Row, columns: Sequence[Column], *, is_selected: bool) -> ScreenLin
         "CPU%": f"{use.cpu:.1f}" if use else "-",
         "MEMORY": size(use.memory) if use else "-",
         "RST": str(use.restarts) if use else "-",
+        "CPU TREND": sparkline(use.recent, _WHOLE_CORE).rjust(_TREND) if use else "",
         "TYPE": row.age,
         "AGE": row.age,
         "REASON": row.about,

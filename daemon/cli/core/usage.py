@@ -1,17 +1,30 @@
 """Current resource usage of tasks and the host: `alloc status -stats`, `node status -stats`."""
 
+from collections.abc import Sequence
+
 from daemon.cli.core.formatting import format_duration
 from daemon.cli.core.output import Screen
+from daemon.cli.core.sparkline import coarser, sparkline
 from daemon.text.placement_message import count_noun
 from storage.records.allocation import AllocatedResources
 from storage.records.base import SECOND
 from storage.records.usage import AllocationUsage, MachineUsage, MemoryUsage
+from storage.records.usage_history import UsageHistory, UsageSeries
 
 _MEGABYTE = 1024 * 1024
 
 
-def show_tasks(screen: Screen, usage: AllocationUsage, held: AllocatedResources) -> None:
-    """Print the usage of the tasks of an allocation, compared to their resources."""
+_WIDTH = 60  # bars of a trend
+
+
+def show_tasks(
+    screen: Screen, usage: AllocationUsage, held: AllocatedResources, history: UsageHistory | None
+) -> None:
+    """Print the usage of the tasks of an allocation, compared to their resources.
+
+    A `history` adds its trend.
+    """
+    series = {one.task: one for one in history.series} if history else {}
     if not usage.tasks:
         screen.title("Resource Usage")
         screen.line("No running tasks")
@@ -29,8 +42,26 @@ def show_tasks(screen: Screen, usage: AllocationUsage, held: AllocatedResources)
                 ),
                 *_parts(memory),
                 ("Processes", str(len(used.pids))),
+                *(_trends(series[name]) if name in series else []),
             ]
         )
+
+
+def _trends(series: UsageSeries) -> list[tuple[str, str]]:
+    """Return the trends of CPU and memory in the time of a history, with the highest values."""
+    cpu, memory = _known(series.cpu_percent), _known(series.memory)
+    found = []
+    if cpu:
+        line = sparkline(coarser(series.cpu_percent, _WIDTH))
+        found.append(("CPU Trend", f"{line} highest {max(cpu):.1f} %"))
+    if memory:
+        line = sparkline(coarser(series.memory, _WIDTH))
+        found.append(("Memory Trend", f"{line} highest {_mib(int(max(memory)))} MiB"))
+    return found
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [one for one in values if one is not None]
 
 
 def show_machine(screen: Screen, usage: MachineUsage) -> None:

@@ -78,6 +78,7 @@ class AllocRunner:
         self._is_timed = False
         self._is_overfull = False  # whether exceeding the disk limit was already reported
         self.is_purged = False
+        self.disk_used = 0  # bytes of the allocation directory, when they were last measured
         self.ended = trio.Event()
         self._report = AllocReport(host.reports, allocation, lambda: self._discovery.offers())
         self._discovery = ServiceRegistrar(
@@ -100,6 +101,11 @@ class AllocRunner:
     def namespace(self) -> str:
         """Return the namespace of the allocation."""
         return self._instance.allocation.namespace
+
+    @property
+    def job_id(self) -> str:
+        """Return the ID of its job."""
+        return self._instance.allocation.job_id
 
     @property
     def is_ending(self) -> bool:
@@ -215,10 +221,15 @@ class AllocRunner:
     async def _run_inside(self, name: str, command: Sequence[str]) -> ScriptResult:
         return await run_script(await self.open_session(name, command, tty=False))
 
-    async def usage(self) -> AllocationUsage:
-        """Return the resource usage of the tasks."""
-        found = {name: await task.usage() for name, task in self._tasks.items()}
+    async def usage(self, reader: str = "") -> AllocationUsage:
+        """Return the resource usage of the tasks since the previous call of the same `reader`."""
+        found = {name: await task.usage(reader) for name, task in self._tasks.items()}
         return of_allocation({name: one for name, one in found.items() if one}, self._now())
+
+    @property
+    def restarts(self) -> int:
+        """Return the number of restarts of all tasks."""
+        return sum(state.restarts for state in self._report.states.values())
 
     async def brief_usage(self) -> AllocationUsageLine:
         """Return the resource usage of the tasks in short form."""
@@ -228,7 +239,7 @@ class AllocRunner:
             id=self.id,
             cpu_percent=used.cpu_stats.percent,
             memory=memory.usage or memory.rss,
-            restarts=sum(state.restarts for state in self._report.states.values()),
+            restarts=self.restarts,
         )
 
     async def take_less(self, used: int) -> None:

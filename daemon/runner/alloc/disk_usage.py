@@ -19,7 +19,9 @@ Measure = Callable[[str], Awaitable[DirectoryUsage]]
 
 
 class MeasuredAllocation(Protocol):
-    """A running allocation."""
+    """A running allocation; `disk_used` has the bytes that were measured last."""
+
+    disk_used: int
 
     @property
     def id(self) -> str:
@@ -68,5 +70,6 @@ async def _look(one: MeasuredAllocation, measure: Measure) -> None:
     except OSError as error:  # its directory does not exist yet, or no longer
         _log.debug("the disk usage of allocation %s is unknown: %s", one.id, error)
         return
+    one.disk_used = used
     if used > one.disk:
         await one.take_less(used)

@@ -28,7 +28,7 @@ from daemon.runner.core.driver import (
 )
 from daemon.runner.core.lifecycle import is_one_shot, may_start
 from daemon.runner.core.notifier import Notifier, wait_any
-from daemon.runner.core.resource_usage import NOTHING, UsageReading, UsageSample, task_usage
+from daemon.runner.core.resource_usage import UsageReading, UsageSample, task_usage
 from daemon.runner.core.restart_policy import (
     AttemptOutcome,
     RestartAction,
@@ -101,7 +101,7 @@ class TaskRunner:
         self._hurried = trio.Event()  # set to skip a shutdown delay
         self._kill_error = ""
         self._sessions: weakref.WeakSet[ExecStream] = weakref.WeakSet()
-        self._looked = NOTHING  # the previous sample of resource usage
+        self._looked: dict[str, UsageSample] = {}  # the previous sample of each reader
         self._ended_at = 0  # end time of the current attempt
         # Offset in stderr after the last failed attempt; later bytes belong to later attempts.
         self._stderr_end = 0
@@ -211,8 +211,8 @@ class TaskRunner:
         self._report.publish()
         await self._running.signal(name)
 
-    async def usage(self) -> TaskUsage | None:
-        """Return the resource usage, averaged since the previous call.
+    async def usage(self, reader: str = "") -> TaskUsage | None:
+        """Return the resource usage, averaged since the previous call of the same `reader`.
 
         None if the task is not running.
         """
@@ -220,8 +220,8 @@ class TaskRunner:
         if self._running is None:
             return None
         now = UsageSample(self._now(), await self._running.usage())
-        before = self._looked if self._looked.at else UsageSample(self._began(), UsageReading())
-        self._looked = now
+        before = self._looked.get(reader) or UsageSample(self._began(), UsageReading())
+        self._looked[reader] = now
         return task_usage(before, now, self._host.mhz)
 
     def _began(self) -> int:

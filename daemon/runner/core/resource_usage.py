@@ -62,9 +62,6 @@ class UsageSample(msgspec.Struct, frozen=True):
     use: UsageReading
 
 
-NOTHING = UsageSample(0, UsageReading())
-
-
 def sample(pid: int) -> ProcessSample | None:
     """Return a sample of a process; None if it does not exist or `pid` is a thread."""
     try:

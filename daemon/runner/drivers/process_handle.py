@@ -17,6 +17,8 @@ from daemon.runner.drivers.limits import LimitEnforcer
 from daemon.runner.drivers.process_group import ProcessGroup
 
 SOON = 0.002  # seconds between two polls for a shim's first or last line
+# One at a time, so that a hundred tasks that are measured together leave the loop to others.
+_READING = trio.CapacityLimiter(1)
 _AGAIN = 0.05  # seconds between two kills of a task that had not begun at the first one
 
 _FOR_SHIM = 2.0  # seconds for a shim to start its task, or to record the end of a killed one
@@ -191,7 +193,8 @@ class ProcessHandle:
         """Return the current usage by process ID."""
         one = self._started
         members = await self._group.members(self._launcher, one.number)
-        found = samples(members)
+        async with _READING:
+            found = samples(members)
         if members and not found:  # hidepid hides processes of other users
             request = GetProcessInfo(allocation=one.alloc_id, task=one.task, attempt=one.number)
             texts = await self._launcher.usage(request)

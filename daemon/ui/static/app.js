@@ -70,6 +70,25 @@ function refreshSoon() {
   if (waiting === null) waiting = setTimeout(() => refresh().catch(() => {}), GATHER);
 }
 
+// Show a part of the page again and again: it changes without an event.
+async function renew(place) {
+  if (document.hidden || place.matches(":hover") || isBusy(place)) return;
+  const answer = await fetch(place.dataset.source, { headers: { Accept: "text/html" } });
+  if (!answer.ok || answer.redirected) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const part = fresh.getElementById(place.id);
+  if (part && place.innerHTML !== part.innerHTML) place.replaceChildren(...part.childNodes);
+}
+
+function renewRegularly() {
+  const found = document.querySelector("[data-every]");
+  if (!found) return;
+  setInterval(() => {
+    const place = document.getElementById(found.id);
+    if (place) renew(place).catch(() => {});
+  }, Number(found.dataset.every) * 1000);
+}
+
 function showLink(isOpen) {
   const mark = document.getElementById("live");
   mark.textContent = isOpen ? "live" : "not connected";
@@ -278,6 +297,7 @@ reachByKeys();
 addEventListener("resize", reachByKeys);
 signInByLink();
 openFile();
+renewRegularly();
 follow();
 const log = document.querySelector("pre#log");
 if (log) new Log(log).follow();

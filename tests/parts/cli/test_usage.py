@@ -15,6 +15,7 @@ from storage.records.usage import (
     ResourceUsage,
     TaskUsage,
 )
+from storage.records.usage_history import UsageHistory, UsageSeries
 from tests.parts.cli.conftest import FakeDaemon, Terminal
 from tests.parts.cli.test_commands import ALLOC, NODE, node, node_line, whole, wire
 
@@ -56,6 +57,21 @@ def test_an_allocation_shows_what_its_tasks_use(
         "CPU Percent = 12.3 of one core",
         *shown,
         "Processes   = 2",
+    ]
+
+
+def test_allocation_shows_the_trend_of_the_last_hour(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell(f"/v1/allocation/{ALLOC}", whole())
+    fake.tell(f"/v1/node/{NODE}", node())
+    fake.tell(STATS, used(MemoryUsage(rss=3 * MIB)))
+    series = UsageSeries(task="main", cpu_percent=[0, None, 70], memory=[MIB, None, 4 * MIB])
+    history = UsageHistory(begin=0, end=3, step=1, enabled=True, series=[series])
+    fake.tell(f"/v1/allocation/{ALLOC}/history", wire(history))
+    lines = terminal.type("alloc", "status", "--stats", ALLOC).stdout.splitlines()
+    found = [line for line in lines if "Trend" in line]
+    assert found == [
+        "CPU Trend    = ▁ █ highest 70.0 %",
+        "Memory Trend = ▂ █ highest 4.0 MiB",
     ]
 
 

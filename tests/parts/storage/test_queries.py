@@ -32,6 +32,7 @@ from storage.queries import (
     secrets,
     submissions,
     tokens,
+    usage_history,
     variables,
     versions,
 )
@@ -81,6 +82,10 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: entities.aliases(db, "e"),
     lambda db: tokens.issuers(db),
     lambda db: tokens.issued_by_mount(db, "a", 10),
+    lambda db: usage_history.of_owner(db, "job", "default", "web", step=10, begin=1, end=2),
+    lambda db: usage_history.within(db, 10, 1, 2),
+    lambda db: usage_history.first_begin(db, 10),
+    lambda db: usage_history.last_begin(db, 300),
     lambda db: allocations.changed(db, "n", 1),
     lambda db: allocations.for_scheduler(db, "default", "web"),
     lambda db: allocations.find(db, "a"),

@@ -35,6 +35,7 @@ from storage.records.usage import (
     MachineMemory,
     MachineUsage,
 )
+from storage.records.usage_history import SeriesKey, UsageBlock, UsageMetric
 from storage.store import Store
 from tests.parts.api.asking import parts_of
 from tests.parts.evals.cluster import Cluster
@@ -68,6 +69,13 @@ class Runner:
         self, ids: Iterable[str], sees: Callable[[str], bool]
     ) -> list[AllocationUsageLine]:
         return []
+
+    async def usage_history(
+        self, key: SeriesKey, begin: int, end: int, step: int
+    ) -> dict[str, UsageBlock] | None:
+        """Return an hour of usage of one task, or of the object."""
+        count = (end - begin) // step
+        return {"main" if key.kind == "alloc" else "": {UsageMetric.CPU: [500] * count}}
 
     def machine_usage(self) -> MachineUsage:
         return machine()

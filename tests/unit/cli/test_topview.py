@@ -54,6 +54,19 @@ def test_a_job_has_the_use_of_its_allocations() -> None:
     assert (web.short, web.use) == ("2/2", AllocationUse(12.5, (3 << 20) + (2 << 30), 1))
 
 
+def test_wide_screen_shows_the_trend_of_the_cpu_usage() -> None:
+    uses = {
+        "a" * 36: AllocationUse(10.0, 0, 0, (40.0, None, 100.0)),
+        "b" * 36: AllocationUse(2.5, 0, 0, (None, 60.0)),
+    }
+    facts = FACTS._replace(uses=uses)
+    view = looked(facts=facts)
+    (web,) = [line.text for line in view.lines(facts, 120, 24) if line.text.startswith("web")]
+    assert "         ▂ █" in web
+    narrow = view.lines(facts, 100, 24)
+    assert not any("█" in line.text or "TREND" in line.text for line in narrow)
+
+
 def test_runs_are_folded_into_their_parent() -> None:
     assert parent_of("nightly/periodic-1") == parent_of("nightly/dispatch-1-2") == "nightly"
     assert names(looked("enter")) == ["n.g[0]"]

@@ -1,0 +1,190 @@
+"""Resource usage over time, of a node, a job or an allocation with its tasks."""
+
+from contextlib import suppress
+from functools import partial
+
+from daemon.api.cluster.lookup import resolve_allocation
+from daemon.web.parameters import QueryParameters, duration
+from daemon.web.reply import HandlerReply
+from daemon.web.request import Request
+from storage.errors import Malformed, NotFound
+from storage.queries import jobs, nodes
+from storage.records.allocation import Allocation
+from storage.records.base import SECOND
+from storage.records.job import Job
+from storage.records.node import Node
+from storage.records.times import nanoseconds
+from storage.records.usage_history import (
+    SeriesKey,
+    UsageHistory,
+    UsageLimits,
+    series_of,
+    total,
+)
+
+MOST = 2000  # values of a series in one answer
+_PREFERRED = 120  # values, if the request names no step
+_STEPS = (10, 30, 60, 300, 900, 3600, 6 * 3600)  # seconds; the default is one of them
+_FINE, _COARSE = 10, 300
+_HOUR = 3600
+_MEBIBYTE = 1024 * 1024
+
+
+class _Window:
+    """The time of a request and its step, all in seconds. Raises `Malformed`."""
+
+    def __init__(self, query: QueryParameters, now: int) -> None:
+        end = _time(query, "to", now)
+        begin = _time(query, "from", now)
+        end = now if end is None else end
+        begin = end - _HOUR if begin is None else begin
+        if begin >= end:
+            raise Malformed("from is not before to: give an earlier from or a later to")
+        self.step = _step(query.text("step"), end - begin)
+        self.begin = begin // self.step * self.step
+        self.end = -(-end // self.step) * self.step
+        if (count := (self.end - self.begin) // self.step) > MOST:
+            raise Malformed(
+                f"from, to and step ask for {count} values: ask for {MOST} at most, with a larger "
+                "step or a shorter time"
+            )
+
+
+def _time(query: QueryParameters, name: str, now: int) -> int | None:
+    """Return a time in seconds since the epoch: given as such, in RFC 3339, or as a duration ago."""
+    text = query.text(name)
+    if not text:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 12:
+        return int(text)
+    if (ago := _span(text)) is not None and 0 <= ago <= now:
+        return now - ago
+    with suppress(ValueError, OverflowError):
+        if (found := nanoseconds(text) // SECOND) >= 0:
+            return found
+    raise Malformed(
+        f"{name}={text[:40]!r} is no time: give 2026-11-21T01:40:00Z, seconds since 1970, or a "
+        "duration before now such as 6h"
+    )
+
+
+def _span(text: str) -> int | None:
+    """Return a duration such as `6h` or `7d` in seconds; None if it is invalid."""
+    if text.endswith("d") and text[:-1].isdecimal() and len(text) < 7:
+        return int(text[:-1]) * 24 * _HOUR
+    found = duration(text)
+    return None if found is None else found // SECOND
+
+
+def _step(text: str, span: int) -> int:
+    """Return the step in seconds: a whole number of samples."""
+    if not text:
+        return next((one for one in _STEPS if span <= one * _PREFERRED), _STEPS[-1])
+    found = int(text[:9]) if text.isascii() and text.isdecimal() else _span(text) or 0
+    each = 1 if found < _FINE else _FINE if found < _COARSE else _COARSE
+    if found < 1 or found % each:
+        raise Malformed(
+            f"step={text[:40]!r} is no step: give 1s to 9s, a multiple of 10s below 5m, or a "
+            "multiple of 5m"
+        )
+    return found
+
+
+async def of_node(request: Request) -> HandlerReply:
+    """Show the usage of a node over time. Raises `NotFound` and `Malformed`."""
+    node_id = request["node_id"]
+    node = request.parts.store.read(partial(nodes.find, node_id=node_id))
+    if node is None:
+        raise NotFound("node not found")
+    return await _shown(request, SeriesKey("node", node.id), [_of_node(node)])
+
+
+async def of_job(request: Request) -> HandlerReply:
+    """Show the usage of a job's allocations over time, summed. Raises `NotFound` and `Malformed`."""
+    key = (request.namespace, request["job_id"])
+    job, node = await request.parts.store.look(
+        lambda db: (jobs.current(db, *key), nodes.find(db, request.parts.tasks.node_id))
+    )
+    if job is None:
+        raise NotFound("job not found")
+    return await _shown(request, SeriesKey("job", key[1], key[0]), [_of_job(job, _mhz(node))])
+
+
+async def of_allocation(request: Request) -> HandlerReply:
+    """Show the usage of an allocation and its tasks over time. Raises `NotFound` and `Malformed`."""
+    store = request.parts.store
+    allocation, _ = store.read(lambda db: resolve_allocation(db, request["alloc_id"]))
+    request.require(allocation.namespace)
+    node = store.read(partial(nodes.find, node_id=allocation.node_id))
+    key = SeriesKey("alloc", allocation.id, allocation.namespace)
+    return await _shown(request, key, _of_allocation(allocation, _mhz(node)))
+
+
+async def _shown(request: Request, key: SeriesKey, limits: list[UsageLimits]) -> HandlerReply:
+    window = _Window(request.query, request.parts.clock.now() // SECOND)
+    found = await request.parts.tasks.usage_history(key, window.begin, window.end, window.step)
+    blocks = found or {}
+    if key.kind == "alloc":
+        blocks = {**blocks, "": total(blocks.values())}
+    return HandlerReply(
+        body=UsageHistory(
+            begin=window.begin * SECOND,
+            end=window.end * SECOND,
+            step=window.step,
+            enabled=found is not None,
+            series=[series_of(task, block) for task, block in sorted(blocks.items())],
+            limits=limits,
+        )
+    )
+
+
+def _mhz(node: Node | None) -> float:
+    """Return the clock rate of one core of a node; 0 if it is unknown."""
+    if node is None:
+        return 0.0
+    cpu = node.node_resources.cpu
+    return cpu.cpu_shares / max(1, cpu.total_cpu_cores)
+
+
+def _of_node(node: Node) -> UsageLimits:
+    has = node.node_resources
+    return UsageLimits(
+        cpu_percent=100 * has.cpu.total_cpu_cores,
+        memory=has.memory.memory_mb * _MEBIBYTE,
+        disk=has.disk.disk_mb * _MEBIBYTE,
+    )
+
+
+def _of_job(job: Job, mhz: float) -> UsageLimits:
+    groups = [(group, int(group.count or 0)) for group in job.task_groups or ()]
+    tasks = [(count, one.resources) for group, count in groups for one in group.tasks or ()]
+    memory = sum(count * max(one.memory_mb, one.memory_max_mb) for count, one in tasks)
+    disk = sum(count * group.ephemeral_disk.size_mb for group, count in groups)
+    return UsageLimits(
+        cpu_percent=_percent(sum(count * one.cpu for count, one in tasks), mhz),
+        memory=memory * _MEBIBYTE,
+        disk=disk * _MEBIBYTE,
+    )
+
+
+def _of_allocation(allocation: Allocation, mhz: float) -> list[UsageLimits]:
+    """Return the limits of an allocation, then those of each task."""
+    has = allocation.placement.resources
+    tasks = [
+        UsageLimits(
+            task=name,
+            cpu_percent=_percent(one.cpu.cpu_shares, mhz),
+            memory=max(one.memory.memory_mb, one.memory.memory_max_mb) * _MEBIBYTE,
+        )
+        for name, one in sorted(has.tasks.items())
+    ]
+    whole = UsageLimits(
+        cpu_percent=sum(one.cpu_percent for one in tasks),
+        memory=sum(one.memory for one in tasks),
+        disk=has.shared.disk_mb * _MEBIBYTE,
+    )
+    return [whole, *tasks]
+
+
+def _percent(shares: int, mhz: float) -> float:
+    return round(100 * shares / mhz, 1) if mhz else 0.0

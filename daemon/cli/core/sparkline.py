@@ -1,0 +1,35 @@
+"""A row of numbers as a line of small bars. No I/O."""
+
+from collections.abc import Sequence
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float | None], top: float = 0.0) -> str:
+    """Return one bar for each value; a blank for a missing one.
+
+    The highest bar is `top`, or the highest value if that is more.
+
+    >>> sparkline([0, 50, None, 100]), sparkline([1, 2], top=8)
+    ('▁▄ █', '▁▂')
+    """
+    highest = max([top, *(one for one in values if one is not None)])
+    return "".join(_bar(one, highest) for one in values)
+
+
+def _bar(value: float | None, highest: float) -> str:
+    if value is None:
+        return " "
+    place = int(value / highest * (len(_BARS) - 1)) if highest else 0
+    return _BARS[max(0, min(place, len(_BARS) - 1))]
+
+
+def coarser(values: Sequence[float | None], width: int) -> list[float | None]:
+    """Return at most `width` values, each the highest of its part.
+
+    >>> coarser([1, 2, None, 5, None, None], 3)
+    [2, 5, None]
+    """
+    each = max(1, -(-len(values) // width))
+    parts = [values[place : place + each] for place in range(0, len(values), each)]
+    return [max((one for one in part if one is not None), default=None) for part in parts]

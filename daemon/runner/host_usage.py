@@ -1,0 +1,83 @@
+"""The usage of this host as samples of the usage history."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from daemon.clock import Clock
+from daemon.runner.core.resource_usage import memory, sample_cpus
+from storage.records.base import SECOND
+from storage.records.usage_history import UsageMetric, UsageSamples
+
+# Interfaces that repeat the traffic of others, by the beginning of their names.
+_REPEATING = ("lo", "veth", "docker", "br-", "cni", "podman", "virbr", "nomad", "ifb", "dummy")
+_KIBIBYTE = 1024
+_RECEIVED, _SENT = 0, 8  # fields after the name
+
+
+class _Counters(msgspec.Struct, frozen=True):
+    """Counters since boot: CPU ticks by core as `sample_cpus`, and bytes. `at` is in nanoseconds."""
+
+    at: int
+    ticks: dict[str, tuple[int, int, int]]
+    received: int
+    sent: int
+
+
+def traffic(net_dev: str) -> tuple[int, int]:
+    r"""Return the received and sent bytes, from the text of `/proc/net/dev`.
+
+    Interfaces that repeat the traffic of others, such as bridges, do not count.
+
+    >>> traffic("eth0: 10 0 0 0 0 0 0 0 20 0 0 0 0 0 0 0\n  lo: 7 0 0 0 0 0 0 0 7 0 0 0 0 0 0 0")
+    (10, 20)
+    """
+    received = sent = 0
+    for line in net_dev.splitlines():
+        name, colon, rest = line.partition(":")
+        if colon and not name.strip().startswith(_REPEATING):
+            fields = rest.split()
+            received, sent = received + int(fields[_RECEIVED]), sent + int(fields[_SENT])
+    return received, sent
+
+
+class HostMeter:
+    """The usage of the host between two calls, separately for each reader."""
+
+    def __init__(self, clock: Clock, alloc_dir: Path) -> None:
+        self._clock, self._alloc_dir = clock, alloc_dir
+        self._before: dict[str, _Counters] = {}
+
+    def measure(self, reader: str) -> UsageSamples:
+        """Return the usage since the last call of `reader`; without rates in the first call."""
+        received, sent = traffic(Path("/proc/net/dev").read_text())
+        ticks = dict(sample_cpus().processors)
+        now = _Counters(self._clock.now(), ticks, received, sent)
+        before, self._before[reader] = self._before.get(reader), now
+        found = {UsageMetric.MEMORY: memory(Path("/proc/meminfo").read_text()).used // _KIBIBYTE}
+        if (disk := _disk_used(self._alloc_dir)) is not None:
+            found[UsageMetric.DISK] = disk
+        return {**found, **_rates(before, now)} if before else found
+
+
+def _disk_used(place: Path) -> int | None:
+    try:
+        facts = os.statvfs(place)
+    except OSError:  # nothing has run yet
+        return None
+    return (facts.f_blocks - facts.f_bfree) * facts.f_frsize // _KIBIBYTE
+
+
+def _rates(before: _Counters, now: _Counters) -> UsageSamples:
+    span = max(now.at - before.at, SECOND // 10)
+    busy = 0.0
+    for name, (user, system, idle) in now.ticks.items():
+        earlier = before.ticks.get(name, (0, 0, 0))
+        used = user + system - earlier[0] - earlier[1]
+        busy += 1000 * max(0, used) / max(1, used + idle - earlier[2])
+    return {
+        UsageMetric.CPU: round(busy),
+        UsageMetric.RECEIVED: max(0, now.received - before.received) * SECOND // span,
+        UsageMetric.SENT: max(0, now.sent - before.sent) * SECOND // span,
+    }

@@ -1,0 +1,409 @@
+"""Record the resource usage of the host, jobs, allocations and tasks over time.
+
+Every 10 s the recorder measures and keeps the samples in memory. Every five minutes one write
+stores the samples of all objects. Every three hours a thread folds them into samples of five
+minutes. A crash loses five minutes at most. While a client watches an object, the recorder also
+measures it every second, and keeps these samples in memory only.
+
+A round measures 100 allocations at most, so its CPU time is bounded. With more allocations each is
+measured in turn, and its CPU usage is the mean since its last turn.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+import msgspec
+import trio
+
+from daemon.clock import Clock, wait_until
+from storage.errors import StorageError
+from storage.queries import usage_history
+from storage.queries.usage_history import COARSE, FINE, LENGTH, Blocks
+from storage.read_pool import ReadSnapshot
+from storage.records.base import SECOND
+from storage.records.usage import AllocationUsage, ResourceUsage
+from storage.records.usage_history import (
+    SeriesKey,
+    UsageBlock,
+    UsageMetric,
+    UsageSamples,
+    Values,
+    binned,
+    total,
+)
+from storage.store import Store
+from storage.writer import Transaction
+
+MOST_SERIES = 2000  # of allocations and tasks in the store; one takes about 60 KiB after 30 days
+_EACH_ROUND = 100  # allocations; a round takes 0.05 s of CPU time at most
+_MOST_WATCHED = 50  # allocations that are measured every second
+_WATCHED_FOR = 15  # seconds after the last request of a client
+_LIVE_SAMPLES = 600  # of one second
+_SLOTS = LENGTH[FINE] // FINE
+_KIBIBYTE = 1024
+_FINE, _LIVE = "history", "live"  # readers of `AllocRunner.usage`
+
+_log = logging.getLogger("steward.runner")
+
+
+class MeasuredRunner(Protocol):
+    """An allocation that runs."""
+
+    node_id: str
+    disk_used: int
+
+    @property
+    def id(self) -> str:
+        """Return the ID of the allocation."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """Return its namespace."""
+        ...
+
+    @property
+    def job_id(self) -> str:
+        """Return the ID of its job."""
+        ...
+
+    @property
+    def restarts(self) -> int:
+        """Return the number of restarts of all tasks."""
+        ...
+
+    async def usage(self, reader: str = "") -> AllocationUsage:
+        """Return the usage of the tasks since the previous call of the same `reader`."""
+        ...
+
+
+class _Measured(msgspec.Struct):
+    """The latest sample of an allocation; `restarts` are those since the sample before."""
+
+    tasks: dict[str, UsageSamples]
+    disk: int
+    restarts: int
+    restarts_ever: int
+
+
+class _OpenBlock(msgspec.Struct):
+    """The samples since the last write: by series and metric, a value for each slot."""
+
+    begin: int
+    values: dict[SeriesKey, dict[UsageMetric, Values]] = {}
+
+    def note(self, slot: int, key: SeriesKey, samples: UsageSamples) -> None:
+        series = self.values.setdefault(key, {})
+        for metric, value in samples.items():
+            series.setdefault(metric, [None] * _SLOTS)[slot] = value
+
+
+class UsageRecorder:
+    """The samples in memory, and the loop that makes and stores them."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        node_id: str,
+        present: Callable[[], list[MeasuredRunner]],
+        host: Callable[[str], UsageSamples],
+    ) -> None:
+        """Take functions that return the running allocations and the usage of the host.
+
+        `host` gets the name of a reader, as `AllocRunner.usage`.
+        """
+        self._store, self._clock, self._node_id = store, clock, node_id
+        self._present, self._host = present, host
+        self._open = _OpenBlock(0)
+        self._latest: dict[str, _Measured] = {}
+        self._slot = -1  # the latest one with samples
+        self._watched: dict[str, int] = {}  # IDs of allocations and the node, until which second
+        self._live: dict[SeriesKey, deque[tuple[int, UsageSamples]]] = {}
+        self._live_restarts: dict[str, int] = {}
+        self._wake = trio.Event()
+
+    # --- requests ---
+
+    def watch(self, key: SeriesKey) -> None:
+        """Measure an object every second for a while."""
+        now, is_first = self._clock.now() // SECOND, not self._watched
+        ids = [one.id for one in self._present() if _concerns(key, one)]
+        for one in [key.owner] if key.kind == "node" else ids:
+            if one in self._watched or len(self._watched) < _MOST_WATCHED:
+                self._watched[one] = now + _WATCHED_FOR
+        if is_first and self._watched:
+            self._wake.set()
+
+    async def read(self, key: SeriesKey, begin: int, end: int, step: int) -> dict[str, UsageBlock]:
+        """Return the samples of an object by task, one for each `step` from `begin` to `end`.
+
+        All are in seconds. A `step` below 10 reads the samples in memory, one below 300 those of
+        10 s, any other those of five minutes.
+        """
+        if step < FINE:
+            self.watch(key)
+            return self._read_live(key, begin, end, step)
+        open_block = {one: block for one, block in self._open.values.items() if _is_of(key, one)}
+        work = partial(_read, key=key, begin=begin, end=end, step=step)
+        found = await self._store.look(work)
+        for one, block in open_block.items():
+            found.setdefault(one, []).append((FINE, self._open.begin, block))
+        return {one.task: binned(blocks, begin, end, step) for one, blocks in found.items()}
+
+    def _read_live(self, key: SeriesKey, begin: int, end: int, step: int) -> dict[str, UsageBlock]:
+        found = {}
+        for one, samples in self._live.items():
+            if _is_of(key, one):
+                blocks: Parts = [
+                    (1, at, {metric: [value] for metric, value in sample.items()})
+                    for at, sample in samples
+                ]
+                found[one.task] = binned(blocks, begin, end, step)
+        return found
+
+    def recent_cpu(self, alloc_id: str, namespace: str, count: int) -> Values:
+        """Return the CPU usage of the last samples of an allocation, oldest first.
+
+        The values are in thousandths of a core, and cover the last five minutes at most.
+        """
+        key = SeriesKey("alloc", alloc_id, namespace)
+        blocks = [block for one, block in self._open.values.items() if _is_of(key, one)]
+        values = total(blocks).get(UsageMetric.CPU, [])
+        slot = self._slot % _SLOTS + 1
+        return values[max(0, slot - count) : slot]
+
+    # --- the loop ---
+
+    async def run(self) -> None:
+        """Measure and store until cancelled."""
+        now = self._clock.now() // SECOND
+        await self.resume(now)
+        try:
+            await self.fold(now)
+            while True:
+                await self._round()
+        finally:
+            with trio.CancelScope(shield=True), suppress(StorageError):
+                await self._store_block()
+
+    async def resume(self, now: int) -> None:
+        """Continue the block of an earlier daemon."""
+        begin = _begin(now // FINE)
+        find = partial(usage_history.within, step=FINE, begin=begin, end=begin + 1)
+        found = await self._store.read_long(find)
+        self._open = _OpenBlock(
+            begin, {key: dict(blocks[begin]) for key, blocks in found.items() if begin in blocks}
+        )
+
+    async def _round(self) -> None:
+        self._wake, now = trio.Event(), self._clock.now()
+        period = (1 if self._watched else FINE) * SECOND
+        await wait_until((now // period + 1) * period, self._clock, self._wake)
+        second = self._clock.now() // SECOND
+        slot = second // FINE - 1  # the samples are those of the slot that has just ended
+        if slot != self._slot:
+            await self.sample(slot)
+        self._watched = {one: until for one, until in self._watched.items() if until >= second}
+        if self._watched:
+            await self.sample_live(second)
+        else:
+            self._live.clear()
+
+    async def sample(self, slot: int) -> None:
+        """Measure everything for a slot that has ended; store a block that is complete."""
+        self._slot = slot
+        if _begin(slot) != self._open.begin:
+            await self._store_block()
+            self._open = _OpenBlock(_begin(slot))
+        runners = self._present()
+        turns = -(-len(runners) // _EACH_ROUND) or 1
+        await self._measure(runners[slot % turns :: turns])
+        known = {one.id for one in runners}
+        self._latest = {key: one for key, one in self._latest.items() if key in known}
+        for key, samples in self._all_samples(runners):
+            self._open.note(slot % _SLOTS, key, samples)
+        if slot % _SLOTS == _SLOTS - 1:
+            await self._store_block()
+            await self.fold(_begin(slot) + LENGTH[FINE])
+
+    async def _measure(self, runners: Iterable[MeasuredRunner]) -> None:
+        """Measure allocations at the same time, because some hosts find their processes by a scan."""
+        async with trio.open_nursery() as nursery:
+            for one in runners:
+                nursery.start_soon(self._measure_one, one)
+
+    async def _measure_one(self, runner: MeasuredRunner) -> None:
+        usage = await runner.usage(_FINE)
+        before = self._latest.get(runner.id)
+        self._latest[runner.id] = _Measured(
+            {name: _samples(one.resource_usage) for name, one in usage.tasks.items()},
+            runner.disk_used // _KIBIBYTE,
+            max(0, runner.restarts - before.restarts_ever) if before else 0,
+            runner.restarts,
+        )
+
+    def _all_samples(
+        self, runners: Iterable[MeasuredRunner]
+    ) -> Iterable[tuple[SeriesKey, UsageSamples]]:
+        """Yield the samples of this slot, with the sums of jobs and of pools of clusters."""
+        sums: dict[SeriesKey, dict[UsageMetric, int]] = {}
+        yield SeriesKey("node", self._node_id), self._host(_FINE)
+        for runner in runners:
+            one = self._latest.get(runner.id)
+            if one is None:
+                continue
+            yield from _of_allocation(runner, one)
+            groups = [SeriesKey("job", runner.job_id, runner.namespace)]
+            if runner.node_id != self._node_id:
+                groups.append(SeriesKey("node", runner.node_id))
+            for key in groups:
+                _add(sums.setdefault(key, {}), one)
+            one.restarts = 0  # it counts in one slot only
+        yield from sums.items()
+
+    async def sample_live(self, second: int) -> None:
+        """Measure the watched objects, and keep the samples in memory."""
+        if self._node_id in self._watched:
+            self._note_live(second, SeriesKey("node", self._node_id), self._host(_LIVE))
+        jobs: dict[SeriesKey, dict[UsageMetric, int]] = {}
+        for runner in self._present():
+            if runner.id not in self._watched:
+                continue
+            usage = await runner.usage(_LIVE)
+            ever = runner.restarts
+            one = _Measured(
+                {name: _samples(task.resource_usage) for name, task in usage.tasks.items()},
+                runner.disk_used // _KIBIBYTE,
+                ever - self._live_restarts.get(runner.id, ever),
+                ever,
+            )
+            self._live_restarts[runner.id] = ever
+            for key, samples in _of_allocation(runner, one):
+                self._note_live(second, key, samples)
+            _add(jobs.setdefault(SeriesKey("job", runner.job_id, runner.namespace), {}), one)
+            await trio.lowlevel.checkpoint()
+        for key, sums in jobs.items():
+            self._note_live(second, key, sums)
+
+    def _note_live(self, second: int, key: SeriesKey, samples: UsageSamples) -> None:
+        if key not in self._live:
+            self._live[key] = deque(maxlen=_LIVE_SAMPLES)
+        self._live[key].append((second, samples))
+
+    # --- the store ---
+
+    async def _store_block(self) -> None:
+        """Store the open block in one write. The write runs in a thread, as it may have many rows."""
+        begin, blocks = self._open.begin, self._open.values
+        if not blocks:
+            return
+        most, now = MOST_SERIES, self._clock.now() // SECOND
+
+        def write(tx: Transaction) -> None:
+            usage_history.put(tx, FINE, begin, blocks)
+            usage_history.trim(tx, now, most)
+
+        await self._store.write(write, is_long=True)
+
+    async def fold(self, now: int) -> None:
+        """Store the coarse blocks of all windows that are over."""
+        first, last = self._store.read(
+            lambda db: (usage_history.first_begin(db, FINE), usage_history.last_begin(db, COARSE))
+        )
+        length = LENGTH[COARSE]
+        if first is None:
+            return
+        begin = max(first // length * length, 0 if last is None else last + length)
+        for window in range(begin, now // length * length, length):
+            blocks = await self._store.read_long(partial(_folded, begin=window))
+            if blocks:
+                write = partial(usage_history.put, step=COARSE, begin=window, blocks=blocks)
+                await self._store.write(write, is_long=True)
+
+
+def _begin(slot: int) -> int:
+    """Return the second in which the block of a slot begins."""
+    return slot // _SLOTS * LENGTH[FINE]
+
+
+def _is_of(wanted: SeriesKey, key: SeriesKey) -> bool:
+    return (wanted.kind, wanted.owner, wanted.namespace) == (key.kind, key.owner, key.namespace)
+
+
+def _concerns(key: SeriesKey, runner: MeasuredRunner) -> bool:
+    if key.kind == "job":
+        return (runner.job_id, runner.namespace) == (key.owner, key.namespace)
+    return runner.id == key.owner
+
+
+def _samples(usage: ResourceUsage) -> UsageSamples:
+    memory = usage.memory_stats
+    return {
+        UsageMetric.CPU: round(usage.cpu_stats.percent * 10),
+        UsageMetric.MEMORY: (memory.usage or memory.rss) // _KIBIBYTE,
+    }
+
+
+def _of_allocation(
+    runner: MeasuredRunner, one: _Measured
+) -> Iterable[tuple[SeriesKey, UsageSamples]]:
+    shared = {UsageMetric.RESTARTS: one.restarts}
+    if one.disk:
+        shared[UsageMetric.DISK] = one.disk
+    yield SeriesKey("alloc", runner.id, runner.namespace), shared
+    for name, samples in one.tasks.items():
+        yield SeriesKey("alloc", runner.id, runner.namespace, name), samples
+
+
+def _add(sums: dict[UsageMetric, int], one: _Measured) -> None:
+    """Add the samples of an allocation to those of its job."""
+    parts: list[Mapping[UsageMetric, int]] = [*one.tasks.values()]
+    parts.append(
+        {
+            UsageMetric.DISK: one.disk,
+            UsageMetric.RESTARTS: one.restarts,
+            UsageMetric.ALLOCATIONS: int(bool(one.tasks)),
+        }
+    )
+    for part in parts:
+        for metric, value in part.items():
+            sums[metric] = sums.get(metric, 0) + value
+
+
+Parts = list[tuple[int, int, UsageBlock]]  # step, begin and values of blocks
+
+
+def _read(
+    db: ReadSnapshot, *, key: SeriesKey, begin: int, end: int, step: int
+) -> dict[SeriesKey, Parts]:
+    """Return the stored blocks of an object within a time, of the tier for a step."""
+    find = partial(usage_history.of_owner, db, key.kind, key.namespace, key.owner)
+    found: dict[SeriesKey, Parts] = {}
+    fine_begin = begin
+    if step >= COARSE:
+        last = usage_history.last_begin(db, COARSE)
+        fine_begin = max(begin, last + LENGTH[COARSE] if last is not None else begin)
+        _collect(found, COARSE, find(step=COARSE, begin=begin, end=end))
+    if fine_begin < end:
+        _collect(found, FINE, find(step=FINE, begin=fine_begin, end=end))
+    return found
+
+
+def _collect(found: dict[SeriesKey, Parts], step: int, blocks: Blocks) -> None:
+    for key, parts in blocks.items():
+        found.setdefault(key, []).extend((step, at, block) for at, block in parts.items())
+
+
+def _folded(db: ReadSnapshot, *, begin: int) -> dict[SeriesKey, UsageBlock]:
+    """Return the coarse blocks of the window that begins at `begin`."""
+    end = begin + LENGTH[COARSE]
+    found = usage_history.within(db, FINE, begin, end)
+    return {
+        key: binned([(FINE, at, block) for at, block in blocks.items()], begin, end, COARSE)
+        for key, blocks in found.items()
+    }

@@ -1,0 +1,237 @@
+"""Charts of usage over time: the geometry of their SVG, and their text. No I/O.
+
+A chart is one unit wide for each value and 100 units high. The template stretches it to the page,
+so lines keep their width and all text stays outside of the picture.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from daemon.ui.formatting import format_size
+from storage.records.base import SECOND
+
+HEIGHT = 100
+_ROOM = 1.08  # the highest value stays below the upper edge
+_ROWS = 12  # of the table of values
+_BYTES = 1024
+_PARTS = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+
+Value = float | None
+Format = Callable[[float], str]
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a chart: its name, the path of the line and that of the area below."""
+
+    name: str
+    path: str
+    area: str
+    kind: str  # the class of its color
+
+
+class HoverBar(msgspec.Struct, frozen=True):
+    """The part of a chart that shows the text of one value."""
+
+    x: int
+    text: str
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """A chart: its parts in the units of its picture, and its text."""
+
+    title: str
+    width: int
+    lines: list[Line]
+    limit: float | None  # its height
+    restarts: list[HoverBar]
+    bars: list[HoverBar]
+    top: str  # the value at the upper edge
+    now: str
+    summary: str  # highest value and limit
+    spoken: str  # the text alternative
+    rows: list[tuple[int, list[str]]]  # times in nanoseconds with the value of each line
+
+
+def percent(value: float) -> str:
+    """Format a CPU usage in percent of one core."""
+    return f"{value:.0f} %" if value >= 10 else f"{value:.1f} %"
+
+
+def per_second(value: float) -> str:
+    """Format a rate of bytes."""
+    return f"{format_size(value)}/s"
+
+
+def count(value: float) -> str:
+    """Format a number of objects."""
+    return f"{value:.0f}"
+
+
+def charts_of(history: Mapping[str, Any], task: str = "") -> list[Chart]:
+    """Return the charts of an object, or of one of its tasks, for the measurements that it has."""
+    series = next((one for one in history["Series"] if one["Task"] == task), None)
+    if series is None:
+        return []
+    limits: Mapping[str, Any] = next((one for one in history["Limits"] if one["Task"] == task), {})
+
+    def of(title: str, shown: Format, *names: str, **labels: str) -> Chart | None:
+        lines = {labels.get(name, name): series[name] for name in names if _is_known(series[name])}
+        if not lines:
+            return None
+        limit = limits.get(names[0]) or 0
+        return chart(history, title, lines, shown, limit, series["Restarts"])
+
+    found = (
+        of("CPU", percent, "CPUPercent", CPUPercent="CPU"),
+        of("Memory", format_size, "Memory"),
+        of("Network", per_second, "Received", "Sent"),
+        of("Disk", format_size, "Disk"),
+        of("Allocations", count, "Allocations"),
+    )
+    return [one for one in found if one is not None]
+
+
+def _is_known(values: Iterable[Value]) -> bool:
+    return any(one is not None for one in values)
+
+
+def chart(
+    history: Mapping[str, Any],
+    title: str,
+    lines: Mapping[str, Sequence[Value]],
+    shown: Format,
+    limit: float,
+    restarts: Sequence[Value],
+) -> Chart:
+    """Return a chart of several lines with the same unit; a `limit` of 0 means none."""
+    base = 1 if shown is percent or shown is count else _BYTES
+    known = [one for values in lines.values() for one in values if one is not None]
+    highest = max(known)
+    # A limit far above all values would flatten the line to nothing, so it is only told.
+    is_near = 0 < limit <= 4 * highest
+    top = rounded_up(max(highest, limit if is_near else 0) * _ROOM, base) or 1
+    width = max(len(values) for values in lines.values())
+    first, step = history["From"], history["Step"] * SECOND
+    said = [f"highest {shown(highest)}", *([f"limit {shown(limit)}"] if limit else [])]
+    latest = {name: _latest(values) for name, values in lines.items()}
+    now = ", ".join(
+        (f"{name.lower()} " if len(lines) > 1 else "") + shown(value)
+        for name, value in latest.items()
+        if value is not None
+    )
+    return Chart(
+        title=title,
+        width=width,
+        lines=[
+            Line(name=name, path=_path(values, top), area=_area(values, top), kind=kind)
+            for (name, values), kind in zip(lines.items(), ("one", "two"), strict=False)
+        ],
+        limit=_height(limit, top) if is_near else None,
+        restarts=[
+            HoverBar(place, f"{_clock(first + place * step)}: {number:.0f} restarts")
+            for place, number in enumerate(restarts)
+            if number
+        ],
+        bars=[
+            HoverBar(place, text)
+            for place in range(width)
+            if (text := _told(lines, place, shown, first + place * step))
+        ],
+        top=shown(top),
+        now=now,
+        summary=" · ".join(said),
+        spoken=f"{title} from {_clock(first)} to {_clock(history['To'])}: {', '.join(said)}, "
+        f"mean {shown(sum(known) / len(known))}, latest {now}",
+        rows=_rows(lines, shown, first, step),
+    )
+
+
+def rounded_up(value: float, base: int = 1) -> float:
+    """Return the next round number; with a `base`, that of the largest unit below the value.
+
+    >>> [rounded_up(one) for one in (0, 0.7, 13, 4200)], rounded_up(3000, 1024)
+    ([0, 0.8, 15, 5000], 3072)
+    """
+    if value <= 0:
+        return 0
+    if value >= base > 1:
+        return base * rounded_up(value / base, base)
+    power = 1.0
+    while power > value:
+        power /= 10
+    while power * 10 < value:
+        power *= 10
+    found = next(part * power for part in _PARTS if part * power >= value * (1 - 1e-9))
+    return int(found) if found == int(found) else round(found, 6)
+
+
+def _latest(values: Sequence[Value]) -> Value:
+    return next((one for one in reversed(values) if one is not None), None)
+
+
+def _height(value: float, top: float) -> float:
+    return round(HEIGHT * (1 - min(value / top, 1)), 1)
+
+
+def _runs(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
+    """Return the values without gaps in between, each with its place."""
+    found: list[list[tuple[int, float]]] = [[]]
+    for place, value in enumerate(values):
+        if value is not None:
+            found[-1].append((place, value))
+        elif found[-1]:
+            found.append([])
+    return [one for one in found if one]
+
+
+def _points(run: Sequence[tuple[int, float]], top: float) -> str:
+    """Return the points of a run; a single value is as wide as its step."""
+    (first, begin), (last, end) = run[0], run[-1]
+    inner = " ".join(f"{place + 0.5:g},{_height(value, top):g}" for place, value in run)
+    return f"{first},{_height(begin, top):g} {inner} {last + 1},{_height(end, top):g}"
+
+
+def _path(values: Sequence[Value], top: float) -> str:
+    return " ".join(f"M{_points(run, top)}" for run in _runs(values))
+
+
+def _area(values: Sequence[Value], top: float) -> str:
+    return " ".join(
+        f"M{run[0][0]},{HEIGHT} {_points(run, top)} {run[-1][0] + 1},{HEIGHT}Z"
+        for run in _runs(values)
+    )
+
+
+def _clock(nanos: int) -> str:
+    return datetime.fromtimestamp(nanos // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _told(lines: Mapping[str, Sequence[Value]], place: int, shown: Format, at: int) -> str:
+    """Return the text of one place; empty if nothing was measured."""
+    parts = [
+        (f"{name} " if len(lines) > 1 else "") + shown(value)
+        for name, values in lines.items()
+        if place < len(values) and (value := values[place]) is not None
+    ]
+    return f"{_clock(at)}: {', '.join(parts)}" if parts else ""
+
+
+def _rows(
+    lines: Mapping[str, Sequence[Value]], shown: Format, first: int, step: int
+) -> list[tuple[int, list[str]]]:
+    """Return some rows of the table of values, newest first, each with the highest of its time."""
+    width = max(len(values) for values in lines.values())
+    each = max(1, -(-width // _ROWS))
+    found = []
+    for place in range(0, width, each):
+        parts = [
+            [one for one in values[place : place + each] if one is not None]
+            for values in lines.values()
+        ]
+        if any(parts):
+            cells = [shown(max(part)) if part else "-" for part in parts]
+            found.append((first + place * step, cells))
+    return found[::-1]

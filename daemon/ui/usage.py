@@ -1,0 +1,113 @@
+"""The usage section of nodes, jobs and allocations: charts over a time that the user chooses."""
+
+from typing import Any
+
+import msgspec
+
+from daemon.ui import charts, formatting
+from daemon.ui.render import Found, page
+from daemon.web.ui_session import UiRequest
+from storage.errors import Malformed
+
+
+class Range(msgspec.Struct, frozen=True):
+    """A time until now: for the API in its parameters `from` and `step`, and in words."""
+
+    begin: str
+    step: str
+    words: str
+    every: int  # seconds between two updates of an open page
+
+
+RANGES = {
+    "5m": Range("5m", "5s", "5 minutes", 5),
+    "1h": Range("1h", "1m", "1 hour", 10),
+    "6h": Range("6h", "5m", "6 hours", 60),
+    "24h": Range("24h", "15m", "24 hours", 60),
+    "7d": Range("7d", "2h", "7 days", 300),
+    "30d": Range("30d", "6h", "30 days", 300),
+}
+_DEFAULT = "1h"
+
+
+class TaskCharts(msgspec.Struct, frozen=True):
+    """The charts of an object, or of one task."""
+
+    task: str
+    charts: list[charts.Chart]
+
+
+class UsageSection(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of the usage section; `source` is the address of the section alone."""
+
+    enabled: bool
+    chosen: str
+    about: Range
+    links: list[tuple[str, str, str]]  # key, words and address of each time
+    source: str
+    parts: list[TaskCharts]
+    begin: int
+    end: int
+
+
+async def usage_section(
+    visit: UiRequest, path: str, here: str, namespace: str = ""
+) -> UsageSection:
+    """Return the usage section of the page `here`, for the object at a path of the API.
+
+    Raises `Malformed` for an unknown range.
+    """
+    chosen = visit.query.text("range") or _DEFAULT
+    if chosen not in RANGES:
+        raise Malformed(f"range={chosen[:20]!r} is not known: give one of {', '.join(RANGES)}")
+    about = RANGES[chosen]
+    asked: dict[str, object] = {"from": about.begin, "step": about.step}
+    found = await visit.get(f"{path}/history", **asked, namespace=namespace)
+    within = namespace if namespace != "default" else ""
+    return UsageSection(
+        enabled=found["Enabled"],
+        chosen=chosen,
+        about=about,
+        links=[
+            (key, one.words, formatting.address(here, range=key, namespace=within) + "#usage")
+            for key, one in RANGES.items()
+        ],
+        source=formatting.address(f"{here}/usage", range=chosen, namespace=within),
+        parts=_parts(found),
+        begin=found["From"],
+        end=found["To"],
+    )
+
+
+def _parts(found: dict[str, Any]) -> list[TaskCharts]:
+    """Return the charts of the whole, then those of each task if there are several."""
+    tasks = [one["Task"] for one in found["Series"] if one["Task"]]
+    parts = [TaskCharts("", charts.charts_of(found))]
+    if len(tasks) > 1:
+        parts += [TaskCharts(task, charts.charts_of(found, task)) for task in tasks]
+    return [one for one in parts if one.charts]
+
+
+@page("usage.html")
+async def of_node(visit: UiRequest) -> Found:
+    """Show the usage section of a node alone."""
+    path = formatting.address("/v1/node/", visit["node_id"])
+    here = formatting.address("/ui/node/", visit["node_id"])
+    return {"history": await usage_section(visit, path, here)}
+
+
+@page("usage.html")
+async def of_job(visit: UiRequest) -> Found:
+    """Show the usage section of a job alone."""
+    path = formatting.address("/v1/job/", visit["job_id"])
+    here = formatting.address("/ui/job/", visit["job_id"])
+    namespace = visit.query.text("namespace") or "default"
+    return {"history": await usage_section(visit, path, here, namespace)}
+
+
+@page("usage.html")
+async def of_allocation(visit: UiRequest) -> Found:
+    """Show the usage section of an allocation alone."""
+    path = formatting.address("/v1/allocation/", visit["alloc_id"])
+    here = formatting.address("/ui/allocation/", visit["alloc_id"])
+    return {"history": await usage_section(visit, path, here)}

@@ -1,0 +1,193 @@
+"""Usage over time: the samples of node, jobs, allocations and tasks, and their packed blocks. No I/O.
+
+A block has the samples of one series within a window, one for each step. Samples are integers: CPU
+in thousandths of a core, memory and disk in KiB, network in bytes per second. A block stores the
+differences of neighboring samples, which are small, so most need one to three bytes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from storage.records.base import Record
+
+
+class UsageMetric(StrEnum):
+    """A measured value; the name is the key of packed blocks."""
+
+    CPU = "c"
+    MEMORY = "m"
+    DISK = "d"
+    RECEIVED = "r"
+    SENT = "s"
+    RESTARTS = "x"  # within the step
+    ALLOCATIONS = "n"  # running ones
+
+
+# Memory and disk are compared with a limit, so the highest of several samples counts.
+_HIGHEST = frozenset({UsageMetric.MEMORY, UsageMetric.DISK, UsageMetric.ALLOCATIONS})
+
+Values = list[int | None]
+UsageBlock = Mapping[UsageMetric, Values]  # all values of a block have the same length
+UsageSamples = Mapping[UsageMetric, int]
+
+
+class SeriesKey(msgspec.Struct, frozen=True, order=True):
+    """The object that a series measures.
+
+    `kind` is `node`, `job` or `alloc`; `owner` is its ID. A series of an allocation without a
+    `task` measures what its tasks share.
+    """
+
+    kind: str
+    owner: str
+    namespace: str = ""
+    task: str = ""
+
+
+class UsageSeries(Record, frozen=True, kw_only=True):
+    """The values of one object for each step; a missing measurement is null.
+
+    CPU is in percent of one core. Memory and disk are in bytes, network in bytes per second.
+    """
+
+    task: str = ""
+    cpu_percent: list[float | None] = msgspec.field(default_factory=list, name="CPUPercent")
+    memory: Values = []
+    disk: Values = []
+    received: Values = []
+    sent: Values = []
+    restarts: Values = []
+    allocations: Values = []
+
+
+class UsageLimits(Record, frozen=True, kw_only=True):
+    """The resources of an object, in the units of its series; 0 means that none is set."""
+
+    task: str = ""
+    cpu_percent: float = msgspec.field(default=0.0, name="CPUPercent")
+    memory: int = 0
+    disk: int = 0
+
+
+class UsageHistory(Record, frozen=True, kw_only=True):
+    """The usage of an object over time: `from` and `to` in nanoseconds, `step` in seconds."""
+
+    begin: int = msgspec.field(name="From")
+    end: int = msgspec.field(name="To")
+    step: int
+    enabled: bool
+    series: list[UsageSeries]
+    limits: list[UsageLimits] = []
+
+
+def pack(block: UsageBlock) -> bytes:
+    """Return a block as bytes, without metrics that have no values, and without zero restarts."""
+    return msgspec.msgpack.encode(
+        {key: _differences(values) for key, values in block.items() if _counts(key, values)}
+    )
+
+
+def unpack(data: bytes) -> dict[UsageMetric, Values]:
+    """Return the block in `data`."""
+    found = msgspec.msgpack.decode(data, type=dict[UsageMetric, Values])
+    return {key: _sums(values) for key, values in found.items()}
+
+
+def _counts(metric: UsageMetric, values: Values) -> bool:
+    if metric == UsageMetric.RESTARTS:
+        return any(values)
+    return any(one is not None for one in values)
+
+
+def _differences(values: Sequence[int | None]) -> Values:
+    last, found = 0, []
+    for value in values:
+        found.append(None if value is None else value - last)
+        last = last if value is None else value
+    return found
+
+
+def _sums(values: Sequence[int | None]) -> Values:
+    total, found = 0, []
+    for value in values:
+        total += value or 0
+        found.append(None if value is None else total)
+    return found
+
+
+def fold(metric: UsageMetric, values: Iterable[int | None]) -> int | None:
+    """Return one value for several samples: the highest, the sum of restarts, or the mean.
+
+    >>> fold(UsageMetric.CPU, [10, None, 20]), fold(UsageMetric.MEMORY, [10, 20])
+    (15, 20)
+    """
+    known = [one for one in values if one is not None]
+    if not known:
+        return None
+    if metric in _HIGHEST:
+        return max(known)
+    if metric == UsageMetric.RESTARTS:
+        return sum(known)
+    return round(sum(known) / len(known))
+
+
+def total(blocks: Iterable[UsageBlock]) -> dict[UsageMetric, Values]:
+    """Return the sum of blocks of the same length; a value that no block has stays missing."""
+    found: dict[UsageMetric, Values] = {}
+    for block in blocks:
+        for key, values in block.items():
+            sums = found.get(key)
+            found[key] = values if sums is None else [*map(_plus, sums, values)]
+    return found
+
+
+def _plus(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else one + other
+
+
+def binned(
+    blocks: Iterable[tuple[int, int, UsageBlock]], begin: int, end: int, step: int
+) -> UsageBlock:
+    """Return one value for each `step` from `begin` to `end`, all in seconds.
+
+    Each block comes with its own step and begin.
+
+    >>> cpu = UsageMetric.CPU
+    >>> binned([(10, 100, {cpu: [1, 3, None, 7]})], 100, 160, 20)[cpu]
+    [2, 7, None]
+    """
+    count = max(0, (end - begin) // step)
+    found: dict[UsageMetric, list[Values]] = {}
+    for each, first, block in blocks:
+        for metric, values in block.items():
+            places = found.get(metric)
+            if places is None:
+                places = found[metric] = [[] for _ in range(count)]
+            for number, value in enumerate(values):
+                place = (first + number * each - begin) // step
+                if value is not None and 0 <= place < count:
+                    places[place].append(value)
+    return {metric: [fold(metric, values) for values in places] for metric, places in found.items()}
+
+
+_KIBIBYTE = 1024
+
+
+def series_of(task: str, block: UsageBlock) -> UsageSeries:
+    """Return a block in the units of the API."""
+
+    def scaled(metric: UsageMetric, factor: int = 1) -> Values:
+        return [None if one is None else one * factor for one in block.get(metric, ())]
+
+    return UsageSeries(
+        task=task,
+        cpu_percent=[None if one is None else one / 10 for one in block.get(UsageMetric.CPU, ())],
+        memory=scaled(UsageMetric.MEMORY, _KIBIBYTE),
+        disk=scaled(UsageMetric.DISK, _KIBIBYTE),
+        received=scaled(UsageMetric.RECEIVED),
+        sent=scaled(UsageMetric.SENT),
+        restarts=scaled(UsageMetric.RESTARTS),
+        allocations=scaled(UsageMetric.ALLOCATIONS),
+    )

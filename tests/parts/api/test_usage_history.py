@@ -1,0 +1,154 @@
+"""The usage history by the API: parameters, limits of answers, and capabilities."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import pytest
+
+from daemon.acl.check import Caller
+from daemon.api.cluster import usage_history
+from daemon.api.cluster.usage_history import MOST
+from daemon.api.routes import NODE_READ, READ, READ_OBJECT
+from daemon.web.request import Request
+from storage.errors import Denied, Malformed, NotFound
+from storage.records.base import SECOND
+from storage.records.usage_history import SeriesKey, UsageBlock, UsageHistory, UsageMetric
+from storage.store import Store
+from tests.parts.api.asking import Tasks, caller, request
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, job
+
+TIME = NOW // SECOND
+
+
+class Recorded(Tasks):
+    """A runner with a usage history; it notes what it was asked for."""
+
+    def __init__(self, found: dict[str, UsageBlock] | None) -> None:
+        self.found = found
+        self.asked: list[tuple[SeriesKey, int, int, int]] = []
+
+    async def usage_history(
+        self, key: SeriesKey, begin: int, end: int, step: int
+    ) -> dict[str, UsageBlock] | None:
+        self.asked.append((key, begin, end, step))
+        return self.found
+
+
+@pytest.fixture
+async def placed(store: Store) -> Cluster:
+    cluster = Cluster(store)
+    await cluster.join()
+    await cluster.register(job())
+    await cluster.work()
+    return cluster
+
+
+def asked(
+    store: Store, tasks: Recorded, needs: Any = READ, who: Caller | None = None, **query: str
+) -> Request:
+    given = request(store, needs, who or caller(), query=urlencode(query), job_id="web")
+    return msgspec.structs.replace(given, parts=msgspec.structs.replace(given.parts, tasks=tasks))
+
+
+async def shown(store: Store, **query: str) -> tuple[SeriesKey, int, int, int]:
+    tasks = Recorded({})
+    await usage_history.of_job(asked(store, tasks, **query))
+    return tasks.asked[0]
+
+
+async def test_default_is_the_last_hour(placed: Cluster) -> None:
+    key, begin, end, step = await shown(placed.store)
+    assert key == SeriesKey("job", "web", "default")
+    assert (end - begin, step) == (3600, 30)
+    assert begin <= TIME - 3600 + step
+    assert end >= TIME
+
+
+@pytest.mark.parametrize(
+    ("given", "begin"),
+    [
+        ("6h", TIME - 6 * 3600),
+        ("7d", TIME - 7 * 86400),
+        (str(TIME - 90), TIME - 90),
+        ("2026-11-21T01:30:00Z", TIME - 600),
+    ],
+)
+async def test_time_has_three_forms(placed: Cluster, given: str, begin: int) -> None:
+    _, found, _, step = await shown(placed.store, **{"from": given, "step": "10m"})
+    assert found == begin // step * step
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ({"from": "yesterday"}, "from='yesterday' is no time"),
+        ({"to": "-1h"}, "to='-1h' is no time"),
+        ({"from": "1h", "to": "2h"}, "from is not before to"),
+        ({"step": "15s"}, "step='15s' is no step"),
+        ({"step": "0"}, "step='0' is no step"),
+        ({"step": "7m"}, "step='7m' is no step"),
+        ({"step": "x"}, "step='x' is no step"),
+        ({"from": "30d", "step": "10s"}, f"ask for {MOST} at most"),
+    ],
+)
+async def test_bad_parameter_is_named(
+    placed: Cluster, query: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(Malformed, match=complaint):
+        await usage_history.of_job(asked(placed.store, Recorded({}), **query))
+
+
+async def test_unknown_objects_are_not_found(placed: Cluster) -> None:
+    given = asked(placed.store, Recorded({}))
+    other = msgspec.structs.replace(given, parameters={"job_id": "no", "node_id": "no"})
+    with pytest.raises(NotFound):
+        await usage_history.of_job(other)
+    with pytest.raises(NotFound):
+        await usage_history.of_node(other)
+
+
+def _found(body: object) -> UsageHistory:
+    assert isinstance(body, UsageHistory)
+    return body
+
+
+async def test_allocation_has_its_sum_and_its_tasks_with_limits(placed: Cluster) -> None:
+    (one,) = placed.allocations("web")
+    blocks: dict[str, UsageBlock] = {
+        "": {UsageMetric.RESTARTS: [1]},
+        "main": {UsageMetric.CPU: [500]},
+    }
+    given = asked(placed.store, Recorded(blocks), READ_OBJECT)
+    given = msgspec.structs.replace(given, parameters={"alloc_id": one.id})
+    found = _found((await usage_history.of_allocation(given)).body)
+    assert [(each.task, each.cpu_percent) for each in found.series] == [
+        ("", [50.0]),
+        ("main", [50.0]),
+    ]
+    assert [each.task for each in found.limits] == ["", "main"]
+    assert found.limits[1].memory == 20 << 20
+
+
+async def test_allocation_of_another_namespace_is_denied(placed: Cluster) -> None:
+    (one,) = placed.allocations("web")
+    who = caller('namespace "other" { policy = "read" }')
+    given = asked(placed.store, Recorded({}), READ_OBJECT, who)
+    with pytest.raises(Denied):
+        await usage_history.of_allocation(
+            msgspec.structs.replace(given, parameters={"alloc_id": one.id})
+        )
+
+
+async def test_answer_says_that_the_history_is_off(placed: Cluster) -> None:
+    found = _found((await usage_history.of_job(asked(placed.store, Recorded(None)))).body)
+    assert (found.enabled, found.series) == (False, [])
+
+
+async def test_node_has_the_limits_of_its_host(placed: Cluster) -> None:
+    (one,) = placed.allocations("web")
+    given = asked(placed.store, Recorded({}), NODE_READ)
+    given = msgspec.structs.replace(given, parameters={"node_id": one.node_id})
+    (limits,) = _found((await usage_history.of_node(given)).body).limits
+    assert limits.memory > 0
