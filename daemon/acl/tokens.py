@@ -162,6 +162,15 @@ class TokenStore:
             raise UnusableToken
         return self.caller(db, token)
 
+    def again(self, token: Token) -> Caller:
+        """Return the caller with a token that its last use has deleted, with its present rights.
+
+        Raises `UnknownToken` after the token's end, and `UnusableToken`.
+        """
+        if token.has_ended(self._clock.now()):
+            raise UnknownToken
+        return self._store.read(lambda db: self.caller(db, token))
+
     def nobody(self, db: ReadSnapshot) -> Caller:
         """Return the caller of a request without a token."""
         return Caller(NOBODY, self._grants.of(db, NOBODY))

@@ -8,7 +8,7 @@ from daemon.api.cluster.lookup import resolve_allocation
 from daemon.web.parameters import InvalidParameter, QueryParameters
 from daemon.web.request import Request
 from daemon.web.websocket import WebSocketChannel
-from storage.errors import Denied, Malformed, NotFound, Refused
+from storage.errors import Malformed, NotFound, Refused
 from storage.records import go_json
 from storage.records.allocation import Allocation
 from storage.records.codec import parse
@@ -39,9 +39,8 @@ async def execute(request: Request, socket: WebSocketChannel) -> None:
 def _check_rights(request: Request, allocation: Allocation, task: Task | None) -> None:
     """Raise `Denied` unless the caller may run commands in this task, or on the node."""
     request.require(allocation.namespace)
-    on_node = task is not None and is_listed(task.driver, _NOT_ISOLATED)
-    if on_node and not request.caller.grant.may(allocation.namespace, "alloc-node-exec"):
-        raise Denied
+    if task is not None and is_listed(task.driver, _NOT_ISOLATED):
+        request.check(lambda caller: caller.grant.may(allocation.namespace, "alloc-node-exec"))
 
 
 def _command(given: str) -> list[str]:

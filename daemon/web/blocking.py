@@ -15,8 +15,9 @@ from daemon.web.parameters import duration
 from daemon.web.reply import HandlerReply, ListPart
 from daemon.web.request import ReadRoute, Request
 from daemon.web.response_cache import ResponseCache
+from daemon.web.stream_auth import StreamSubscriber
 from daemon.web.stream_limit import StreamLimit
-from storage.errors import Malformed, NotFound
+from storage.errors import Denied, Malformed, NotFound
 from storage.read_pool import LongRead
 from storage.records.base import MINUTE, SECOND
 from storage.records.codec import encode
@@ -56,7 +57,7 @@ async def answer(
 ) -> HandlerReply:
     """Answer a read when its index is high enough. Raises `TooOften` instead of waiting.
 
-    `closing` stops all waits. The code that sets it wakes the watchers, and each read returns the
+    Raises `Denied` if the reader loses its rights while it waits. `closing` stops all waits. The code that sets it wakes the watchers, and each read returns the
     current state. `random` is uniform in [0, 1).
     """
     after, wait = parameters(request)
@@ -64,6 +65,7 @@ async def answer(
         return await _read(route, request, kept)
     topics = _topics(route, request)
     deadline = trio.current_time() + wait * (1 + random() / _JITTER)
+    reader = StreamSubscriber(request)
     while True:
         with request.parts.store.watch(*topics) as change:
             reply = await _attempt(route, request, kept, after)
@@ -72,6 +74,9 @@ async def answer(
             with crowd.place(), trio.move_on_at(deadline) as scope:
                 if not closing.is_set():
                     await change.wait()
+            if not reader.is_allowed():
+                raise Denied
+            request = msgspec.structs.replace(request, caller=reader.caller, passed=[])
             if scope.cancelled_caught or closing.is_set():
                 return await _read(route, request, kept)
 

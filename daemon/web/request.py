@@ -46,6 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller
     needs: RequiredCapability  # of the route: capabilities that the caller has
     unknown: list[str] = []  # ignored fields of the body, not reported yet
+    passed: list[Callable[[Caller], bool]] = []  # checks of the handler, which streams repeat
 
     @property
     def operator(self) -> int | None:
@@ -101,8 +102,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def require(self, namespace: str) -> None:
         """Raise `Denied` unless the caller has the route's capability in this namespace."""
-        if not self.sees(namespace):
+        self.check(lambda caller: caller.grant.may(namespace, *self.needs.any_of))
+
+    def check(self, passes: Callable[[Caller], bool]) -> None:
+        """Raise `Denied` unless the caller passes; a stream ends as soon as it no longer does."""
+        if not passes(self.caller):
             raise Denied
+        self.passed.append(passes)
+
+    def still_passes(self, caller: Caller) -> bool:
+        """Return whether the caller, as it is now, passes the checks of the route and the handler."""
+        job_id = self.parameters.get("job_id", "")
+        return caller.has(self.needs, self.namespace, job_id) and all(
+            passes(caller) for passes in self.passed
+        )
 
     def __getitem__(self, name: str) -> str:
         """Return the value of the placeholder `{name}` in the route's path."""

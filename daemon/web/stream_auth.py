@@ -1,47 +1,56 @@
-"""Access checks for readers of endless streams, repeated while they read."""
+"""Access checks for readers of long responses, repeated while they read."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import trio
 
-from daemon.acl.grant import CapabilitySet
+from daemon.acl.check import Caller, Requirement
 from daemon.web.request import Request
 from storage.errors import UnknownToken
+from storage.records.acl import SPENT
 
 RECHECK = 1.0  # seconds for which an access check stays valid
 
 
 class StreamSubscriber:
-    """The reader of a stream, and the objects that it may see."""
+    """The reader of a response, as it is now: its policies may change while it reads."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self.grant: CapabilitySet = request.caller.grant
-        # A token whose last use was this request has no uses left, but stays valid for it.
-        self._stays = request.operator is not None or request.caller.token.uses_left is not None
+        self.caller: Caller = request.caller
         self._checked = trio.current_time()
 
-    def is_known(self) -> bool:
-        """Return whether the reader's token is still valid."""
-        if self._stays or trio.current_time() < self._checked + RECHECK:
+    def is_allowed(self) -> bool:
+        """Return whether the reader's token is still valid, and still has the rights it needs."""
+        if trio.current_time() < self._checked + RECHECK:
             return True
         self._checked = trio.current_time()
-        tokens, request = self._request.parts.tokens, self._request
         try:
-            self.grant = tokens.resolve(request.token, request.address).grant
+            self.caller = self._now()
         except UnknownToken:
             return False
-        return True
+        return self._request.still_passes(self.caller)
+
+    def _now(self) -> Caller:
+        """Return the caller with its present rights. Raises `UnknownToken`."""
+        request, tokens = self._request, self._request.parts.tokens
+        is_open = request.needs.asks is Requirement.NOTHING  # whatever the token
+        if is_open or (request.operator is not None and not request.token):
+            return request.caller
+        if request.caller.token.uses_left == SPENT:
+            # Its last use was this request, so it is no longer stored. It stays valid for the request.
+            return tokens.again(request.caller.token)
+        return tokens.resolve(request.token, request.address)
 
 
 async def while_authorized(
     request: Request, pieces: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces of a stream until its reader's token expires or is revoked."""
+    """Yield the pieces of a stream until its reader loses its token or the rights that it needs."""
     reader = StreamSubscriber(request)
     async with aclosing(pieces):
         async for piece in pieces:
-            if not reader.is_known():
+            if not reader.is_allowed():
                 return
             yield piece

@@ -114,7 +114,7 @@ class WebSockets:
                 asked, lasts = await self._speaking(asked, headers, shown), _always
             trail.known(asked.caller.token.accessor)
             await trail.acted()
-            await _while_known(asked, lasts, route.handler(asked, socket))
+            await _while_allowed(asked, lasts, route.handler(asked, socket))
         except _CutOff:
             raise
         except Denied as error:
@@ -141,14 +141,16 @@ def _always() -> bool:
     return True
 
 
-async def _while_known(asked: Request, lasts: Callable[[], bool], talking: Awaitable[None]) -> None:
+async def _while_allowed(
+    asked: Request, lasts: Callable[[], bool], talking: Awaitable[None]
+) -> None:
     """Run a session until it ends. Raises `_CutOff` if the caller's access ends before."""
     reader = StreamSubscriber(asked)
     is_over = False
 
     async def watch(scope: trio.CancelScope) -> None:
         nonlocal is_over
-        while lasts() and reader.is_known():  # noqa: ASYNC110  # as for other readers
+        while lasts() and reader.is_allowed():  # noqa: ASYNC110  # as for other readers
             await trio.sleep(RECHECK)
         is_over = True
         scope.cancel()

@@ -99,7 +99,7 @@ async def _frames(request: Request, wanted: _Wanted, index: int) -> AsyncIterato
     collected = store.read(events.collected)
     if index and index <= collected:
         yield _gap(index, collected)
-    while reader.is_known():
+    while reader.is_allowed():
         with store.watch(events.TOPIC) as change:
             # a reader that lags behind must not block the event loop
             await trio.lowlevel.checkpoint()
@@ -141,7 +141,7 @@ async def _lines(
     for index, together in groupby(found, key=lambda one: one.event.index):
         chosen = []
         for number, one in enumerate(together, 1):
-            if wanted.has(one.event) and _may_see(reader.grant, one.event):
+            if wanted.has(one.event) and _may_see(reader.caller.grant, one.event):
                 chosen.append(one.wire)
             if number % _TURN == 0:
                 await trio.lowlevel.checkpoint()

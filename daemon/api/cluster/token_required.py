@@ -28,9 +28,12 @@ def _may_see(grant: CapabilitySet, namespace: str | None) -> bool:
 
 
 def check_events(request: Request) -> None:
-    """Raise `Denied` for a caller without a token, unless `metrics_public` is set."""
-    if _is_stranger(request) and not _opens_anything(request.caller.grant):
-        raise Denied
+    """Raise `Denied` for a caller without a token, unless `metrics_public` is set.
+
+    The stream of a caller that loses all its rights ends.
+    """
+    if _is_stranger(request) or _opens_anything(request.caller.grant):
+        request.check(lambda caller: _opens_anything(caller.grant))
 
 
 def _is_stranger(request: Request) -> bool:

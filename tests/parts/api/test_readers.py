@@ -1,19 +1,35 @@
-"""Answers without an end: they have one when their reader's token has."""
+"""Answers without an end: they have one when their reader loses its token or its rights."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
+import trio
+import trio.testing
 
-from daemon.acl.check import ANYONE
-from daemon.api.cluster import logs
+from daemon.acl.check import (
+    KNOWN,
+    Caller,
+    RequiredCapability,
+    on_namespace,
+    on_object,
+    on_scope,
+)
+from daemon.api.cluster import events, logs
+from daemon.api.routes import ROUTES
 from daemon.config.settings import Settings
-from daemon.web import stream_auth
-from daemon.web.request import Request
+from daemon.web import blocking, stream_auth, websockets
+from daemon.web.request import ReadRoute, Request
+from daemon.web.response_cache import ResponseCache
+from daemon.web.stream_limit import StreamLimit
+from storage.errors import Denied
+from storage.queries import policies
 from storage.queries import tokens as stored
-from storage.records.acl import Token
+from storage.records.acl import SPENT, Policy, Token
 from storage.store import Store
 from tests.parts.api.asking import caller, parts_of, request
 from tests.parts.evals.cluster import Cluster
@@ -30,7 +46,7 @@ async def shown(asked: Request) -> Request:
 
 async def test_what_is_read_on_ends_with_the_token(store: Store, monkeypatch: Any) -> None:
     monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
-    asked = await shown(request(store, ANYONE, caller()))
+    asked = await shown(request(store, KNOWN, caller()))
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield b"first"
@@ -40,6 +56,113 @@ async def test_what_is_read_on_ends_with_the_token(store: Store, monkeypatch: An
 
     found = [one async for one in stream_auth.while_authorized(asked, pieces())]
     assert found == [b"first", b"second"]
+
+
+async def allow(store: Store, rules: str) -> None:
+    """Set the rules of the policy "p"."""
+    await store.write(lambda tx: policies.put(tx, Policy(name="p", rules=rules)))
+
+
+async def limited(store: Store, rules: str, needs: RequiredCapability, **given: Any) -> Request:
+    """Return a request of a token with one policy, named "p"."""
+    await allow(store, rules)
+    asked = request(store, needs, caller(), **given)
+    tokens = asked.parts.tokens
+    issued = await tokens.issue(Token(accessor="a", policies=("p",), created_at=NOW))
+    return msgspec.structs.replace(asked, token=issued.secret, caller=tokens.resolve(issued.secret))
+
+
+MAY_READ = 'namespace "default" { capabilities = ["read-logs"] }'
+MAY_NOT = 'namespace "default" { capabilities = ["list-jobs"] }'
+
+
+async def seen(asked: Request, between: Callable[[], Awaitable[object]]) -> list[bytes]:
+    """Return the pieces of a stream in which something happens after the first."""
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        yield b"first"
+        await between()
+        yield b"second"
+
+    return [one async for one in stream_auth.while_authorized(asked, pieces())]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "needs"),
+    [
+        (MAY_READ, MAY_NOT, on_namespace("read-logs")),
+        ('agent { policy = "write" }', 'agent { policy = "read" }', on_scope("agent", "write")),
+    ],
+)
+async def test_stream_ends_when_its_reader_loses_the_routes_capability(
+    store: Store, monkeypatch: Any, before: str, after: str, needs: RequiredCapability
+) -> None:
+    monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
+    asked = await limited(store, before, needs)
+    lose = partial(allow, store, after)
+    assert await seen(asked, lose) == [b"first"]
+
+
+@pytest.mark.parametrize("rules", [MAY_READ, MAY_NOT])
+async def test_stream_ends_when_its_reader_loses_the_capability_on_the_object(
+    store: Store, monkeypatch: Any, rules: str
+) -> None:
+    monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
+    asked = await limited(store, MAY_READ, on_object("read-logs"))
+    asked.require("default")
+    change = partial(allow, store, rules)
+    expected = [b"first", b"second"] if rules == MAY_READ else [b"first"]
+    assert await seen(asked, change) == expected
+
+
+async def test_stream_of_a_tokens_last_use_goes_on_with_its_rights_only(
+    store: Store, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
+    asked = await limited(store, MAY_READ, on_namespace("read-logs"))
+    spent = msgspec.structs.replace(asked.caller.token, uses_left=SPENT)
+    asked = msgspec.structs.replace(asked, caller=Caller(spent, asked.caller.grant))
+    await store.write(partial(stored.remove, accessor="a"))
+    same = partial(allow, store, MAY_READ)
+    assert await seen(asked, same) == [b"first", b"second"]
+    lose = partial(allow, store, MAY_NOT)
+    assert await seen(asked, lose) == [b"first"]
+
+
+async def test_event_stream_ends_when_its_reader_loses_every_right(
+    store: Store, autojump_clock: trio.testing.MockClock
+) -> None:
+    asked = await limited(store, MAY_READ, KNOWN)
+    stream = (await events.stream(asked)).stream
+    assert stream is not None
+    assert await anext(stream) == b"{}\n"
+    await store.write(lambda tx: policies.remove(tx, "p"))
+    autojump_clock.jump(stream_auth.RECHECK)
+    with trio.fail_after(60):
+        assert [line async for line in stream] == []
+
+
+async def test_command_in_a_task_ends_with_the_right_to_run_it(
+    store: Store, autojump_clock: trio.testing.MockClock
+) -> None:
+    asked = await limited(store, MAY_READ, on_object("read-logs"))
+    asked.require("default")
+    await allow(store, MAY_NOT)
+    session = trio.sleep_forever()  # noqa: ASYNC105  # the tested function awaits it
+    with pytest.raises(Denied), trio.fail_after(60):
+        await websockets._while_allowed(asked, lambda: True, session)
+
+
+@pytest.mark.parametrize(("wait", "is_denied"), [("900ms", False), ("10s", True)])
+async def test_waiting_read_is_denied_after_its_reader_lost_the_right(
+    store: Store, autojump_clock: trio.testing.MockClock, wait: str, is_denied: bool
+) -> None:
+    route = next(one for one in ROUTES if isinstance(one, ReadRoute) and one.path == "/v1/jobs")
+    asked = await limited(store, MAY_NOT, route.needs, query=f"index=1000&wait={wait}")
+    await allow(store, 'namespace "default" { policy = "deny" }')
+    given = {"kept": ResponseCache(), "crowd": StreamLimit(10), "closing": trio.Event()}
+    with pytest.raises(Denied) if is_denied else nullcontext():
+        await blocking.answer(route, asked, random=lambda: 0.0, **given)
 
 
 async def test_a_log_is_followed_no_longer_than_its_readers_token_lives(
@@ -53,7 +176,7 @@ async def test_a_log_is_followed_no_longer_than_its_readers_token_lives(
     await cluster.run_all()
     (allocation,) = cluster.allocations("web")
     query = "task=main&type=stdout&follow=true&plain=true"
-    asked = request(store, ANYONE, caller(), query=query, alloc_id=allocation.id)
+    asked = request(store, KNOWN, caller(), query=query, alloc_id=allocation.id)
     config = Settings(data_dir=tmp_path)
     asked = await shown(msgspec.structs.replace(asked, parts=parts_of(store, config)))
     file = config.alloc_dir / allocation.id / "alloc" / "logs" / "main.stdout.0"
