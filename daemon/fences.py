@@ -27,12 +27,12 @@ from storage.store import Store, tolerate_disk_full
 from storage.wal_watermark import Hand, Name
 from storage.writer import Transaction
 
-__all__ = ("ATTEMPTS", "TOPIC", "Fault", "Fences", "open_fences")
+__all__ = ("ATTEMPTS", "LOOP", "TOPIC", "Fault", "Fences", "open_fences")
 
 TOPIC = faults.TOPIC  # a held unit may be free now
 _PAUSES = (1 * SECOND, 5 * SECOND)  # after the first and the second error
 _LOOP_PAUSE = 60 * SECOND  # after every further error of a loop, which is never given up
-_LOOP = "loop"
+LOOP = "loop"  # the kind of the daemon's loops
 _ENDED = "the daemon crashed while it processed this"
 _LAST_WORD = 1.0  # seconds that the shutdown waits for the store
 _LONGEST_REASON = 2000  # characters
@@ -73,7 +73,7 @@ class Fences:
 
     def _is_over(self, fault: Fault) -> bool:
         """Return whether a loop has run long enough since its last error. A loop never returns."""
-        return fault.kind == _LOOP and self._clock.now() > fault.until + _LOOP_PAUSE
+        return fault.kind == LOOP and self._clock.now() > fault.until + _LOOP_PAUSE
 
     def held(self, kind: str) -> frozenset[str]:
         """Return the keys of a kind that are paused or whose fence is closed."""
@@ -119,9 +119,9 @@ class Fences:
         """
         while True:
             async with tolerate_disk_full(f"{name}: the loop failed and restarts"):
-                with self.around(_LOOP, name):
+                with self.around(LOOP, name):
                     await loop()
-            fault = self.of(_LOOP, name)
+            fault = self.of(LOOP, name)
             pause = fault.until - self._clock.now() if fault else _PAUSES[0]
             await trio.sleep(max(pause, 0) / SECOND)
 
@@ -263,9 +263,9 @@ async def open_fences(store: Store, clock: Clock, directory: Path) -> AsyncItera
     hand = Hand(directory)
     fences = Fences(clock, store.read(faults.every), hand)
     fences.wake = store.wake_all
-    for fault in fences.of_kind(_LOOP):
-        if fences.of(_LOOP, fault.key) is None:
-            fences.forget(_LOOP, fault.key)
+    for fault in fences.of_kind(LOOP):
+        if fences.of(LOOP, fault.key) is None:
+            fences.forget(LOOP, fault.key)
     fences.note_ends(hand.found)
     async with tolerate_disk_full("cannot store faults"):
         await fences.save(store)

@@ -12,6 +12,7 @@ StewardError
 ├── NotFound        the object does not exist
 ├── TooLarge        a limit is exceeded
 ├── TooOften        a rate limit is exceeded
+├── Unavailable     a part of the daemon does not respond now: retry
 ├── Unsealable      a secret cannot be decrypted with the available keys
 └── StorageError    the database cannot be read or written
     ├── StorageUnavailable  writes are temporarily not possible: retry
@@ -98,6 +99,10 @@ class TooOften(StewardError):
     def __init__(self, text: str = "", *, retry_after: int = 0) -> None:
         super().__init__(text)
         self.retry_after = retry_after
+
+
+class Unavailable(StewardError):
+    """A part of the daemon does not respond now; the same request may succeed later."""
 
 
 class StorageError(StewardError):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +16,7 @@ from daemon.web.vault_envelope import VaultBody
 from storage.errors import Invalid, Malformed, NotFound, UnknownToken
 from storage.queries import installation
 from storage.queries import mounts as stored
+from storage.queries.mounts import MountName
 from storage.records.identity import Mount
 
 
@@ -57,16 +59,32 @@ def _entry(mount: Mount) -> dict[str, object]:
     return msgspec.structs.asdict(entry)
 
 
-def _every(call: RouteCall) -> list[Mount]:
+class _Listing(NamedTuple):
+    """All mounts by path, and the names of those whose row is damaged."""
+
+    mounts: list[Mount]
+    damaged: list[MountName]
+
+    def warnings(self) -> list[str]:
+        """Return a warning about each damaged row."""
+        return [
+            f"the row of the auth mount {one.path!r} (accessor {one.accessor}) is damaged and not "
+            f"shown: restore a snapshot, or delete the mount with `steward auth disable {one.path}`"
+            for one in self.damaged
+        ]
+
+
+def _every(call: RouteCall) -> _Listing:
     """Return all mounts, including the built-in one."""
-    cluster_id, made = call.parts.store.read(
-        lambda db: (installation.cluster_id(db), stored.list_all(db))
+    cluster_id, (made, damaged) = call.parts.store.read(
+        lambda db: (installation.cluster_id(db), stored.list_readable(db))
     )
-    return sorted([mounts.token_mount(cluster_id), *made], key=lambda mount: mount.path)
+    found = [mounts.token_mount(cluster_id), *made]
+    return _Listing(sorted(found, key=lambda mount: mount.path), damaged)
 
 
 def _find(call: RouteCall, path: str) -> Mount | None:
-    """Return the mount at a path, or None. Reads no other mount, whose row may be damaged."""
+    """Return the mount at a path, or None. Raises `StorageUnreadable` only for its own row."""
     built_in = mounts.token_mount(call.parts.store.read(installation.cluster_id))
     if path == built_in.path:
         return built_in
@@ -75,7 +93,9 @@ def _find(call: RouteCall, path: str) -> Mount | None:
 
 async def index(call: RouteCall) -> VaultBody:
     """List the login methods by path."""
-    return VaultBody(data={mount.path: _entry(mount) for mount in _every(call)})
+    every = _every(call)
+    data = {mount.path: _entry(mount) for mount in every.mounts}
+    return VaultBody(data=data, warnings=every.warnings())
 
 
 async def read(call: RouteCall) -> VaultBody:
@@ -123,7 +143,7 @@ async def disable(call: RouteCall) -> VaultBody:
     """Disable a login method and revoke all its tokens."""
     path = mounts.path_of(call["path"])
     if gone := await mounts.disable(call.parts.store, call.parts.tokens, path):
-        call.parts.door.forget(gone)
+        call.parts.door.forget(gone.accessor)
     return VaultBody()
 
 
@@ -174,13 +194,12 @@ async def mount_response(call: RouteCall) -> VaultBody:
     """List the mounts for the UI: all with access to `sys/auth`, otherwise the public ones."""
     every = _every(call)
     if call.token and call.caller.grant.capabilities("sys/auth") != ["deny"]:
-        return VaultBody(
-            data={"auth": {mount.path: _entry(mount) for mount in every}, "secret": {}}
-        )
-    visible = {mount.path: mount for mount in every if mount.config.listing_visibility == "unauth"}
+        shown = {mount.path: _entry(mount) for mount in every.mounts}
+        return VaultBody(data={"auth": shown, "secret": {}}, warnings=every.warnings())
+    public = [mount for mount in every.mounts if mount.config.listing_visibility == "unauth"]
     brief = {
-        path: {"description": mount.description, "options": mount.options, "type": mount.type}
-        for path, mount in visible.items()
+        mount.path: {"description": mount.description, "options": mount.options, "type": mount.type}
+        for mount in public
     }
     return VaultBody(data={"auth": brief, "secret": {}})
 
@@ -188,9 +207,12 @@ async def mount_response(call: RouteCall) -> VaultBody:
 async def mount_detail(call: RouteCall) -> VaultBody:
     """Show a mount, if the caller has a capability below it."""
     path = mounts.path_of(call["path"])
-    above = [mount for mount in _every(call) if path.startswith(mount.path)]
-    mount = max(above, key=lambda one: len(one.path), default=None)
-    if mount is None or not _may_below(call, f"auth/{mount.path}"):
+    names = [mounts.TOKEN_PATH, *call.parts.store.read(mounts.paths)]
+    above = max((one for one in names if path.startswith(one)), key=len, default="")
+    if not above or not _may_below(call, f"auth/{above}"):
+        raise UnknownToken
+    mount = _find(call, above)
+    if mount is None:  # disabled meanwhile
         raise UnknownToken
     return VaultBody(data={**_entry(mount), "path": mount.path})
 

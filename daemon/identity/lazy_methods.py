@@ -1,48 +1,72 @@
 """Lazy opening of the login methods, because most daemons have none."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import trio
 
-from daemon.fences import Fences
+from daemon.fences import LOOP, Fences
+from storage.errors import Unavailable
 from storage.queries import mounts
 from storage.queries import tokens as stored_tokens
 from storage.read_pool import ReadSnapshot
-from storage.records.identity import Mount
 from storage.store import Store
 
 if TYPE_CHECKING:
     from daemon.identity.methods import LoginMethods
 
 
+OPENS_WITHIN = 5.0  # seconds; a fence repeats a failed attempt after 1 s
+_NAME = "login methods"
+
+_log = logging.getLogger("steward.identity")
+
+
 class LazyMethods:
     """Opens the login methods at their first use. `open_door` creates it."""
 
-    def __init__(self) -> None:
+    def __init__(self, fences: Fences) -> None:
+        self._fences = fences
         self.knocked, self._opened = trio.Event(), trio.Event()
         self._methods: list[LoginMethods] = []
 
     async def methods(self) -> "LoginMethods":
-        """Return the login methods; open them if needed."""
+        """Return the login methods; open them if needed.
+
+        Raises `Unavailable` if they are not open after `OPENS_WITHIN`.
+        """
         self.knocked.set()
-        await self._opened.wait()
+        with trio.move_on_after(OPENS_WITHIN):
+            await self._opened.wait()
+        if not self._methods:
+            raise Unavailable(f"the login methods cannot be opened: {self._trouble()}")
         return self._methods[0]
+
+    def _trouble(self) -> str:
+        """Return the reason of the last failure, or that there is none yet."""
+        fault = self._fences.of(LOOP, _NAME)
+        return fault.reason if fault else f"this has taken {OPENS_WITHIN:.0f} s so far"
 
     def token_ages(self) -> dict[str, float]:
         """Return for each mount the seconds since the oldest of its access tokens was fetched."""
         return self._methods[0].credentials.ages() if self._methods else {}
 
-    def forget(self, mount: Mount) -> None:
+    def forget(self, accessor: str) -> None:
         """Drop the cloud data of a deleted mount."""
         for methods in self._methods:
-            methods.forget(mount)
+            methods.forget(accessor)
 
-    def open(self, methods: "LoginMethods") -> None:
-        """Open the login methods for requests."""
-        self._methods[:] = [methods]  # others may have been opened before, and have failed
+    @contextmanager
+    def open(self, methods: "LoginMethods") -> Iterator[None]:
+        """Open the login methods for requests while the block runs."""
+        self._methods = [methods]
         self._opened.set()
+        try:
+            yield
+        finally:
+            self._methods, self._opened = [], trio.Event()
 
 
 @asynccontextmanager
@@ -51,19 +75,25 @@ async def open_door(
     opening: Callable[[], AbstractAsyncContextManager["LoginMethods"]],
     fences: Fences,
 ) -> AsyncIterator[LazyMethods]:
-    """Yield access to the login methods; open them immediately if they have work to do."""
-    door = LazyMethods()
+    """Yield access to the login methods; open them immediately if they have work to do.
+
+    The start of the daemon waits for them, but only for `OPENS_WITHIN`: jobs need no login.
+    """
+    door = LazyMethods(fences)
 
     async def attend() -> None:
         await door.knocked.wait()
         async with opening() as methods:
-            door.open(methods)
-            await trio.sleep_forever()
+            with door.open(methods):
+                await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fences.keep_running, "login methods", attend)
+        nursery.start_soon(fences.keep_running, _NAME, attend)
         if store.read(_have_work):
-            await door.methods()
+            try:
+                await door.methods()
+            except Unavailable as error:
+                _log.error("%s; the daemon starts without them and retries", error)
         yield door
         nursery.cancel_scope.cancel()
 

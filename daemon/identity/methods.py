@@ -86,18 +86,18 @@ class LoginMethods:
         warnings = await method_config.write(
             self._store, self._seal, mount, fields, self._surroundings
         )
-        self.forget(mount)
+        self.forget(mount.accessor)
         return warnings
 
     async def unconfigure(self, mount: Mount) -> None:
         """Remove the configuration of a mount."""
         await method_config.remove(self._store, mount)
-        self.forget(mount)
+        self.forget(mount.accessor)
 
-    def forget(self, mount: Mount) -> None:
+    def forget(self, accessor: str) -> None:
         """Drop the cloud data of a mount that was changed or deleted."""
-        self.credentials.forget(mount.accessor)
-        self._login.cloud.forget(mount.accessor)
+        self.credentials.forget(accessor)
+        self._login.cloud.forget(accessor)
 
     async def login(
         self, mount: Mount, request: LoginRequest, address: str, party: str = ""

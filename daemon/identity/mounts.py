@@ -27,7 +27,7 @@ from storage.writer import Transaction
 MAX_PATH = 256  # characters
 
 _AUTH = "auth/"  # before the path of each mount where all kinds of mounts are named
-_TOKEN_PATH = "token/"  # noqa: S105  # a path
+TOKEN_PATH = "token/"  # noqa: S105  # a path
 _TOKEN_TYPES = ("default-service", "default-batch", "service", "batch")
 _LISTING = ("", "hidden", "unauth")
 _LISTS = (
@@ -45,9 +45,9 @@ def path_of(text: str) -> str:
 
 def token_mount(cluster_id: str) -> Mount:
     """Return the mount that every installation has; what names it follows from who it is."""
-    digest = hashlib.sha256(f"{cluster_id}/{_TOKEN_PATH}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{cluster_id}/{TOKEN_PATH}".encode()).hexdigest()
     return Mount(
-        path=_TOKEN_PATH,
+        path=TOKEN_PATH,
         type="token",
         accessor=f"auth_token_{digest[:8]}",
         uuid=f"{digest[8:16]}-{digest[16:20]}-{digest[20:24]}-{digest[24:28]}-{digest[28:40]}",
@@ -139,7 +139,7 @@ async def enable(store: Store, mount: Mount) -> None:
     """Mount a method. Raises `Invalid` when the path is taken, or above or below another."""
 
     def write(tx: Transaction) -> None:
-        if taken := _in_the_way(mount.path, [_TOKEN_PATH, *paths(tx)]):
+        if taken := _in_the_way(mount.path, [TOKEN_PATH, *paths(tx)]):
             raise Invalid(f"path is already in use at {taken}")
         mounts.put(tx, mount)
 
@@ -160,7 +160,7 @@ async def tune(store: Store, path: str, fields: RequestFields) -> None:
 
     def write(tx: Transaction) -> None:
         mount = mounts.find(tx, path)
-        if mount is None and path == _TOKEN_PATH:
+        if mount is None and path == TOKEN_PATH:
             raise Invalid(
                 "auth/token cannot be tuned: set the TTL of a token when it is made, or in its role"
             )
@@ -198,16 +198,16 @@ def _tuned(config: MountConfig, fields: RequestFields) -> MountConfig:
     return _with_choices(changed, fields)
 
 
-async def disable(store: Store, tokens: TokenStore, path: str) -> Mount | None:
-    """Delete a mount, its configuration, and then all its tokens.
+async def disable(store: Store, tokens: TokenStore, path: str) -> mounts.MountName | None:
+    """Delete a mount, its configuration, and then all its tokens. Its document may be damaged.
 
-    Returns the deleted mount. Raises `Invalid` for the built-in one.
+    Returns the name of the deleted mount. Raises `Invalid` for the built-in one.
     """
-    if path == _TOKEN_PATH:
+    if path == TOKEN_PATH:
         raise Invalid("token credential backend cannot be disabled")
 
-    def write(tx: Transaction) -> Mount | None:
-        mount = mounts.find(tx, path)
+    def write(tx: Transaction) -> mounts.MountName | None:
+        mount = mounts.find_name(tx, path)
         if mount:
             mounts.remove(tx, path)
             for secret in secrets.below(tx, f"identity/{mount.accessor}/"):
@@ -228,7 +228,7 @@ async def move(store: Store, tokens: TokenStore, source: str, target: str, move_
     def write(tx: Transaction) -> Mount:
         old = path_of(source.removeprefix(_AUTH))
         mount = mounts.find(tx, old) if source.startswith(_AUTH) else None
-        if source == f"{_AUTH}{_TOKEN_PATH}":
+        if source == f"{_AUTH}{TOKEN_PATH}":
             raise Invalid(f"cannot remount {quote(source)}")
         if mount is None:
             raise Invalid(f"no matching mount at {quote(source)}")
@@ -240,7 +240,7 @@ async def move(store: Store, tokens: TokenStore, source: str, target: str, move_
                 f"path {quote(target)}: a mount needs a path of 1 to {MAX_PATH} characters"
             )
         others = [one for one in paths(tx) if one != old]
-        if taken := _in_the_way(new, [_TOKEN_PATH, *others]):
+        if taken := _in_the_way(new, [TOKEN_PATH, *others]):
             raise Invalid(f"path is already in use at {taken}")
         moved = msgspec.structs.replace(mount, path=new, moved_from=old, move_id=move_id)
         mounts.move(tx, moved)
@@ -253,7 +253,8 @@ async def move(store: Store, tokens: TokenStore, source: str, target: str, move_
 
 def moved_by(db: ReadSnapshot, move_id: str) -> Mount | None:
     """Return the mount whose latest move has this identifier."""
-    return next((mount for mount in mounts.list_all(db) if mount.move_id == move_id), None)
+    found, _ = mounts.list_readable(db)
+    return next((mount for mount in found if mount.move_id == move_id), None)
 
 
 async def finish_disabling(store: Store, tokens: TokenStore) -> None:

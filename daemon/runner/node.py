@@ -46,7 +46,12 @@ from daemon.runner.core.task_log import Logs, TaskLog
 from daemon.runner.exec_session import run_exec_session
 from daemon.runner.host_usage import HostMeter
 from daemon.runner.logs.rotation import LogRotator
-from daemon.runner.node_registration import drivers_of, fetcher_of, register
+from daemon.runner.node_registration import (
+    drivers_of,
+    fetcher_of,
+    register,
+    restore_unreadable,
+)
 from daemon.runner.setup.artifacts.install import discard
 from daemon.runner.setup.runtime import (
     Listeners,
@@ -573,7 +578,8 @@ async def _open_host(
         "launcher.separated": str(needs.is_separated).lower(),
         **(guard.attributes if guard else {}),
     }
-    node = await register(store, config, drivers, next(needs.ids), needs.clock.now(), attributes)
+    fresh_id = await restore_unreadable(store) or next(needs.ids)
+    node = await register(store, config, drivers, fresh_id, needs.clock.now(), attributes)
     fetcher = fetcher_of(config)
     await trio.to_thread.run_sync(discard, fetcher.staging)  # left by a daemon that was killed
     resources = node.node_resources

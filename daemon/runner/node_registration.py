@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import msgspec
@@ -19,7 +20,7 @@ from daemon.runner.fingerprint import fingerprint
 from daemon.runner.setup.artifacts.archive import ArchiveLimits
 from daemon.runner.setup.artifacts.fetch import STAGING, ArtifactFetcher
 from daemon.runner.task_containment import TaskCgroups
-from storage.errors import StorageUnavailable
+from storage.errors import StorageUnavailable, StorageUnreadable, StorageUnusable
 from storage.queries import nodes
 from storage.records.base import SECOND
 from storage.records.node import Node, NodeEvent
@@ -72,6 +73,45 @@ def fetcher_of(config: Settings) -> ArtifactFetcher:
     )
 
 
+async def restore_unreadable(store: Store) -> str:
+    """Replace each unreadable row of a node by the node in its newest event.
+
+    Returns the ID of this host's node if no event holds it, so that `register` rebuilds its row;
+    else an empty text. Raises `StorageUnusable`, which names the row, if another node is lost.
+    """
+    try:
+        store.read(nodes.every)
+    except StorageUnreadable:
+        damaged = await store.read_long(nodes.unreadable)
+    else:
+        return ""
+    for one in damaged:
+        if (last := one.last) is not None:
+            await store.write(partial(nodes.put, node=last, kind="NodeEvent"))
+            _log.warning("%s; restored from the node's newest event", one.reason)
+    lost = [one for one in damaged if one.last is None]
+    if not lost:
+        return ""
+    is_other = any(not one.engine for one in store.read(nodes.every_readable))
+    if is_other or len(lost) > 1:
+        raise StorageUnusable(_lost(lost, str(store.path)))
+    _log.error(
+        "%s; no event holds this host's node: the row is built anew, and its drain, its eligibility "
+        "and its history are lost",
+        lost[0].reason,
+    )
+    return lost[0].id
+
+
+def _lost(lost: Sequence[nodes.UnreadableNode], path: str) -> str:
+    ids = ", ".join(f"'{one.id}'" for one in lost)
+    return (
+        f"{'; '.join(one.reason for one in lost)}; no event holds a copy: restore a snapshot with "
+        "`steward operator snapshot restore`, or give up all that runs there and delete the row: "
+        f"the table is nodes and its id {ids}, in {path}"
+    )
+
+
 async def register(
     store: Store,
     config: Settings,
@@ -85,7 +125,9 @@ async def register(
     `attributes` are added to the detected ones.
     """
     found = fingerprint(config, drivers, now, attributes)
-    before = store.read(lambda db: next((one for one in nodes.every(db) if not one.engine), None))
+    # A row that `restore_unreadable` could not restore is replaced.
+    known = store.read(nodes.every_readable)
+    before = next((one for one in known if not one.engine), None)
     message = "Node re-registered" if before else "Node registered"
     happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))
     node = msgspec.structs.replace(

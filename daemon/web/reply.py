@@ -24,6 +24,7 @@ from storage.errors import (
     StorageUnavailable,
     TooLarge,
     TooOften,
+    Unavailable,
 )
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -33,6 +34,7 @@ TEXT = "text/plain; charset=utf-8"
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")  # invalid in headers, but possible in identifiers
 _OF_CONTENT = {"X-Content-Type-Options": "nosniff"}  # a browser must not guess another type
 _RETRY_AFTER = "1"  # seconds; a failed write has already waited for the lock
+_RETRY_PART_AFTER = "5"  # seconds; such a request has already waited as well
 _GZIP_LEVEL = 1  # the client requested compression, but loopback does not need it
 
 # First match wins: a subclass comes before its base.
@@ -45,6 +47,7 @@ _STATUS: tuple[tuple[type[StewardError], int], ...] = (
     (NotFound, 404),
     (Invalid, 500),
     (Refused, 500),
+    (Unavailable, 503),
     (StorageFull, 507),
     (StorageError, 503),
 )
@@ -148,6 +151,8 @@ def retry_headers(error: StewardError) -> dict[str, str]:
     """Return the `Retry-After` header of an error, if a retry may succeed."""
     if isinstance(error, TooOften) and error.retry_after:
         return {"Retry-After": str(error.retry_after)}
+    if isinstance(error, Unavailable):
+        return {"Retry-After": _RETRY_PART_AFTER}
     return {"Retry-After": _RETRY_AFTER} if isinstance(error, StorageUnavailable) else {}
 
 

@@ -21,6 +21,7 @@ from storage.errors import (
     StorageFull,
     TooLarge,
     TooOften,
+    Unavailable,
     UnknownToken,
 )
 
@@ -44,6 +45,7 @@ _STATUS: tuple[tuple[type[StewardError], int], ...] = (
     (NotFound, 404),
     (Denied, 403),
     (Refused, 500),
+    (Unavailable, 503),
     (StorageFull, 507),
     (StorageError, 503),
 )

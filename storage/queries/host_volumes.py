@@ -3,6 +3,7 @@
 import msgspec
 
 from storage.queries import allocations, events, jobs, settings
+from storage.queries.documents import decode_document
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.host_volume import DynamicVolume
@@ -14,14 +15,17 @@ _PREFIX = "host-volume/"
 
 def every(db: ReadSnapshot) -> list[DynamicVolume]:
     """Return all volumes, by ID."""
-    found = settings.under(db, _PREFIX)
-    return [msgspec.json.decode(text, type=DynamicVolume) for text in found]
+    return [_from(text) for text in settings.under(db, _PREFIX)]
 
 
 def find(db: ReadSnapshot, volume_id: str) -> DynamicVolume | None:
     """Return a volume, or None."""
     text = settings.find(db, f"{_PREFIX}{volume_id}")
-    return msgspec.json.decode(text, type=DynamicVolume) if text else None
+    return _from(text) if text else None
+
+
+def _from(text: str) -> DynamicVolume:
+    return decode_document(text.encode(), DynamicVolume, f"a setting below {_PREFIX!r}")
 
 
 def named(db: ReadSnapshot, name: str) -> DynamicVolume | None:

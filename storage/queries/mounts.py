@@ -3,17 +3,20 @@
 import sqlite3
 from typing import NamedTuple
 
-import msgspec
-
+from storage.errors import StorageUnreadable
+from storage.queries.documents import decode_document
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import Mount
 from storage.writer import Transaction
 
-_FIND = "SELECT document FROM mounts WHERE path = :path"
+_FIND = "SELECT path, CAST(document AS BLOB) AS document FROM mounts WHERE path = :path"
 _IS_THERE = "SELECT 1 FROM mounts WHERE path = :path"
-_BY_ACCESSOR = "SELECT document FROM mounts WHERE accessor = :accessor"
-_ALL = "SELECT document FROM mounts ORDER BY path"
+_BY_ACCESSOR = (
+    "SELECT path, CAST(document AS BLOB) AS document FROM mounts WHERE accessor = :accessor"
+)
+_ALL = "SELECT path, accessor, CAST(document AS BLOB) AS document FROM mounts ORDER BY path"
+_NAME = "SELECT path, accessor FROM mounts WHERE path = :path"
 _NAMES = "SELECT path, accessor FROM mounts ORDER BY path"
 _IS_ANY = "SELECT 1 FROM mounts LIMIT 1"
 _HAS_ACCESSOR = "SELECT 1 FROM mounts WHERE accessor = :accessor"
@@ -38,11 +41,11 @@ class MountName(NamedTuple):
 
 
 def _from(row: sqlite3.Row) -> Mount:
-    return msgspec.json.decode(row["document"], type=Mount)
+    return decode_document(row["document"], Mount, f"the auth mount {row['path']!r}")
 
 
 def find(db: ReadSnapshot, path: str) -> Mount | None:
-    """Return the mount at a path, which ends in a slash; or None."""
+    """Return the mount at a path, which ends in a slash; or None. Raises `StorageUnreadable`."""
     row = db.one(_FIND, {"path": path})
     return _from(row) if row else None
 
@@ -53,14 +56,26 @@ def exists(db: ReadSnapshot, path: str) -> bool:
 
 
 def by_accessor(db: ReadSnapshot, accessor: str) -> Mount | None:
-    """Return the mount with an accessor, or None."""
+    """Return the mount with an accessor, or None. Raises `StorageUnreadable`."""
     row = db.one(_BY_ACCESSOR, {"accessor": accessor})
     return _from(row) if row else None
 
 
-def list_all(db: ReadSnapshot) -> list[Mount]:
-    """Return all mounts, by path."""
-    return [_from(row) for row in db.all(_ALL)]
+def find_name(db: ReadSnapshot, path: str) -> MountName | None:
+    """Return what names the mount at a path, or None. Reads no document."""
+    row = db.one(_NAME, {"path": path})
+    return MountName(row["path"], row["accessor"]) if row else None
+
+
+def list_readable(db: ReadSnapshot) -> tuple[list[Mount], list[MountName]]:
+    """Return the mounts whose document can be decoded, and the names of the others; both by path."""
+    found, damaged = list[Mount](), list[MountName]()
+    for row in db.all(_ALL):
+        try:
+            found.append(_from(row))
+        except StorageUnreadable:
+            damaged.append(MountName(row["path"], row["accessor"]))
+    return found, damaged
 
 
 def names(db: ReadSnapshot) -> list[MountName]:

@@ -1,10 +1,14 @@
 """Nodes, and their metadata set through the API."""
 
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
+from storage.errors import StorageUnreadable
 from storage.queries import events, settings
+from storage.queries.documents import decode_document
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.node import Node, computed_class
@@ -16,9 +20,30 @@ _PUT = """
     ON CONFLICT (id) DO UPDATE
        SET document = excluded.document, modify_index = excluded.modify_index
 """
-_FIND = "SELECT document FROM nodes WHERE id = :id"
+_FIND = "SELECT id, CAST(document AS BLOB) AS document FROM nodes WHERE id = :id"
 _INDEX = "SELECT modify_index FROM nodes WHERE id = :id"
-_ALL = "SELECT document FROM nodes ORDER BY id"
+_ALL = "SELECT id, CAST(document AS BLOB) AS document FROM nodes ORDER BY id"
+_LAST_EVENT = """
+    SELECT CAST(payload AS BLOB) AS payload
+      FROM events
+     WHERE topic = 'Node' AND key = :id
+  ORDER BY number DESC
+     LIMIT 1
+"""
+
+
+class UnreadableNode(NamedTuple):
+    """A row that cannot be decoded, the reason, and the node in its newest event, if there is one."""
+
+    id: str
+    reason: str
+    last: Node | None
+
+
+class _Told(msgspec.Struct, rename="pascal"):
+    """The payload of an event about a node."""
+
+    node: Node
 
 
 def put(tx: Transaction, node: Node, kind: str) -> Node:
@@ -50,9 +75,9 @@ def remove(tx: Transaction, node: Node) -> None:
 
 
 def find(db: ReadSnapshot, node_id: str) -> Node | None:
-    """Return a node, or None."""
+    """Return a node, or None. Raises `StorageUnreadable`."""
     row = db.one(_FIND, {"id": node_id})
-    return msgspec.json.decode(row["document"], type=Node) if row else None
+    return _from(row) if row else None
 
 
 def index_of(db: ReadSnapshot, node_id: str) -> int | None:
@@ -62,8 +87,43 @@ def index_of(db: ReadSnapshot, node_id: str) -> int | None:
 
 
 def every(db: ReadSnapshot) -> list[Node]:
-    """Return all nodes."""
-    return [msgspec.json.decode(row["document"], type=Node) for row in db.all(_ALL)]
+    """Return all nodes. Raises `StorageUnreadable`."""
+    return [_from(row) for row in db.all(_ALL)]
+
+
+def every_readable(db: ReadSnapshot) -> list[Node]:
+    """Return the nodes whose row can be decoded."""
+    return [node for _, node in _decoded(db) if isinstance(node, Node)]
+
+
+def unreadable(db: ReadSnapshot) -> list[UnreadableNode]:
+    """Return the rows that cannot be decoded. With such a row, this reads all events."""
+    return [
+        UnreadableNode(node_id, str(error), _last_told(db, node_id))
+        for node_id, error in _decoded(db)
+        if isinstance(error, StorageUnreadable)
+    ]
+
+
+def _decoded(db: ReadSnapshot) -> Iterator[tuple[str, Node | StorageUnreadable]]:
+    """Yield each node by its ID, or the error of its row."""
+    for row in db.all(_ALL):
+        try:
+            yield row["id"], _from(row)
+        except StorageUnreadable as error:
+            yield row["id"], error
+
+
+def _last_told(db: ReadSnapshot, node_id: str) -> Node | None:
+    row = db.one(_LAST_EVENT, {"id": node_id})
+    try:
+        return decode_document(row["payload"], _Told, f"node {node_id}").node if row else None
+    except StorageUnreadable:
+        return None
+
+
+def _from(row: sqlite3.Row) -> Node:
+    return decode_document(row["document"], Node, f"node {row['id']}")
 
 
 # --- dynamic metadata ---
@@ -73,9 +133,12 @@ MetaChanges = Mapping[str, str | None]
 
 
 def meta_changes(db: ReadSnapshot, node_id: str) -> dict[str, str | None]:
-    """Return the changes to a node's metadata."""
-    text = settings.find(db, _meta_name(node_id))
-    return msgspec.json.decode(text, type=dict[str, str | None]) if text else {}
+    """Return the changes to a node's metadata. Raises `StorageUnreadable`."""
+    name = _meta_name(node_id)
+    text = settings.find(db, name)
+    if not text:
+        return {}
+    return decode_document(text.encode(), dict[str, str | None], f"the setting {name!r}")
 
 
 def put_meta_changes(tx: Transaction, node_id: str, changes: MetaChanges) -> None:

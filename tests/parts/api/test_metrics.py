@@ -5,6 +5,7 @@ from typing import Any, cast
 import msgspec
 
 from daemon.api.cluster.gauges import gauges
+from daemon.app.context import AppContext
 from daemon.identity.lazy_methods import LazyMethods
 from daemon.runner.core import task_events as runner_events
 from daemon.runner.core.driver import ExitResult
@@ -19,6 +20,12 @@ from tests.parts.evals.cluster import Cluster
 from tests.parts.ui.conftest import Runner
 from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import node
+
+
+def answering(store: Store, **fields: Any) -> AppContext:
+    """Return the parts of a daemon that has no login methods."""
+    parts = parts_of(store)
+    return msgspec.structs.replace(parts, door=LazyMethods(parts.fences), **fields)
 
 
 async def test_kills_for_memory_are_counted_of_each_task(store: Store) -> None:
@@ -55,7 +62,7 @@ async def test_jobs_are_counted_by_the_word_of_their_state(store: Store) -> None
     await cluster.register(job("nightly/dispatch-1", type="batch", parent_id="nightly"))
     await cluster.work()
     tasks = cast("Any", Runner())
-    parts = msgspec.structs.replace(parts_of(store), tasks=tasks, door=LazyMethods())
+    parts = answering(store, tasks=tasks)
     found = {
         one.labels["state"]: one.value
         for one in await gauges(parts)
@@ -78,7 +85,7 @@ async def test_jobs_are_judged_for_metrics_with_a_share_of_the_processor(store: 
 
     clock = Moving()
     tasks = cast("Any", Runner())
-    parts = msgspec.structs.replace(parts_of(store), clock=clock, tasks=tasks, door=LazyMethods())
+    parts = answering(store, clock=clock, tasks=tasks)
 
     async def pending() -> float:
         (found,) = [

@@ -99,9 +99,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 async def asking(directory: Path, counted: Counted) -> AsyncIterator[tuple[Dispatcher, str]]:
     async with open_store(directory, cluster_id="c", now=NOW) as store:
         parts = parts_of(store)
-        parts = msgspec.structs.replace(
-            parts, tasks=cast("Any", Runner()), door=LazyMethods(), ids=map(str, count())
-        )
+        tasks, door, ids = cast("Any", Runner()), LazyMethods(parts.fences), map(str, count())
+        parts = msgspec.structs.replace(parts, tasks=tasks, door=door, ids=ids)
         token = Token(accessor="", policies=("root",), created_at=NOW)
         secret = (await parts.tokens.issue(token)).secret
         yield Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event()), secret

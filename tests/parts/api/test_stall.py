@@ -147,7 +147,7 @@ async def store(directory: Path) -> AsyncIterator[Store]:
 @pytest.fixture
 async def asking(store: Store, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Asking]:
     parts = parts_of(store)
-    tasks, door, ids = cast("Any", Runner()), LazyMethods(), map(str, count())
+    tasks, door, ids = cast("Any", Runner()), LazyMethods(parts.fences), map(str, count())
     parts = msgspec.structs.replace(parts, tasks=tasks, door=door, ids=ids)
     answering = Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event(), PAGES)
     token = Token(accessor="", policies=("root",), created_at=NOW)

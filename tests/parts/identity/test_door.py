@@ -1,7 +1,8 @@
 """The way to the login methods: they are opened when there is something for them to do."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager as Opening
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -18,13 +19,14 @@ from daemon.fences import Fences
 from daemon.identity import mounts
 from daemon.identity.issuer import Issuer
 from daemon.identity.lazy_methods import LazyMethods, open_door
-from daemon.identity.methods import open_methods
+from daemon.identity.methods import LoginMethods, open_methods
 from daemon.text.request_fields import RequestFields
+from storage.errors import Unavailable
 from storage.queries import tokens as stored
 from storage.records.acl import Token, TokenKind
 from storage.records.identity import Mount
 from storage.store import Store
-from tests.parts.identity.conftest import DAMAGES, damage
+from tests.parts.identity.conftest import DAMAGES, Login, damage
 from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
 
@@ -97,6 +99,46 @@ async def test_mount_whose_row_is_damaged_does_not_stop_the_start(
             await mounts.enable(store, other)
     kept = store.read(lambda db: stored.find(db, "a-1"))
     assert (kept is not None) == has_tokens
+
+
+@asynccontextmanager
+async def broken() -> AsyncIterator[LoginMethods]:
+    """Fail to open the login methods."""
+    raise OSError("no room")
+    yield  # the type of a generator
+
+
+@asynccontextmanager
+async def stuck() -> AsyncIterator[LoginMethods]:
+    """Never open them."""
+    await trio.sleep_forever()
+    yield
+
+
+@pytest.mark.parametrize(
+    ("opening", "reason"), [(broken, "OSError: no room"), (stuck, "this has taken 5 s so far")]
+)
+async def test_login_methods_that_do_not_open_hold_up_neither_the_start_nor_a_login(
+    store: Store,
+    autojump_clock: trio.testing.MockClock,
+    opening: Callable[[], Opening[LoginMethods]],
+    reason: str,
+) -> None:
+    await mounts.enable(store, MOUNT)
+    with trio.fail_after(60):
+        async with open_door(store, opening, Fences(Clock())) as door:
+            with pytest.raises(Unavailable, match=reason):
+                await door.methods()
+
+
+async def test_login_methods_that_have_ended_are_not_handed_out(login: Login) -> None:
+    door = LazyMethods(Fences(Clock()))
+    with door.open(login.methods):
+        assert await door.methods() is login.methods
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await door.methods()
+    assert scope.cancelled_caught
 
 
 async def test_tokens_of_a_mount_that_is_gone_end_although_there_is_none_left(

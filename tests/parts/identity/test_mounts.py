@@ -1,13 +1,25 @@
 """Mounts: moving one keeps what is set up and ends what it issued."""
 
-import pytest
+from typing import Any
 
+import msgspec
+import pytest
+import trio
+
+from daemon.api.routes import ROUTES
+from daemon.api.vault_routes import ENDPOINTS
 from daemon.identity import mounts
+from daemon.identity.lazy_methods import LazyMethods
 from daemon.text.request_fields import RequestFields
+from daemon.web.dispatcher import Dispatcher
+from daemon.web.request_head import RequestHead
 from storage.errors import Invalid, UnknownToken
 from storage.queries import identity
 from storage.queries import mounts as stored
-from tests.parts.identity.conftest import Cloud, Login
+from storage.records.acl import Token
+from tests.parts.api.asking import parts_of
+from tests.parts.identity.conftest import DAMAGES, Cloud, Login, damage
+from tests.samples import NOW
 
 
 async def move(login: Login, source: str, target: str) -> None:
@@ -42,11 +54,11 @@ async def test_move_that_cannot_be_made_changes_nothing(
 ) -> None:
     other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), "00000000-other")
     await mounts.enable(login.store, other)
-    before = login.store.read(stored.list_all)
+    before = login.store.read(stored.list_readable)
     with pytest.raises(Invalid) as raised:
         await move(login, source, target)
     assert text in str(raised.value)
-    assert login.store.read(stored.list_all) == before
+    assert login.store.read(stored.list_readable) == before
 
 
 async def test_mount_moves_below_its_own_path(login: Login) -> None:
@@ -68,3 +80,54 @@ async def test_clock_leeway_is_bounded(login: Login) -> None:
     await login.configure(clock_leeway=600)
     with pytest.raises(Invalid, match="clock_leeway of 601 seconds"):
         await login.configure(clock_leeway=601)
+
+
+# --- a row that a defect of the disk or another program has made unreadable ---
+
+
+@pytest.fixture
+async def asking(login: Login) -> Dispatcher:
+    """Return the API over two mounts, the first of which is damaged by a test."""
+    other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), "00000000-other")
+    await mounts.enable(login.store, other)
+    await mounts.move(login.store, login.tokens, "auth/other/", "auth/later/", "the-move")
+    parts = parts_of(login.store)
+    parts = msgspec.structs.replace(parts, door=LazyMethods(parts.fences), tokens=login.tokens)
+    return Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event())
+
+
+async def ask(asking: Dispatcher, secret: str, method: str, path: str) -> tuple[int, Any]:
+    """Return status and body of an answer."""
+    given = {"host": "localhost", "x-vault-token": secret}
+    head = RequestHead(method=method, target=path.encode(), query="", headers=given)
+
+    async def body() -> bytes:
+        return b""
+
+    answer = await asking.answer(head, body)
+    return answer.status, msgspec.json.decode(answer.body) if answer.body else None
+
+
+@pytest.mark.parametrize("left", DAMAGES)
+async def test_damaged_row_of_a_mount_is_named_beside_the_others(
+    login: Login, asking: Dispatcher, left: bytes
+) -> None:
+    token = Token(accessor="", policies=("root",), created_at=NOW)
+    secret = (await login.tokens.issue(token)).secret
+    damage(login.store, "cloudid/", left)
+    status, body = await ask(asking, secret, "GET", "/v1/sys/auth")
+    assert (status, sorted(body["data"])) == (200, ["later/", "token/"])
+    (warning,) = body["warnings"]
+    assert "'cloudid/'" in warning
+    assert "steward auth disable cloudid/" in warning
+    status, body = await ask(asking, secret, "GET", "/v1/sys/internal/ui/mounts")
+    assert (status, sorted(body["data"]["auth"])) == (200, ["later/", "token/"])
+    status, body = await ask(asking, secret, "GET", "/v1/sys/internal/ui/mounts/auth/later")
+    assert (status, body["data"]["path"]) == (200, "later/")
+    status, body = await ask(asking, secret, "GET", "/v1/sys/remount/status/the-move")
+    assert (status, body["data"]["migration_info"]["target_mount"]) == (200, "auth/later/")
+    status, body = await ask(asking, secret, "GET", "/v1/sys/auth/cloudid")
+    assert status == 503
+    assert "the auth mount 'cloudid/'" in body["errors"][0]
+    status, _ = await ask(asking, secret, "DELETE", "/v1/sys/auth/cloudid")
+    assert (status, login.store.read(mounts.paths)) == (204, ["later/"])

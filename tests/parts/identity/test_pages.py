@@ -6,6 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from daemon.clock import SystemClock
+from daemon.fences import Fences
 from daemon.identity.lazy_methods import LazyMethods
 from daemon.web.ui_session import COOKIE
 from storage.errors import StorageFull
@@ -18,10 +20,10 @@ from tests.parts.ui.conftest import Browser, Site, opened
 @pytest.fixture
 async def site(store: Store, tmp_path: Path, login: Login) -> AsyncIterator[Site]:
     """Run one with a login method, whose directory knows what tests mint."""
-    door = LazyMethods()
-    door.open(login.methods)
-    async for one in opened(store, tmp_path, asks=True, door=door):
-        yield one
+    door = LazyMethods(Fences(SystemClock()))
+    with door.open(login.methods):
+        async for one in opened(store, tmp_path, asks=True, door=door):
+            yield one
 
 
 async def log_in(browser: Browser, jwt: str, **fields: str) -> httpx.Response:
