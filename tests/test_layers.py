@@ -125,6 +125,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.fences",
         "daemon.identity",
         "daemon.jobspec.policies",
+        "daemon.launcher.client",
         "daemon.log",
         "daemon.runner.core.task_log",
     ),

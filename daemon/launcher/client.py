@@ -6,10 +6,12 @@ launcher ends, the daemon ends: no code contains `LauncherGone`.
 
 import errno
 import itertools
+import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import msgspec
@@ -104,6 +106,32 @@ class LauncherGone(BaseException):
         super().__init__("the launcher has ended, and the daemon with it; tasks go on")
 
 
+class LauncherSilent(Exception):
+    """The launcher does not answer now, and the caller of a request does not wait longer."""
+
+
+PATIENCE = 5.0  # seconds for which a client's request waits for the launcher
+_PING_EVERY, _SILENT_AFTER = 5.0, 2.0  # seconds
+_NO_ALLOCATION = "00000000-0000-0000-0000-000000000000"
+_SECOND = 1_000_000_000  # nanoseconds
+_patience: ContextVar[float] = ContextVar("patience", default=float("inf"))
+
+_log = logging.getLogger("steward.launcher")
+
+
+@contextmanager
+def impatient() -> Iterator[None]:
+    """Let no request of the block wait longer than `PATIENCE`; each raises `LauncherSilent` instead.
+
+    Requests that a child process handles may take longer, as long as the launcher itself responds.
+    """
+    before = _patience.set(PATIENCE)
+    try:
+        yield
+    finally:
+        _patience.reset(before)
+
+
 # Requests that the launcher handles in a child process.
 _ERRANDS = (
     RetainLogs,
@@ -113,6 +141,7 @@ _ERRANDS = (
     UnmountSecrets,
     UnpackStream,
 )
+_SLOW = (*_ERRANDS, RemoveVolume)
 
 
 class _Waiter:
@@ -162,9 +191,14 @@ class _Waiter:
 
 
 class Launcher:
-    """The client. `walls` describes the sandbox support of this host."""
+    """The client. `walls` describes the sandbox support of this host.
+
+    `silent_since` is the time since which the launcher has not answered, in nanoseconds since the
+    epoch, or None. `watch` keeps it up to date.
+    """
 
     walls = SandboxSupport(tools="", walls="", no_filter="")
+    silent_since: int | None = None
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -177,6 +211,36 @@ class Launcher:
         self._errands = trio.Semaphore(MOST_ERRANDS, max_value=MOST_ERRANDS)
         self._free = trio.Semaphore(MOST_OPEN, max_value=MOST_OPEN)
         self._sending = trio.Lock()
+
+    # --- whether it answers ---
+
+    async def watch(self, now: Callable[[], int]) -> None:
+        """Notice and log when the launcher stops answering and when it answers again, indefinitely."""
+        while True:
+            await trio.sleep(_PING_EVERY)
+            begun = now()
+            with trio.move_on_after(_SILENT_AFTER) as wait:
+                await self.claims(ListClaims(allocation=_NO_ALLOCATION))
+            if wait.cancelled_caught:
+                self.silent_since = begun
+                _log.error("%s", self.trouble(now()))
+                try:
+                    await self.claims(ListClaims(allocation=_NO_ALLOCATION))
+                finally:
+                    self.silent_since = None
+                silent = (now() - begun) // _SECOND
+                _log.warning("the launcher answers again, after %d s", silent)
+
+    def trouble(self, now: int) -> str:
+        """Return that and for how long the launcher has not answered; empty if it answers."""
+        if self.silent_since is None:
+            return ""
+        seconds = max(0, now - self.silent_since) // _SECOND
+        return (
+            f"the launcher (process steward-launch) has not answered for {seconds} s: starts and "
+            "stops of tasks, their files and their logs wait for it; it is stopped, or a file "
+            "system blocks it"
+        )
 
     # --- requests ---
 
@@ -210,8 +274,10 @@ class Launcher:
         """Run a command inside a task; return its number and its descriptors.
 
         The first descriptor is the pidfd, the others are the ends of its streams. Raises like
-        `start`.
+        `start`, and `OSError` while the launcher does not answer.
         """
+        if self.silent_since is not None:
+            raise OSError(errno.EAGAIN, "the launcher does not answer")
         passed = self._sealed(order)
         try:
             spare = [os.dup(passed) for _ in range(2 if request.is_terminal else 4)]
@@ -445,16 +511,27 @@ class Launcher:
         spares = [*more] if spare is None else [spare, *more]
         waiter = _Waiter(spares, [self._errands, self._free] if is_errand else [self._free])
         try:
-            await self._send(request, descriptors, waiter)
-            await waiter.answered.wait()
+            with trio.move_on_after(self._longest_wait(request)):
+                await self._send(request, descriptors, waiter)
+                await waiter.answered.wait()
         except BaseException:
             waiter.abandon()
             raise
         finally:
             waiter.make_room()
+        if not waiter.answered.is_set():
+            waiter.abandon()
+            raise LauncherSilent(f"the launcher has not answered within {PATIENCE:.0f} s")
         if waiter.body is None:
             raise LauncherGone
         return answer_of(waiter.body, waiter.descriptors)
+
+    def _longest_wait(self, request: Request) -> float:
+        """Return for how many seconds the caller waits. Raises `LauncherSilent` if that is known."""
+        patience = _patience.get()
+        if self.silent_since is not None and patience < float("inf"):
+            raise LauncherSilent("the launcher does not answer")
+        return float("inf") if isinstance(request, _SLOW) else patience
 
     async def _send(self, request: Request, descriptors: Sequence[int], waiter: _Waiter) -> None:
         await waiter.open()  # closed by `_take`

@@ -130,6 +130,8 @@ async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
         nursery.start_soon(
             parts.fences.keep_running, "garbage of the interpreter", garbage.keep_looking
         )
+        watch = partial(parts.launcher.watch, parts.context.clock.now)
+        nursery.start_soon(parts.fences.keep_running, "launcher", watch)
         # The only line on standard output, for people and for scripts that wait for it.
         print(f"steward is ready at {config.address}", flush=True)  # noqa: T201
         manager.ready(_status(config))

@@ -19,6 +19,7 @@ from daemon.acl.audit import AuditScope
 from daemon.acl.check import ANYONE, Caller, RequiredCapability, Requirement
 from daemon.acl.tokens import STRANGER
 from daemon.app.context import AppContext
+from daemon.app.launcher_patience import bounded_wait
 from daemon.web import blocking
 from daemon.web import request_head as heads
 from daemon.web.admission import Share, most_connections
@@ -207,7 +208,8 @@ class Dispatcher:
                     # The body must be read, because the server closes a connection with an unread
                     # request.
                     asked = self._request(head, way, query, address, await body())
-                    reply = await self._reply(head, asked, way, trail)
+                    with bounded_wait():
+                        reply = await self._reply(head, asked, way, trail)
         except StewardError as error:
             reply = of_error(error)
         except BodyUnavailable as error:

@@ -259,10 +259,7 @@ def health(request: Request, db: ReadSnapshot) -> HandlerReply:
     config = request.parts.config
     rights = "ok, but the daemon runs as root" if config.user and os.geteuid() == 0 else "ok"
     server = AgentHealth(ok=not damage, message=damage or (rights if not config.dev else "ok"))
-    holds, reason = request.parts.tasks.egress()
-    is_amiss = request.parts.config.task_egress == GUARDED and not holds
-    message = f'task_egress = "{GUARDED}" does not hold: {reason}' if is_amiss else "ok"
-    halves = {"client": AgentHealth(ok=True, message=message), "server": server}
+    halves = {"client": _client_health(request), "server": server}
     if asked:
         halves = {name: half for name, half in halves.items() if name == asked}
     # Numbers only: the route needs no token, and keys contain job names.
@@ -271,6 +268,16 @@ def health(request: Request, db: ReadSnapshot) -> HandlerReply:
     cloud = {"address": f"http://127.0.0.1:{config.dev_cloud_port}"} if config.dev_cloud else {}
     more = {name: one for name, one in (("faults", faults), ("dev_cloud", cloud)) if one}
     return HandlerReply(body={**halves, **more}, status=200 if is_well else 500)
+
+
+def _client_health(request: Request) -> AgentHealth:
+    parts = request.parts
+    if trouble := parts.logs.launcher.trouble(parts.clock.now()):
+        return AgentHealth(ok=False, message=trouble)
+    holds, reason = parts.tasks.egress()
+    is_amiss = parts.config.task_egress == GUARDED and not holds
+    message = f'task_egress = "{GUARDED}" does not hold: {reason}' if is_amiss else "ok"
+    return AgentHealth(ok=True, message=message)
 
 
 def leader(request: Request, db: ReadSnapshot) -> HandlerReply:

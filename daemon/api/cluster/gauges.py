@@ -17,9 +17,10 @@ import msgspec
 import trio
 
 from daemon.app.context import AppContext
+from daemon.app.launcher_patience import bounded_wait
 from daemon.evals import job_states
 from daemon.text.job_state import State, job_state
-from storage.errors import NotFound, Refused
+from storage.errors import NotFound, Refused, Unavailable
 from storage.queries import (
     allocated_resources,
     allocations,
@@ -74,6 +75,9 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
     )
     found += _of_machine(parts.tasks.machine_usage(), parts.tasks.node_id)
     found.append(GaugeValue("steward.store.damaged", float(bool(parts.store.damage))))
+    since = parts.logs.launcher.silent_since
+    silent = 0.0 if since is None else (parts.clock.now() - since) / SECOND
+    found.append(GaugeValue("steward.launcher.silent_seconds", silent))
     found += _of_daemon()
     faults = Counter(fault.kind for fault in parts.fences.faults())
     found += [
@@ -107,8 +111,9 @@ def _tasks(
 
 async def _usage(parts: AppContext, one: Allocation) -> AllocationUsage | None:
     try:
-        return await parts.tasks.usage(one.id)
-    except (NotFound, Refused):  # it ended in the meantime
+        with bounded_wait():
+            return await parts.tasks.usage(one.id)
+    except (NotFound, Refused, Unavailable):  # it ended in the meantime, or the launcher is silent
         return None
 
 

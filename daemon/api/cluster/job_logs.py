@@ -86,6 +86,7 @@ async def stream_job_logs(request: Request) -> HandlerReply:
     merged = MergedLogs(request, wanted)
     if not merged.is_known:
         raise NotFound("job not found")
+    await merged.find_more()  # before the response begins, so that an error can replace it
     pieces = merged.pieces()
     return HandlerReply(
         stream=while_authorized(request, pieces) if wanted.follow else pieces,
@@ -118,7 +119,7 @@ class MergedLogs:
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the lines."""
         with register_follower() as pace:
-            await self._find_more()
+            await self.find_more()
             async with aclosing(self._merged([*self._open.values()])) as past:
                 async for piece in past:
                     pace.hurry()
@@ -138,7 +139,7 @@ class MergedLogs:
                     if over:
                         del self._open[key]
                 await pace.rest()
-                await self._find_more()
+                await self.find_more()
 
     async def _merged(self, tails: list[Tail]) -> AsyncGenerator[bytes, None]:
         """Yield the existing lines, merged by time."""
@@ -157,7 +158,7 @@ class MergedLogs:
                 heapq.heappush(coming, (tail.queue[0].time, place))
             await trio.lowlevel.checkpoint()
 
-    async def _find_more(self) -> None:
+    async def find_more(self) -> None:
         """Open the logs of new allocations, with pauses for other tasks of the event loop."""
         index = await self._store.look(lambda db: allocations.highest_index(db, *self._job))
         if index == self._index:
