@@ -93,12 +93,9 @@ async def _dispatched(
 
 def _check_access(request: Request, reader: StreamSubscriber) -> None:
     """Raise `Denied` if the caller may no longer dispatch the job."""
-    if not reader.is_known():
+    if not reader.is_allowed():
         raise Denied
-    caller = msgspec.structs.replace(request.caller, grant=reader.grant)
-    if not caller.has(request.needs, request.namespace, request["job_id"]):
-        raise Denied
-    check_accepts(msgspec.structs.replace(request, caller=caller))
+    check_accepts(msgspec.structs.replace(request, caller=reader.caller))
 
 
 def _encoded(answers: Sequence[BulkDispatchAnswer]) -> bytes:

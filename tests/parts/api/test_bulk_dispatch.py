@@ -79,8 +79,8 @@ async def test_a_right_that_was_taken_away_ends_the_dispatch(
 ) -> None:
     stream = await begin(store, 4)
     first = parsed(await anext(stream))
-    grant = caller(READER).grant
-    monkeypatch.setattr(bulk_dispatch.StreamSubscriber, "is_known", lambda self: _take(self, grant))
+    monkeypatch.setattr(stream_auth, "RECHECK", -1.0)
+    monkeypatch.setattr(stream_auth.StreamSubscriber, "_now", lambda _: caller(READER))
     second = parsed(await anext(stream))
     await stream.aclose()
     assert all("EvalID" in one for one in first)
@@ -88,11 +88,6 @@ async def test_a_right_that_was_taken_away_ends_the_dispatch(
         (3, "Permission denied"),
         (4, "Permission denied"),
     ]
-
-
-def _take(reader: Any, grant: object) -> bool:
-    reader.grant = grant
-    return True
 
 
 async def test_a_scheduler_that_takes_no_jobs_takes_none_of_the_rest(store: Store) -> None:
