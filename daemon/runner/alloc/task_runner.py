@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from daemon.runner.alloc.attempt_queue import wait_until_scheduled
+from daemon.runner.alloc.task_states import SETTLING, TABLE, RunnerState, first_state
 from daemon.runner.core import file_descriptors, task_events
 from daemon.runner.core.driver import (
     Attempt,
@@ -36,6 +37,7 @@ from daemon.runner.core.restart_policy import (
     decide_restart,
     restore_history,
 )
+from daemon.runner.core.state_machine import StateMachine
 from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_instance import RestoredState, TaskInstance
 from daemon.runner.core.task_log import TaskLog
@@ -69,7 +71,7 @@ def _began(instance: TaskInstance, host: RuntimeContext) -> int:
 
 
 class TaskRunner:
-    """The state machine of one task."""
+    """The state machine of one task; `task_states.py` has its table."""
 
     def __init__(
         self,
@@ -91,10 +93,12 @@ class TaskRunner:
             host, lambda: self._instance, self.task, self._emit_now, self._tell
         )
         self._running: TaskHandle | None = None
-        # A start is in progress, or an attempt of an earlier daemon is not re-attached yet.
-        self._is_launched = self.state.state == TaskPhase.RUNNING and self._is_prompt()
-        # Change actions that are queued until the attempt has begun.
-        self._postponed: list[ChangeAction] | None = None
+        self._machine = StateMachine(
+            f"task {name} of allocation {instance.allocation.id}",
+            TABLE,
+            first_state(self.state.state),
+        )
+        self._postponed: list[ChangeAction] = []  # until a queued attempt has begun
         self._restart_wanted = False
         self._is_doomed = False
         self._killed = trio.Event()
@@ -126,7 +130,7 @@ class TaskRunner:
     @property
     def is_running(self) -> bool:
         """Return whether an attempt is running."""
-        return self._running is not None
+        return self._machine.state is RunnerState.RUNNING
 
     # --- requests ---
 
@@ -170,6 +174,7 @@ class TaskRunner:
     def revive(self) -> None:
         """Prepare a task that ended successfully for another run; the caller then calls `run`."""
         self.dead = trio.Event()
+        self._enter(RunnerState.WAITING)
         self._emit(task_events.restart_signaled(now := self._now(), task_events.BY_USER))
         self._set(
             state=TaskPhase.PENDING, restarts=self.state.restarts + 1, last_restart=rfc3339(now)
@@ -199,7 +204,7 @@ class TaskRunner:
 
         Before that, the task may be running and known to other programs, but not to this runner.
         """
-        while self._is_launched:
+        while self._machine.state in SETTLING and self._is_prompt():
             await self._changes.wait()
 
     async def signal(self, name: str) -> None:
@@ -268,6 +273,7 @@ class TaskRunner:
         """Run the task until it is dead. When cancelled, release the task and leave it running."""
         try:
             if self.state.state == TaskPhase.DEAD:
+                self._enter(RunnerState.DEAD)
                 self.dead.set()
             else:
                 await self._live()
@@ -276,7 +282,7 @@ class TaskRunner:
                 self._running.release()
 
     async def _live(self) -> None:
-        if self.state.state == TaskPhase.RUNNING:
+        if self._machine.state is RunnerState.REATTACHING:
             outcome = await self._resume()
         elif await self._wait_for_turn():
             outcome = await self._attempt()
@@ -293,6 +299,13 @@ class TaskRunner:
                 return self._die(failed=False)
             outcome = await self._attempt()
         return self._finish(step)
+
+    def _enter(self, state: RunnerState) -> None:
+        """Change the state, and wake the callers that wait for the driver's answer or the start."""
+        before = self._machine.state
+        self._machine.enter(state)
+        if before in SETTLING or state is RunnerState.RUNNING:
+            self._changes.announce()
 
     async def _wait_for_turn(self) -> bool:
         """Wait for predecessor tasks; return whether the task may start."""
@@ -311,6 +324,7 @@ class TaskRunner:
         The store must have the state of the previous attempt first. Otherwise, after a crash, the
         new attempt could be mistaken for the previous one.
         """
+        self._enter(RunnerState.DELAYED)
 
         async def be_ready() -> None:
             await trio.sleep(delay / SECOND)
@@ -324,8 +338,8 @@ class TaskRunner:
         try:
             return await self._adopted()
         finally:
-            self._is_launched = False
-            self._changes.announce()
+            if self._machine.state is RunnerState.REATTACHING:
+                self._enter(RunnerState.ENDED)
 
     async def _adopted(self) -> AttemptOutcome:
         driver = self._host.drivers.get(self.task.driver)
@@ -343,6 +357,12 @@ class TaskRunner:
 
     async def _attempt(self) -> AttemptOutcome:
         """Start the task and wait until it ends."""
+        self._enter(RunnerState.SETUP)
+        outcome = await self._try_attempt()
+        self._enter(RunnerState.ENDED)
+        return outcome
+
+    async def _try_attempt(self) -> AttemptOutcome:
         self._ended_at = 0
         if not self.state.restarts and not self._past.handle:
             self._emit(task_events.task_setup(self._now()))
@@ -429,7 +449,7 @@ class TaskRunner:
             raise StartFailed(f'driver "{self.task.driver}" is not available on this node')
         is_told = False
         while True:
-            self._is_launched = driver.is_prompt
+            self._enter(RunnerState.STARTING)
             try:
                 return await driver.start(self._prepared())
             except StartFailed as error:
@@ -439,19 +459,18 @@ class TaskRunner:
                     self._emit_now(task_events.driver_failure(self._now(), str(error)))
                     is_told = True
             finally:
-                self._is_launched = False
-                self._changes.announce()
+                self._enter(RunnerState.ANSWERED)
             if not await self._pause_for_descriptors():
                 return None
 
     async def _accompany(self, running: TaskHandle) -> AttemptOutcome:
         """Wait for the end of an attempt, and rotate its logs until then."""
-        self._running, self._is_launched = running, False
-        self._changes.announce()
+        self._running = running
+        self._enter(RunnerState.RUNNING)
         logs = self._logs()
         for log in logs:
             self._host.sweeper.add(log, running)
-        late, self._postponed = self._postponed, None
+        late, self._postponed = self._postponed, []
         if self._provisions.may_change:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._provisions.tend)
@@ -462,6 +481,7 @@ class TaskRunner:
         else:
             end = await running.wait()
         self._running = None
+        self._enter(RunnerState.ENDED)
         await self._end_sessions()
         for log in logs:
             self._host.sweeper.remove(log)
@@ -502,7 +522,8 @@ class TaskRunner:
 
     async def _tell(self, wishes: list[ChangeAction]) -> None:
         """Run the task's change actions, such as a signal, after its inputs changed."""
-        if self._postponed is not None:  # an attempt that starts later sees the new inputs anyway
+        # A queued attempt sees the new inputs anyway when it starts.
+        if self._machine.state is RunnerState.ANSWERED:
             self._postponed += [one for one in wishes if one.script is not None]
             return
         if is_queued(self._running):
@@ -546,6 +567,7 @@ class TaskRunner:
         self._set(
             state=TaskPhase.DEAD, failed=failed, finished_at=rfc3339(self._ended_at or self._now())
         )
+        self._enter(RunnerState.DEAD)
         self.dead.set()
 
     def _set(self, **changes: object) -> None:

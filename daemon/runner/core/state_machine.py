@@ -1,0 +1,58 @@
+"""Declared state machines: a table names the states that may follow each state.
+
+The table also says what each state waits for. `StateMachine.enter` is the only way to change the
+state. It checks the table and logs the change, so a forbidden change fails where it happens.
+"""
+
+import logging
+from collections.abc import Mapping
+from enum import Enum
+from typing import Generic, TypeVar
+
+import msgspec
+
+_log = logging.getLogger("steward.runner")
+
+S = TypeVar("S", bound=Enum)
+
+
+class IllegalTransition(RuntimeError):
+    """A defect of the program: the table does not allow this change."""
+
+
+class StateRule(msgspec.Struct, Generic[S], frozen=True):
+    """What a state waits for, and the states that may follow it."""
+
+    waits_for: str
+    then: frozenset[S]
+
+
+StateTable = Mapping[S, StateRule[S]]
+
+
+def rule(waits_for: str, *then: S) -> StateRule[S]:
+    """Return a row of a table."""
+    return StateRule(waits_for, frozenset(then))
+
+
+class StateMachine(Generic[S]):
+    """The state of one object. `subject` names the object in the log."""
+
+    def __init__(self, subject: str, table: StateTable[S], state: S) -> None:
+        self._subject, self._table, self._state = subject, table, state
+
+    @property
+    def state(self) -> S:
+        """Return the present state."""
+        return self._state
+
+    def enter(self, state: S) -> None:
+        """Change the state; nothing happens if it is the present one. Raises `IllegalTransition`."""
+        if state is self._state:
+            return
+        if state not in self._table[self._state].then:
+            raise IllegalTransition(
+                f"{self._subject}: {self._state.name} cannot be followed by {state.name}"
+            )
+        _log.debug("%s: %s, then %s", self._subject, self._state.name, state.name)
+        self._state = state
