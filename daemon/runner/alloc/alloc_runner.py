@@ -14,6 +14,7 @@ import trio
 from daemon.runner.alloc import alloc_health as health
 from daemon.runner.alloc.alloc_dir import prepare_alloc_dir
 from daemon.runner.alloc.alloc_health import HealthCriteria
+from daemon.runner.alloc.alloc_states import TABLE, AllocState
 from daemon.runner.alloc.task_runner import TaskRunner
 from daemon.runner.core import task_dir, task_events
 from daemon.runner.core.driver import ExecStream
@@ -26,6 +27,7 @@ from daemon.runner.core.lifecycle import (
 )
 from daemon.runner.core.notifier import Notifier, wait_any
 from daemon.runner.core.resource_usage import of_allocation
+from daemon.runner.core.state_machine import StateMachine
 from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_instance import RestoredState, TaskInstance
 from daemon.runner.core.task_script import ScriptResult, run_script
@@ -54,7 +56,10 @@ _log = logging.getLogger("steward.runner")
 
 
 class AllocRunner:
-    """The state machine of one allocation. It starts when its predecessors have ended."""
+    """The state machine of one allocation; `alloc_states.py` has its table.
+
+    It starts when its predecessors have ended.
+    """
 
     def __init__(
         self,
@@ -67,6 +72,7 @@ class AllocRunner:
         group = job.group(allocation.task_group) or TaskGroup(name=allocation.task_group)
         self._host, self.node_id = host, host.node_id
         self._instance = TaskInstance(allocation=allocation, job=job, group=group)
+        self._machine = StateMachine(f"allocation {allocation.id}", TABLE, AllocState.WAITING)
         self._predecessors = list(predecessors)
         self._changes = Notifier()
         self._pasts = dict(pasts)
@@ -278,11 +284,16 @@ class AllocRunner:
         """Run the allocation until all its tasks are dead. When cancelled, release the tasks."""
         try:
             await self._live()
+            self._machine.enter(AllocState.ENDED)
         except Exception as error:
             # An error in one allocation must not stop the daemon.
             _log.exception("allocation %s failed", self.id)
+            self._machine.enter(AllocState.FAILED)
             await self._give_up(told(error))
+            self._machine.enter(AllocState.ENDED)
         finally:
+            if self._machine.state is not AllocState.ENDED:
+                self._machine.enter(AllocState.RELEASED)
             self.ended.set()
 
     async def _live(self) -> None:
@@ -292,6 +303,7 @@ class AllocRunner:
                 self._report.states[task.name] = TaskState()
                 self._report.event(task.name, task_events.received(self._now()))
         await self._wait_for_predecessors()
+        self._machine.enter(AllocState.PREPARING)
         inherited = task_dir.exists(self.directory)
         await self._prepare()
         self._tasks = {task.name: self._runner(task) for task in tasks}
@@ -304,6 +316,7 @@ class AllocRunner:
                 runner.condemn()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self._machine.enter(AllocState.RUNNING)
             for runner in self._tasks.values():
                 nursery.start_soon(runner.run)
             self._watch_health()
@@ -312,6 +325,7 @@ class AllocRunner:
             await self._govern(nursery)
             nursery.cancel_scope.cancel()
         self._nursery = None
+        self._machine.enter(AllocState.CLEANING)
         if inherited:
             # Processes that an earlier daemon started but did not report have no task here.
             await self._host.destroy(self.id)
@@ -328,20 +342,25 @@ class AllocRunner:
 
     async def _govern(self, nursery: trio.Nursery) -> None:
         """Stop tasks as the lifecycle rules require, until all are dead."""
-        stopping, leaving = False, None
+        leaving = None
         while not all(task.dead.is_set() for task in self._tasks.values()):
-            if self._stop_wanted.is_set() and not stopping:
-                stopping = True
+            if self._stop_wanted.is_set() and not self._is_stopping:
+                self._machine.enter(AllocState.STOPPING)
                 self._report.publish()  # deregister the services before the tasks stop
                 nursery.start_soon(self._stop)
             reason = group_shutdown_cause(self._instance.tasks, self._report.states)
-            if reason is not None and reason != leaving and not stopping:
+            if reason is not None and reason != leaving and not self._is_stopping:
                 leaving = reason
+                self._machine.enter(AllocState.LEAVING)
                 nursery.start_soon(self._leave, reason)
             await self._changes.wait()
         failed = health.has_failed(self._instance.allocation, self._report.states)
         if failed or self._health_rule() is not None:
             self._note_no_health()
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._machine.state is AllocState.STOPPING
 
     async def _leave(self, reason: GroupShutdown) -> None:
         """Stop the remaining tasks because another task ended."""

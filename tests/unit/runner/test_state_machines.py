@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from daemon.runner.alloc import task_states
+from daemon.runner.alloc import alloc_states, task_states
+from daemon.runner.alloc.alloc_states import AllocState
 from daemon.runner.alloc.task_states import RunnerState
 from daemon.runner.core.state_machine import IllegalTransition, StateMachine, StateTable
 from storage.records.allocation import TaskPhase
@@ -20,6 +21,11 @@ MACHINES: dict[str, tuple[StateTable[Any], set[Any], set[Any]]] = {
         task_states.TABLE,
         {task_states.first_state(phase) for phase in TaskPhase},
         {RunnerState.DEAD},
+    ),
+    "allocation": (
+        alloc_states.TABLE,
+        {AllocState.WAITING},
+        {AllocState.ENDED, AllocState.RELEASED},
     ),
 }
 CHANGES = [
