@@ -46,11 +46,15 @@ class StateMachine(Generic[S]):
         """Return the present state."""
         return self._state
 
+    def allows(self, state: S) -> bool:
+        """Return whether the state can be entered now."""
+        return state is self._state or state in self._table[self._state].then
+
     def enter(self, state: S) -> None:
         """Change the state; nothing happens if it is the present one. Raises `IllegalTransition`."""
         if state is self._state:
             return
-        if state not in self._table[self._state].then:
+        if not self.allows(state):
             raise IllegalTransition(
                 f"{self._subject}: {self._state.name} cannot be followed by {state.name}"
             )

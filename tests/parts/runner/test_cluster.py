@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -318,6 +319,22 @@ async def test_what_is_launched_twice_runs_once(world: PoolWorld, tmp_path: Path
     found = await world.until_done(one)
     assert found.client_status == "complete"
     assert world.output(one) == "begun\ndone\n"
+    pipe.close()
+
+
+async def test_an_answer_older_than_the_claim_changes_nothing(
+    world: PoolWorld, tmp_path: Path
+) -> None:
+    """The writes of submission and claim may share a commit, and resume in any order."""
+    pipe = Pipe(tmp_path / "pipe")
+    one = await world.place(batch(script(f"echo begun; read -r line <{pipe.path}")))
+    await world.until_printed(one, "begun")
+    (run,) = world.engine.desk.of_allocation(one)
+    run._take(msgspec.structs.replace(run.row, status=RunStatus.WAITING))
+    assert run.row.status == RunStatus.RUNNING
+    with pipe.path.open("w") as opened:
+        opened.write("continue\n")
+    assert (await world.until_done(one)).client_status == "complete"
     pipe.close()
 
 

@@ -11,7 +11,9 @@ from daemon.runner.alloc import alloc_states, task_states
 from daemon.runner.alloc.alloc_states import AllocState
 from daemon.runner.alloc.task_states import RunnerState
 from daemon.runner.core.state_machine import IllegalTransition, StateMachine, StateTable
+from daemon.runner.drivers.slurm import attempt_states
 from storage.records.allocation import TaskPhase
+from storage.records.cluster_run import RunStatus
 
 PAGE = (Path(__file__).parents[3] / "docs/architecture.md").read_text()
 
@@ -27,6 +29,7 @@ MACHINES: dict[str, tuple[StateTable[Any], set[Any], set[Any]]] = {
         {AllocState.WAITING},
         {AllocState.ENDED, AllocState.RELEASED},
     ),
+    "attempt in a cluster": (attempt_states.TABLE, {RunStatus.SUBMITTING}, {RunStatus.VOID}),
 }
 CHANGES = [
     pytest.param(table, before, after, id=f"{name}:{before.name}-{after.name}")

@@ -19,8 +19,10 @@ import trio
 from daemon.runner.core.driver import Attempt, ExitResult, StartFailed
 from daemon.runner.core.notifier import Notifier
 from daemon.runner.core.resource_usage import CpuAccount, UsageReading
+from daemon.runner.core.state_machine import StateMachine
 from daemon.runner.drivers.permitted_users import EVERYBODY
 from daemon.runner.drivers.slurm import job_states, submission
+from daemon.runner.drivers.slurm.attempt_states import BEFORE_CLAIM, OVER, TABLE
 from daemon.runner.drivers.slurm.bundle import home_of
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed
@@ -55,7 +57,10 @@ Claims = Callable[[ClusterRun], tuple[str, str]]
 
 
 class SlurmAttempt:
-    """The attempt. `row` is its stored record."""
+    """The state machine of an attempt; `attempt_states.py` has its table.
+
+    `row` is the stored record, which has the state.
+    """
 
     def __init__(
         self,
@@ -67,6 +72,7 @@ class SlurmAttempt:
     ) -> None:
         self.row, self.attempt, self.cluster = row, attempt, cluster
         self._claims, self._release = claims, release
+        self._machine = StateMachine(f"attempt {row.comment}", TABLE, row.status)
         self._user = _number_of(attempt.user)
         self._changes = Notifier()
         self._seen: list[SlurmJobState] | None = None  # None before the first poll
@@ -102,7 +108,7 @@ class SlurmAttempt:
     async def begun(self, note: Callable[[str], None]) -> int | None:
         """Return the claim time; None if the attempt ended before. Raises `StartFailed`."""
         self._note, tell = note, self._tell
-        while self.row.status in {RunStatus.SUBMITTING, RunStatus.WAITING}:
+        while self.row.status in BEFORE_CLAIM:
             if self.row.status == RunStatus.SUBMITTING:
                 await self._submit(tell)
                 continue
@@ -259,7 +265,7 @@ class SlurmAttempt:
 
     async def wait(self) -> ExitResult:
         """Return the exit result."""
-        while self.row.status not in {RunStatus.ENDED, RunStatus.VOID}:
+        while self.row.status not in OVER:
             if self.row.status != RunStatus.RUNNING:  # a withdrawal is in progress
                 await self._changes.wait()
             elif self._is_settled() and not self._is_alive():
@@ -301,7 +307,7 @@ class SlurmAttempt:
 
         The task is killed after `grace` seconds.
         """
-        if self.row.status in {RunStatus.SUBMITTING, RunStatus.WAITING}:
+        if self.row.status in BEFORE_CLAIM:
             await self._withdraw()
         if self.row.status != RunStatus.RUNNING:
             self._asking.cancel()
@@ -321,7 +327,7 @@ class SlurmAttempt:
 
         def write(tx: Transaction) -> ClusterRun:
             row = cluster_runs.find(tx, *self.key) or self.row
-            if row.status in {RunStatus.SUBMITTING, RunStatus.WAITING}:
+            if row.status in BEFORE_CLAIM:
                 row = msgspec.structs.replace(row, status=RunStatus.VOID)
             return cluster_runs.put(tx, row)
 
@@ -430,9 +436,13 @@ class SlurmAttempt:
 
     def reread(self) -> None:
         """Load the record again after another party changed it."""
+        self._take(self._stored())
+
+    def _stored(self) -> ClusterRun:
+        """Return the record in the store; a deleted one counts as withdrawn."""
         key = self.key
         row = self.cluster.store.read(lambda db: cluster_runs.find(db, *key))
-        self._take(row or msgspec.structs.replace(self.row, status=RunStatus.VOID))
+        return row or msgspec.structs.replace(self.row, status=RunStatus.VOID)
 
     def heard(self) -> None:
         """Record contact with the wrapper."""
@@ -477,13 +487,18 @@ class SlurmAttempt:
         def write(tx: Transaction) -> ClusterRun:
             row = cluster_runs.find(tx, *self.key) or known
             is_as_known = (row.status, row.claim_hash) == (known.status, known.claim_hash)
-            if row.status in {RunStatus.ENDED, RunStatus.VOID} or not is_as_known:
+            if row.status in OVER or not is_as_known:
                 return row
             return cluster_runs.put(tx, msgspec.structs.replace(row, **fields))
 
         self._take(await self.cluster.write(write))
 
     def _take(self, row: ClusterRun) -> None:
+        """Continue with a changed record. This is the only way to another state."""
+        if not self._machine.allows(row.status):
+            # Two writes shared a commit, and the caller of the later one resumed first.
+            row = self._stored()
+        self._machine.enter(row.status)
         self.row = row
         for kind, intake in self.intakes.items():
             intake.base = getattr(row, f"{kind}_base")

@@ -22,6 +22,7 @@ from daemon.clock import Clock
 from daemon.runner.core.driver import Attempt, ExitResult
 from daemon.runner.drivers.slurm import bundle, job_states
 from daemon.runner.drivers.slurm.attempt import KINDS, SlurmAttempt
+from daemon.runner.drivers.slurm.attempt_states import OVER
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from storage.errors import Denied, StewardError
 from storage.queries import cluster_runs
@@ -170,7 +171,7 @@ class WrapperApi:
             return await trio.to_thread.run_sync(work)
 
     def _check(self, row: ClusterRun, nonce: str) -> None:
-        if row.status in {RunStatus.ENDED, RunStatus.VOID}:
+        if row.status in OVER:
             raise WrapperRejected(410, "this attempt was withdrawn")
         if row.status == RunStatus.RUNNING and row.nonce != nonce:
             raise WrapperRejected(409, "another wrapper has claimed this attempt")
