@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from daemon.launcher.claims_and_logs import LOGS, SHARED, below, is_at_work
 from daemon.launcher.messages import AllocDirLayout, Owner, TaskDirLayout
+from daemon.launcher.safe_open import facts_of, step
 
 ABOUT = ".about"  # describes the owner of the logs
 LOCAL, SECRETS, PRIVATE, TMP, DATA = "local", "secrets", "private", "tmp", "data"
@@ -142,10 +143,10 @@ def made(
     with suppress(FileExistsError):
         os.mkdir(name, _PRIVATE, dir_fd=above)
     try:
-        descriptor = os.open(name, os.O_RDONLY | _STEP, dir_fd=above)
+        descriptor = step(above, name, os.O_RDONLY | _STEP)
         is_locked = False
     except PermissionError:  # locked by its task, whose user the launcher has
-        descriptor, is_locked = os.open(name, os.O_PATH | _STEP, dir_fd=above), True
+        descriptor, is_locked = step(above, name, os.O_PATH | _STEP), True
     try:
         if not is_locked:
             _settle(descriptor, name, mode, owner, check=not is_handed_on)
@@ -192,10 +193,10 @@ def _hand_on(previous: int | None, folder: str, name: str, target: int) -> None:
     if previous is None:
         return
     with suppress(FileNotFoundError):
-        os.stat(name, dir_fd=target, follow_symlinks=False)
+        facts_of(target, name)
         return
     with suppress(FileNotFoundError, NotADirectoryError), below(previous, folder) as source:
-        if stat.S_ISDIR(os.stat(name, dir_fd=source, follow_symlinks=False).st_mode):
+        if stat.S_ISDIR(facts_of(source, name).st_mode):
             os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 

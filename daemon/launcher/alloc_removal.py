@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from daemon.launcher.alloc_dir import ABOUT, made, ours
 from daemon.launcher.claims_and_logs import LOGS, MOVED, SHARED, below, is_at_work
 from daemon.launcher.messages import ID
+from daemon.launcher.safe_open import step
 
 MOST_SECONDS = 1800.0  # for one removal: enough for ten million files on a slow disk
 GONE = ".removed"  # suffix of a directory that is being removed
@@ -74,7 +75,7 @@ def _move(name: str, source: int, target: int) -> None:
 
 def _has_printed(shared: int) -> bool:
     with suppress(OSError):
-        directory = os.open(LOGS, _READ, dir_fd=shared)
+        directory = step(shared, LOGS, _READ)
         try:
             with os.scandir(directory) as entries:
                 return any(one.stat(follow_symlinks=False).st_size for one in entries)
@@ -183,7 +184,7 @@ def _unlock(folder: int, name: str) -> None:
 
     Raises `OSError`.
     """
-    descriptor = os.open(name, _STEP, dir_fd=folder)
+    descriptor = step(folder, name, _STEP)
     try:
         found = os.fstat(descriptor)
         if found.st_uid == os.geteuid() and found.st_mode & stat.S_IRWXU != stat.S_IRWXU:

@@ -14,6 +14,8 @@ from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from daemon.launcher.safe_open import step
+
 CLAIM = ".claim."
 SHARED = "alloc"
 LOGS = "logs"
@@ -44,7 +46,7 @@ def below(directory: str | int, *names: str) -> Iterator[int]:
         found = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in names:
-            deeper = os.open(name, _STEP, dir_fd=found)
+            deeper = step(found, name, _STEP)
             os.close(found)
             found = deeper
         yield found

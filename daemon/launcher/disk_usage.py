@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
-from daemon.launcher.safe_open import resolver
+from daemon.launcher.safe_open import facts_of, open_beneath
 
 _STEP = 2000  # files and directories per step
 _PAUSE = 50  # multiple of the duration of a step
@@ -67,12 +67,12 @@ class DiskUsageScan:
         """
         folder = folders.pop()
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        directory = resolver(follows=False)(self._top, folder, flags)
+        directory = open_beneath(self._top, folder, flags, follows=False)
         try:
             with os.scandir(directory) as entries:
                 for entry in islice(entries, _MOST_PENDING):
                     with suppress(OSError):
-                        found = entry.stat(follow_symlinks=False)
+                        found = facts_of(directory, entry.name)
                         if found.st_dev != self._device:
                             continue
                         if stat.S_ISDIR(found.st_mode) and len(folders) < _MOST_PENDING:

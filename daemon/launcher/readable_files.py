@@ -25,7 +25,7 @@ from daemon.launcher.messages import (
     OpenFile,
     OpenLog,
 )
-from daemon.launcher.safe_open import resolver
+from daemon.launcher.safe_open import facts_of, open_beneath
 from daemon.launcher.task_files import found_of, leads_elsewhere, user_of
 
 _HIDDEN = "."  # prefix of internal names
@@ -69,7 +69,12 @@ def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry
                 if not request.sees_secrets and _is_closed([*place, name]):
                     continue
                 with suppress(FileNotFoundError):
-                    facts = os.stat(name, dir_fd=inside, follow_symlinks=False)
+                    try:
+                        facts = facts_of(inside, name)
+                    except OSError as error:
+                        if error.errno != errno.EXDEV:
+                            raise
+                        continue  # a mount of a task's user
                     found.append(DirectoryEntry(name=os.fsencode(name), facts=found_of(facts)))
             return found, position
         finally:
@@ -161,7 +166,7 @@ def _keep_quiet(home: int, names: Sequence[str], request: OpenFile | ListDirecto
 
 
 def _follow(home: int, names: Sequence[str]) -> int:
-    return resolver(follows=True)(home, "/".join(names) or ".", os.O_PATH | os.O_CLOEXEC)
+    return open_beneath(home, "/".join(names), os.O_PATH, follows=True)
 
 
 def _name_of(descriptor: int) -> str:

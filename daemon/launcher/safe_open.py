@@ -4,6 +4,9 @@ The kernel resolves the whole path (openat2, RESOLVE_BENEATH). Links that stay b
 others are rejected, and no process can swap a link in between. Without that call (before Linux 5.6,
 or behind a seccomp filter) no links are followed. Links are not followed as root either: a task
 must not reach through the launcher what it cannot reach itself.
+
+No path enters a mount, except Steward's tmpfs for secrets: a user can mount a file system of FUSE in a
+directory of a task, and its first access would block the launcher for as long as the user likes.
 """
 
 import errno
@@ -12,26 +15,100 @@ from collections.abc import Callable
 from functools import cache
 
 _OPENAT2 = 437  # the same number on all architectures
-_NO_MAGIC_LINKS, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
+_NO_MOUNTS, _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH = 0x01, 0x02, 0x04, 0x08
 _HOW_SIZE = 24  # bytes of `struct open_how`: flags, mode, resolve
 _RETRIES = 8  # the kernel returns EAGAIN when a concurrent rename interferes
 _MISSING = frozenset({errno.ENOSYS, errno.EPERM, errno.E2BIG})
 
+SECRETS_MOUNT = "tmpfs steward "  # type and source of Steward's mounts
+_MOUNT_ID = b"mnt_id:"
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
 Call = Callable[[int, str, int], int]
 
 
-def open_beneath(above: int, path: str, flags: int) -> int:
-    """Return a descriptor of `path` below an open directory.
+def open_beneath(above: int, path: str, flags: int, *, follows: bool | None = None) -> int:
+    """Return a descriptor of `path` below an open directory; by default root follows no links.
 
-    Raises `OSError`, with EXDEV for a path that leaves the directory.
+    Raises `OSError`, with EXDEV for a path that leaves the directory or enters another's mount.
     """
-    return resolver(follows=os.geteuid() != 0)(above, path or ".", flags | os.O_CLOEXEC)
+    follows = os.geteuid() != 0 if follows is None else follows
+    call = resolver(follows=follows, enters=False)
+    try:
+        return call(above, path or ".", flags | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        inside, rest = _entered(call, above, path.split("/"))
+    try:
+        return call(inside, rest or ".", flags & ~os.O_NOFOLLOW | os.O_CLOEXEC)
+    finally:
+        os.close(inside)
+
+
+def step(above: int, name: str, flags: int) -> int:
+    """Return a descriptor of an entry of an open directory. Raises `OSError`, also for a link."""
+    try:
+        return open_beneath(above, name, flags | os.O_NOFOLLOW, follows=False)
+    except OSError as error:
+        if error.errno == errno.ELOOP and flags & os.O_DIRECTORY:  # as `open` reports it
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from None
+        raise
+
+
+def facts_of(directory: int, name: str) -> os.stat_result:
+    """Return the metadata of an entry of an open directory, also of a link. Raises `OSError`."""
+    descriptor = open_beneath(directory, name, os.O_PATH | os.O_NOFOLLOW, follows=True)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _entered(call: Call, above: int, names: list[str]) -> tuple[int, str]:
+    """Return the directory of secrets in which a path enters a mount, and the rest of the path.
+
+    Raises `OSError` (EXDEV) for any other mount, and for a path that leaves the directory.
+    """
+    place = os.dup(above)
+    try:
+        for number, name in enumerate(names, 1):
+            try:
+                deeper = call(place, name, _LOOK)
+            except OSError as error:
+                if error.errno != errno.EXDEV or name == "..":
+                    raise
+                found = os.open(name, _LOOK, dir_fd=place)
+                if _is_secrets_mount(found):
+                    return found, "/".join(names[number:])
+                os.close(found)
+                raise
+            os.close(place)
+            place = deeper
+    finally:
+        os.close(place)
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), "/".join(names))
+
+
+def _is_secrets_mount(descriptor: int) -> bool:
+    """Return whether a file is in Steward's tmpfs. Asks the kernel only, not the file system."""
+    # Bytes, because the user of a task may not import Python's module for an encoding.
+    with open(f"/proc/self/fdinfo/{descriptor}", "rb") as lines:
+        found = next((line for line in lines if line.startswith(_MOUNT_ID)), b"")
+    mark = found.removeprefix(_MOUNT_ID).strip() + b" "
+    with open("/proc/self/mountinfo", "rb") as lines:
+        line = next((line for line in lines if line.startswith(mark)), b"")
+    return line.partition(b" - ")[2].startswith(SECRETS_MOUNT.encode())
 
 
 @cache
-def resolver(*, follows: bool) -> Call:
-    """Return the best available function to open paths below a directory."""
-    by_kernel = _by_kernel(_BENEATH | (_NO_MAGIC_LINKS if follows else _NO_LINKS))
+def resolver(*, follows: bool, enters: bool = True) -> Call:
+    """Return the best available function to open paths below a directory.
+
+    Without `enters`, no path crosses into a mount; an old kernel cannot refuse that.
+    """
+    how = _BENEATH | (_NO_MAGIC_LINKS if follows else _NO_LINKS)
+    by_kernel = _by_kernel(how | (0 if enters else _NO_MOUNTS))
     above = os.open("/", os.O_PATH)
     try:
         os.close(by_kernel(above, ".", os.O_PATH | os.O_CLOEXEC))

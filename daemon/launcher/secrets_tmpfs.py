@@ -15,10 +15,9 @@ from contextlib import suppress
 
 from daemon.launcher.alloc_dir import SECRETS
 from daemon.launcher.claims_and_logs import below
-from daemon.launcher.safe_open import resolver
+from daemon.launcher.safe_open import SECRETS_MOUNT, resolver
 
 _SOURCE = "steward"  # identifies Steward's mounts
-_KIND = f"tmpfs {_SOURCE} "
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 OURS, FIRST = "/proc/self/ns/mnt", "/proc/1/ns/mnt"  # mount namespaces of this process and of init
 _NOSUID, _NODEV, _NOEXEC, _DETACH = 2, 4, 8, 2  # from sys/mount.h
@@ -91,7 +90,7 @@ def mounted(home: str) -> list[str]:
         for line in lines:
             before, _, after = line.partition(" - ")
             place = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4])
-            if after.startswith(_KIND) and place.startswith(f"{home}/"):
+            if after.startswith(SECRETS_MOUNT) and place.startswith(f"{home}/"):
                 found.append(place)
     return found
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from daemon.launcher.alloc_dir import LOCAL, ours
 from daemon.launcher.claims_and_logs import SHARED, below, put
 from daemon.launcher.messages import FileStatus, Owner, ReadFile, ReadNote, WriteFile, WriteNote
-from daemon.launcher.safe_open import open_beneath
+from daemon.launcher.safe_open import facts_of, open_beneath, step
 from daemon.launcher.user_policy import being
 
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -106,11 +106,11 @@ def _reached(
         raise OSError(errno.EPERM, "not a place of this task", request.path)
     with below(directory, request.allocation) as home:
         owner = user_of(home, request.task)
-        above = os.open(first, _STEP, dir_fd=home)
+        above = step(home, first, _STEP)
         try:
             while len(names) > 1 and is_ours_alone(above):
                 try:
-                    deeper = os.open(names[0], _STEP, dir_fd=above)
+                    deeper = step(above, names[0], _STEP)
                 except (FileNotFoundError, NotADirectoryError):
                     break
                 os.close(above)
@@ -135,7 +135,7 @@ def user_of(home: int, task: str) -> Owner:
         raise OSError(errno.EPERM, "the tasks of an allocation share it", task)
     with below(home, task) as inside:
         try:
-            found = os.stat(LOCAL, dir_fd=inside, follow_symlinks=False)
+            found = facts_of(inside, LOCAL)
         except FileNotFoundError:  # removed by its task
             found = os.fstat(inside)
     return found.st_uid, found.st_gid

@@ -19,6 +19,7 @@ import msgspec
 from daemon.launcher.alloc_dir import DATA, LOCAL, SECRETS, TMP, ours
 from daemon.launcher.claims_and_logs import SHARED, below
 from daemon.launcher.messages import MOST_TEXT, ArchiveMember, Owner, UnpackStream
+from daemon.launcher.safe_open import step
 from daemon.launcher.task_files import is_ours_alone, leads_elsewhere, user_of
 
 LENGTH = 4  # bytes of the length of a member
@@ -40,7 +41,7 @@ def find(directory: str, request: UnpackStream) -> tuple[int, Owner]:
     with below(directory, request.allocation) as home:
         owner = user_of(home, request.task)
         with below(home, first) as above:
-            found = os.open(second, _DIRECTORY, dir_fd=above)
+            found = step(above, second, _DIRECTORY)
     if is_ours_alone(found):
         return found, ours()
     return found, _NOBODY if owner[0] == os.geteuid() == 0 else owner
@@ -69,7 +70,7 @@ def _entered(top: int, names: list[str]) -> Iterator[int]:
                 raise ValueError(f"{name!r} points outside the directory")
             with suppress(FileExistsError):
                 os.mkdir(name, _FOLDER, dir_fd=found)
-            deeper = os.open(name, _DIRECTORY, dir_fd=found)
+            deeper = step(found, name, _DIRECTORY)
             os.close(found)
             found = deeper
         yield found

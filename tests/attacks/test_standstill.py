@@ -1,7 +1,7 @@
 """A task of raw_exec puts what blocks where the launcher works: pipes, and a file system that never answers.
 
 The kernel lets nobody but who has mounted it into a file system of FUSE, not even root, unless root allows
-`allow_other` to users (`/etc/fuse.conf`). So the launcher gets an error, and does not wait.
+`allow_other` to users (`/etc/fuse.conf`). The launcher enters no mount but its own, so it does not wait.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ import pytest
 
 from daemon.launcher.channel import sealed
 from daemon.launcher.messages import (
+    DirectoryPart,
     FileStatus,
     ListAllocations,
     ListDirectory,
@@ -29,6 +30,7 @@ from daemon.launcher.messages import (
     RemoveDirectory,
     RetainLogs,
     StartTask,
+    UnpackStream,
     WriteFile,
 )
 from tests.parts.launcher.conftest import ALLOCATION, Talk, payload, talk
@@ -86,18 +88,23 @@ def held() -> Iterator[ExitStack]:
         yield opened
 
 
-def mount_silent(place: Path, held: ExitStack) -> None:
-    """Mount a file system that answers nothing, as `fusermount` does for the task's user."""
+def mount_silent(place: Path, held: ExitStack, more: str = "") -> None:
+    """Mount a file system that answers nothing, as `fusermount` does for the task's user.
+
+    With `,allow_other` the kernel lets root in, so that root waits for an answer.
+    """
     try:
         server = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
         pytest.skip(f"no FUSE here: {error}")
     held.callback(os.close, server)
-    options = f"fd={server},rootmode=40000,user_id={NOBODY},group_id={NOBODY}".encode()
+    options = f"fd={server},rootmode=40000,user_id={NOBODY},group_id={NOBODY}{more}".encode()
     library = ctypes.CDLL(None, use_errno=True)
     if library.mount(b"fuse", os.fsencode(place), b"fuse", _LOCKED, options):
         pytest.skip(f"nothing of FUSE can be mounted here: {os.strerror(ctypes.get_errno())}")
-    held.callback(library.umount2, os.fsencode(place), _DETACH)
+    mounted = os.open(place, os.O_PATH)  # a removal moves the directory above
+    held.callback(os.close, mounted)
+    held.callback(library.umount2, b"/proc/self/fd/%d" % mounted, _DETACH)
 
 
 @needs_root
@@ -109,12 +116,34 @@ def test_a_file_system_that_never_answers_holds_up_no_request(
     mount_silent(root / place, held)
     found = answers(talk, place)
     assert all(isinstance(one, OperationFailed | RefusedReply) for one in found[6:18])
-    assert errno.EACCES in {one.number for one in found[6:18] if isinstance(one, OperationFailed)}
+    assert errno.EXDEV in {one.number for one in found[6:18] if isinstance(one, OperationFailed)}
     words = payload("/bin/true")
     start = StartTask(**named(attempt=0, group="-", is_logged=True))
     talk.ask(start, words)
     os.close(words)
     talk.ask(RetainLogs(allocation=ALLOCATION))
+    removed = talk.ask(RemoveDirectory(allocation=ALLOCATION, is_kept=False)).body
+    assert isinstance(removed, OperationFailed)  # the mount stays, and the launcher reports it
+
+
+@needs_root
+@pytest.mark.parametrize("place", PLACES)
+def test_a_silent_file_system_that_lets_root_in_holds_up_no_request(
+    talk: Talk, root: Path, place: str, held: ExitStack
+) -> None:
+    (root / "main/local/deeper").mkdir()
+    mount_silent(root / place, held, ",allow_other")
+    found = answers(talk, place)
+    assert all(isinstance(one, OperationFailed | RefusedReply) for one in found[6:18])
+    above = ListDirectory(
+        path=place.rpartition("/")[0], position=0, allocation=ALLOCATION, sees_secrets=True
+    )
+    assert isinstance(talk.ask(above).body, DirectoryPart)
+    sizes = {"most_bytes": 10, "most_members": 1}
+    unpack = UnpackStream(**named(path=place, **sizes))
+    null = os.open(os.devnull, os.O_RDONLY)
+    held.callback(os.close, null)
+    assert isinstance(talk.ask(unpack, null).body, OperationFailed | RefusedReply)
     removed = talk.ask(RemoveDirectory(allocation=ALLOCATION, is_kept=False)).body
     assert isinstance(removed, OperationFailed)  # the mount stays, and the launcher reports it
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.launcher import readable_files
+from daemon.launcher import safe_open
 from daemon.launcher.channel import close, read_sealed, receive
 from daemon.launcher.messages import (
     MOST_PAYLOAD,
@@ -116,7 +116,7 @@ def here(
 ) -> Iterator[Looker]:
     """The same, in this process: in each of the two ways to resolve paths."""
     if request.param == "no links":
-        monkeypatch.setattr(readable_files, "resolver", lambda **_: without_links)
+        monkeypatch.setattr(safe_open, "resolver", lambda **_: without_links)
     server = Server(None)  # type: ignore[arg-type]  # nobody sends it anything
     server._directory = str(looker.home.parent)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.launcher import readable_files
+from daemon.launcher import safe_open
 from daemon.launcher.safe_open import without_links
 from daemon.runner.core.safe_open import PathEscape, relative_path
 from daemon.runner.core.task_log import TaskLog
@@ -74,7 +74,7 @@ def seeing(root: Path) -> Shown:
 def resolver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Resolve paths in each of the two ways."""
     if request.param == "no links":
-        monkeypatch.setattr(readable_files, "resolver", lambda **_: without_links)
+        monkeypatch.setattr(safe_open, "resolver", lambda **_: without_links)
     return
 
 
@@ -133,7 +133,7 @@ def test_a_link_that_stays_below_is_followed(root: Path) -> None:
 def test_a_kernel_without_the_call_follows_no_link(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readable_files, "resolver", lambda **_: without_links)
+    monkeypatch.setattr(safe_open, "resolver", lambda **_: without_links)
     (root / "alloc/data/link").symlink_to("../../main/local/f.txt")
     with pytest.raises(OSError, match="symbolic links"):
         content(root, "alloc/data/link")
@@ -218,7 +218,7 @@ def test_nothing_tells_whether_a_secret_file_exists(
     (root / "main/secrets/out").symlink_to("/etc/passwd")
     (root / "main/secrets/back").symlink_to("../local/f.txt")
     asked = {"read": (0, 100)}.get(verb, ())
-    if readable_files.resolver(follows=True) is not without_links:
+    if safe_open.resolver(follows=True) is not without_links:
         (root / "main/local/link").symlink_to("../secrets/token")
         (root / "main/local/dir").symlink_to("../secrets")
     elif "local/" in place and ".." not in place:
