@@ -1,30 +1,37 @@
 """The history of a job: versions, differences, sources, and reverts."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from functools import partial
 
 import msgspec
 
 from daemon.api.jobs import JobRegisterResponse, registration_context
+from daemon.api.paging import STEP_BYTES, STEP_ROWS
 from daemon.jobs import version_history
 from daemon.jobspec.diff import diff_jobs
-from daemon.jobspec.filter import compile_filter
+from daemon.jobspec.filter import Filter, compile_filter
 from daemon.web import reply
-from daemon.web.reply import HandlerReply
+from daemon.web.blocking import list_pieces
+from daemon.web.reply import HandlerReply, ListPart
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import jobs, submissions, versions
 from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
-from storage.records.diff import JobDiff
+from storage.records.codec import encode
 from storage.records.job import Job
 from storage.records.numbers import parse_integer
+from storage.store import Store
+
+_MOST_PAGE = 4 * STEP_BYTES  # of versions on a page; each has one at least
 
 
 class JobVersionsResponse(Record, frozen=True, kw_only=True):
     """All versions of a job, newest first, and their differences."""
 
     versions: list[msgspec.Raw]
-    diffs: list[JobDiff] | None = None
+    diffs: list[msgspec.Raw] | None = None
     index: int
     last_contact: int = 0
     known_leader: bool = True
@@ -58,58 +65,138 @@ def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the versions of a job; `diffs` adds their differences.
 
     Each is compared with the next older listed version, or with the version in `diff_version` or
-    `diff_tag`. `filter` selects versions.
+    `diff_tag`. `filter` selects versions. A page ends early after `_MOST_PAGE` bytes. A long list
+    without pages is sent in parts, and only a part of it is in memory.
     """
-    query, namespace, job_id = request.query, request.namespace, request["job_id"]
-    number, with_diffs = query.natural("diff_version"), query.flag("diffs")
-    highest = jobs.versions_index(db, namespace, job_id)
+    query, base = request.query, request.query.natural("diff_version")
+    with_diffs = query.flag("diffs")
+    highest = jobs.versions_index(db, request.namespace, request["job_id"])
     if not highest:
         raise NotFound("job versions not found", index=db.table_index("job_versions"))
-    listed, next_token = _page(request, db)
-    diffs = None
-    if with_diffs:
-        if tag := query.text("diff_tag"):
-            number = versions.tagged(db, namespace, job_id, tag)
-            if number is None:
-                raise Refused(f'tag "{tag}" not found')
-        known, numbers = jobs.versions(db, namespace, job_id), {version for version, _ in listed}
-        diffs = _diffs([one for one in known if one.version in numbers], known, number)
+    walk = _walk(request, db, base, with_diffs=with_diffs)
+    token, per_page = query.text("next_token"), int(query.text("per_page") or 0)
+    first = min(parse_integer(token), jobs.LARGEST) if token.isdecimal() else jobs.LARGEST
+    if per_page:
+        shown, next_token = walk.page(db, first, max(per_page, 0))
+    else:
+        part = walk.versions(db, first)
+        if part.rest is not None:
+            diffs = walk.diffs(db, first) if with_diffs else None
+            stream = _pieces(request.parts.store, part, diffs, highest)
+            return HandlerReply(stream=stream, index=highest, is_read=True)
+        shown, next_token = part.lines, ""
+    found = walk.all_diffs(db, first, len(shown)) if with_diffs else []
     body = JobVersionsResponse(
-        versions=[msgspec.Raw(document) for _, document in listed],
-        diffs=diffs,
+        versions=[msgspec.Raw(document) for document in shown],
+        diffs=[msgspec.Raw(line) for line in found] or None,
         index=highest,
         next_token=next_token,
     )
     return reply.read_reply(body, highest, next_token=next_token)
 
 
-def _page(request: Request, db: ReadSnapshot) -> tuple[list[tuple[int, bytes]], str]:
-    """Return the versions on the requested page, and the token of the next page."""
-    query, token = request.query, request.query.text("next_token")
-    expression, per_page = query.text("filter"), int(query.text("per_page") or 0)
+class _Walk(msgspec.Struct, frozen=True, kw_only=True):
+    """The iteration over the versions of a job, newest first, as often as a response needs it."""
+
+    namespace: str
+    job_id: str
+    wanted: Filter | None
+    base: int | None  # the version with which all are compared
+
+    def _each(self, db: ReadSnapshot, first: int) -> Iterator[tuple[int, bytes | None]]:
+        """Yield version numbers from `first` on, with the version as JSON if it is wanted."""
+        for version, document in jobs.versions_wire(db, self.namespace, self.job_id, first):
+            is_wanted = self.wanted is None or self.wanted(msgspec.json.decode(document))
+            yield version, document if is_wanted else None
+
+    def page(self, db: ReadSnapshot, first: int, most: int) -> tuple[list[bytes], str]:
+        """Return the wanted versions of a page as JSON, and the token of the next page."""
+        found, size = list[bytes](), 0
+        for version, document in self._each(db, first):
+            if document is None:
+                continue
+            if len(found) == most or size >= _MOST_PAGE:
+                return found, str(version)
+            found.append(document)
+            size += len(document)
+        return found, ""
+
+    def versions(self, db: ReadSnapshot, first: int) -> ListPart:
+        """Return the next part of the wanted versions."""
+        lines, room = list[bytes](), STEP_BYTES
+        for number, (version, document) in enumerate(self._each(db, first)):
+            if room <= 0 or number == STEP_ROWS:
+                return ListPart(lines, partial(self.versions, first=version))
+            if document is not None:
+                lines.append(document)
+                room -= len(document)
+        return ListPart(lines)
+
+    def diffs(self, db: ReadSnapshot, first: int, newer: Job | None = None) -> ListPart:
+        """Return the next part of the differences of wanted versions. Raises `Refused`.
+
+        `newer` is the last version of the part before. Two versions are in memory at a time.
+        """
+        base = self._base(db)
+        lines, room = list[bytes](), STEP_BYTES
+        for number, (version, document) in enumerate(self._each(db, first)):
+            if room <= 0 or number == STEP_ROWS:
+                return ListPart(lines, partial(self.diffs, first=version, newer=newer))
+            if document is None or (shown := self._version(db, version)) is None:
+                continue
+            # The oldest version has no predecessor, unless one is named.
+            pair = (base, shown) if base else (shown, newer) if newer else None
+            if pair is not None:
+                lines.append(encode(diff_jobs(*pair)))
+                room -= len(lines[-1]) + len(document)
+            newer = shown
+        return ListPart(lines)
+
+    def all_diffs(self, db: ReadSnapshot, first: int, number: int) -> list[bytes]:
+        """Return the differences of the first `number` wanted versions. Raises `Refused`."""
+        most, part = number if self.base is not None else number - 1, self.diffs(db, first)
+        found = part.lines
+        while part.rest is not None and len(found) < most:
+            part = part.rest(db)
+            found += part.lines
+        return found[: max(most, 0)]
+
+    def _base(self, db: ReadSnapshot) -> Job | None:
+        if self.base is None:
+            return None
+        if (found := self._version(db, self.base)) is None:
+            raise Refused(f"version {self.base} not found")
+        return found
+
+    def _version(self, db: ReadSnapshot, number: int) -> Job | None:
+        return jobs.version(db, self.namespace, self.job_id, number)
+
+
+def _walk(request: Request, db: ReadSnapshot, base: int | None, *, with_diffs: bool) -> _Walk:
+    """Return the requested iteration. Raises `Malformed`, and `Refused` for an unknown tag."""
+    query, namespace, job_id = request.query, request.namespace, request["job_id"]
+    expression = query.text("filter")
     wanted = compile_filter(expression, Job) if expression else None
-    first = min(parse_integer(token), jobs.LARGEST) if token.isdecimal() else jobs.LARGEST
-    listed: list[tuple[int, bytes]] = []
-    for version, document in jobs.versions_wire(db, request.namespace, request["job_id"], first):
-        if wanted is not None and not wanted(msgspec.json.decode(document)):
-            continue
-        if per_page and len(listed) == max(per_page, 0):
-            return listed, str(version)
-        listed.append((version, document))
-    return listed, ""
-
-
-def _diffs(shown: Sequence[Job], known: Sequence[Job], number: int | None) -> list[JobDiff] | None:
-    """Return the differences of versions, newest first, to the next older one or all to one."""
-    bases = shown[1:]
-    if number is not None:
-        base = next((job for job in known if job.version == number), None)
+    if with_diffs and (tag := query.text("diff_tag")):
+        base = versions.tagged(db, namespace, job_id, tag)
         if base is None:
-            raise Refused(f"version {number} not found")
-        bases = [base] * len(shown)
-    # The oldest version has no predecessor, unless one is named.
-    found = [diff_jobs(old, new) for old, new in zip(bases, shown, strict=False)]
-    return found or None
+            raise Refused(f'tag "{tag}" not found')
+    return _Walk(namespace=namespace, job_id=job_id, wanted=wanted, base=base)
+
+
+async def _pieces(
+    store: Store, shown: ListPart, diffs: ListPart | None, index: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield a response without pages while its lists are read."""
+    for name, part in (("Versions", shown), ("Diffs", diffs)):
+        yield b'%b"%b":' % (b"{" if name == "Versions" else b",", name.encode())
+        if part is None:
+            yield b"null"
+            continue
+        async with aclosing(list_pieces(store, part)) as pieces:
+            async for piece in pieces:
+                yield piece
+    yield b',"Index":%d,"LastContact":0,"KnownLeader":true,"NextToken":""}' % index
 
 
 def submission(request: Request, db: ReadSnapshot) -> HandlerReply:

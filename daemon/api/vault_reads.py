@@ -4,7 +4,7 @@ Each function reads once and returns JSON. The thread that reads a long list als
 begins after the key in `after` and has at most `limit` keys, if these are given.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -14,9 +14,13 @@ from storage.errors import Malformed, NotFound
 from storage.queries.pages import ALL, KeyRange
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
+from storage.store import Store
 
 _LARGEST = 2**31 - 1  # keys in one response
 
+STEP = 10_000  # names of a long list that are in memory together
+
+LookUpKeys = Callable[[ReadSnapshot, KeyRange], Sequence[str]]
 Look = Callable[[ReadSnapshot], Mapping[str, object] | None]
 
 
@@ -30,12 +34,34 @@ def span(call: RouteCall) -> KeyRange:
     return KeyRange(call.query.text("after"), int(given))
 
 
-async def keys(
-    call: RouteCall, look: Callable[[ReadSnapshot, KeyRange], Sequence[str]]
-) -> VaultBody:
-    """Return a list of names. Raises `NotFound` if it is empty."""
-    wanted = span(call)
+async def keys(call: RouteCall, look: LookUpKeys) -> VaultBody:
+    """Return a list of names; a long one is sent while it is read. Raises `NotFound` if it is empty."""
+    wanted, store = span(call), call.parts.store
+    # A wrapped response is stored as one, and responses below sys/ have the names twice.
+    is_whole = call.wrap_ttl or call.name.startswith("sys/") or 0 <= wanted.most <= STEP
+    if not is_whole:
+        first = await store.look(lambda db: look(db, KeyRange(wanted.after, STEP)))
+        if len(first) == STEP:
+            return VaultBody(keys=_pieces(store, look, first, wanted.most))
     return await one(call, lambda db: {"keys": names} if (names := look(db, wanted)) else None)
+
+
+async def _pieces(
+    store: Store, look: LookUpKeys, names: Sequence[str], most: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield the JSON list of all names; `names` are the first. Between two pieces nothing is held."""
+    left, separator = most if most >= 0 else _LARGEST, b"["
+    while names:
+        yield separator + encode(names)[1:-1]
+        left, separator = left - len(names), b","
+        if len(names) < STEP or left <= 0:
+            break
+        names = await store.look(_after(look, names[-1], min(STEP, left)))
+    yield b"]"
+
+
+def _after(look: LookUpKeys, name: str, most: int) -> Callable[[ReadSnapshot], Sequence[str]]:
+    return lambda db: look(db, KeyRange(name, most))
 
 
 async def key_info(

@@ -111,7 +111,7 @@ async def _read(route: ReadRoute, request: Request, kept: ResponseCache) -> Hand
     if made.part is None:
         return made
     is_pretty = request.query.text("pretty", "0") != "0" and not made.part.is_cut
-    stream = _pieces(store, made.part, is_pretty=is_pretty)
+    stream = list_pieces(store, made.part, is_pretty=is_pretty)
     return msgspec.structs.replace(made, part=None, stream=stream)
 
 
@@ -130,7 +130,9 @@ def _encoded(made: HandlerReply) -> HandlerReply:
     return msgspec.structs.replace(made, body=encode(made.body))
 
 
-async def _pieces(store: Store, part: ListPart, *, is_pretty: bool) -> AsyncGenerator[bytes, None]:
+async def list_pieces(
+    store: Store, part: ListPart, *, is_pretty: bool = False
+) -> AsyncGenerator[bytes, None]:
     """Yield a list while it is read. Between two pieces nothing is held."""
     separator, following, end = b"[", b",", b"]"
     if is_pretty:

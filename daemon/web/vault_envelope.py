@@ -4,7 +4,8 @@ Only this module maps errors of the Vault API to statuses. As in Vault, 400 mean
 error of a login method is 500 with the text in a list.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 
 import msgspec
 
@@ -24,7 +25,9 @@ from storage.errors import (
     Unavailable,
     UnknownToken,
 )
+from storage.records.codec import encode
 
+_NO_KEYS = b'"keys":[]'
 _DENIED = "permission denied"
 _UNREPEATED = (
     "sys/internal/ui/",
@@ -52,17 +55,22 @@ _STATUS: tuple[tuple[type[StewardError], int], ...] = (
 
 
 class VaultBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a call, which may be empty."""
+    """The result of a call, which may be empty.
+
+    `keys` yields the JSON text of a list of names that is too long for `data`.
+    """
 
     data: Mapping[str, object] | None = None
     auth: object = None
     wrap_info: object = None
     warnings: Sequence[str] = ()
+    keys: AsyncGenerator[bytes, None] | None = None
 
     @property
     def is_empty(self) -> bool:
         """Return whether the result is empty."""
-        return self.data is None and not (self.auth or self.wrap_info or self.warnings)
+        has_data = self.data is not None or self.keys is not None
+        return not has_data and not (self.auth or self.wrap_info or self.warnings)
 
 
 class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,10 +98,25 @@ def enveloped(answer: VaultBody, *, path: str, request_id: str) -> HandlerReply:
         warnings=answer.warnings or None,
         auth=answer.auth,
     )
+    if answer.keys is not None:
+        whole = encode(msgspec.structs.replace(envelope, data={"keys": []}))
+        begin, _, end = whole.partition(_NO_KEYS)
+        stream = _around(begin + _NO_KEYS[:-2], answer.keys, end)
+        return HandlerReply(stream=stream, headers=_HEADERS)
     body: object = envelope
     if answer.data and path.startswith("sys/") and not path.startswith(_UNREPEATED):
         body = {**answer.data, **msgspec.structs.asdict(envelope)}
     return HandlerReply(body=body, headers=_HEADERS)
+
+
+async def _around(
+    begin: bytes, pieces: AsyncGenerator[bytes, None], end: bytes
+) -> AsyncGenerator[bytes, None]:
+    yield begin
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield piece
+    yield end
 
 
 def plain(body: object, status: int = 200) -> HandlerReply:
