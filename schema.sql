@@ -498,6 +498,57 @@ CREATE INDEX deployments_of_job_changed ON deployments (namespace, job_id, modif
 CREATE INDEX deployments_active ON deployments (namespace, job_id)
                                 WHERE status IN ('running', 'paused');
 
+-- Runs of workflows: each version of a batch job whose groups wait for each other runs once. A row
+-- appears with the first decision about the run, and goes with its job, or when newer runs push it
+-- out. Written by daemon/evals/applier.py with the plan.
+CREATE TABLE runs (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    number        INTEGER NOT NULL CHECK (number >= 1),  -- of this job, without gaps
+    version       INTEGER NOT NULL,               -- of the job
+    status        TEXT    NOT NULL
+                  CHECK (status IN ('running', 'stopping', 'succeeded', 'failed', 'canceled')),
+    reason        TEXT    NOT NULL,
+    triggered_by  TEXT    NOT NULL,               -- as the evaluation that began it
+    attempt       INTEGER NOT NULL CHECK (attempt >= 1),
+    began         INTEGER NOT NULL,
+    ended         INTEGER NOT NULL,               -- 0: it has not
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL,
+    PRIMARY KEY (namespace, job_id, number),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT;
+
+CREATE INDEX runs_unfinished ON runs (namespace, job_id)
+                             WHERE status IN ('running', 'stopping');
+CREATE INDEX runs_in_order   ON runs (create_index, job_id);
+
+-- Steps of runs: one row for each group of the job's version. `outcome` is there when the step has
+-- ended. Written by daemon/evals/applier.py with the plan.
+CREATE TABLE run_steps (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    number        INTEGER NOT NULL,
+    step          TEXT    NOT NULL,
+    place         INTEGER NOT NULL,               -- in the job
+    state         TEXT    NOT NULL
+                  CHECK (state IN
+                         ('waiting', 'held', 'open', 'succeeded', 'failed', 'skipped', 'canceled')),
+    reason        TEXT    NOT NULL,
+    outcome       TEXT    CHECK (outcome IN ('good', 'bad', 'neutral')),
+    attempt       INTEGER NOT NULL CHECK (attempt >= 1),
+    since         INTEGER NOT NULL,               -- in this state
+    opened        INTEGER NOT NULL,               -- 0: it has not begun
+    total         INTEGER NOT NULL CHECK (total >= 0),   -- elements: all,
+    good          INTEGER NOT NULL CHECK (good >= 0),    -- those that ended well,
+    failed        INTEGER NOT NULL CHECK (failed >= 0),  -- and those that failed for good
+    exit_code     INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL,
+    PRIMARY KEY (namespace, job_id, number, step),
+    FOREIGN KEY (namespace, job_id, number)
+        REFERENCES runs (namespace, job_id, number) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
 -- Nodes: places where tasks run. Written by daemon/runner/node.py.
 CREATE TABLE nodes (
     id            TEXT    NOT NULL PRIMARY KEY,

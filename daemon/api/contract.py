@@ -47,7 +47,7 @@ from storage.records.deployment import Deployment
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation
 from storage.records.explanation import Explanation
-from storage.records.flow import FlowGraph
+from storage.records.flow import FlowGraph, FlowRun, FlowRunView
 from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submission
 from storage.records.namespace import Namespace
 from storage.records.node import Node
@@ -169,6 +169,10 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     ),
     parse.parse: EndpointSchema(takes=parse.JobsParseRequest, gives=dict[str, object]),
     flows.draw: EndpointSchema(takes=JobValidateRequest, gives=FlowGraph),
+    flows.list_runs: EndpointSchema(
+        gives=list[FlowRun], query={**_LISTING, "job": TEXT, "status": TEXT}
+    ),
+    flows.read_run: EndpointSchema(gives=FlowRunView, query={"number": NUMBER}),
     flows.graph_of_job: EndpointSchema(gives=FlowGraph, query={"version": NUMBER}),
     plan.plan: EndpointSchema(
         takes=plan.JobPlanRequest, gives=plan.JobPlanResponse, query={"launches": FLAG}

@@ -1,16 +1,22 @@
-"""Workflows: the graph of a job."""
+"""Workflows: the graph of a job, and its runs."""
+
+import msgspec
 
 from daemon.api.jobs import find_secret, registration_context
+from daemon.api.paging import Listing, show, wish_of
+from daemon.evals import run_views
 from daemon.flow import graph
 from daemon.jobs.register import JobValidateRequest, complete
 from daemon.jobspec import steward_meta
+from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound
-from storage.queries import jobs
+from storage.queries import allocations, jobs, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
+from storage.records.flow import FlowRun, FlowStatus
 
 
 async def draw(request: Request) -> HandlerReply:
@@ -43,3 +49,45 @@ def graph_of_job(request: Request, db: ReadSnapshot) -> HandlerReply:
         known = "job not found" if number is None else f"version {number} not found"
         raise NotFound(known, index=db.table_index("jobs"))
     return reply.read_reply(graph.view(job), job.job_modify_index)
+
+
+def list_runs(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the runs of all workflows, newest first."""
+    query = request.query
+    expression, status, job_id = query.text("filter"), query.text("status"), query.text("job")
+    if status and status not in (*FlowStatus,):
+        raise Malformed(f"status = {status!r} must be one of {', '.join(FlowStatus)}")
+    matches = compile_filter(expression, FlowRun) if expression else None
+    wish = wish_of(request, None, {})
+
+    def wanted(_: ReadSnapshot, one: FlowRun) -> bool:
+        if not request.sees(one.namespace) or not one.job_id.startswith(query.text("prefix")):
+            return False
+        if job_id and one.job_id != job_id and not one.job_id.startswith(f"{job_id}/"):
+            return False
+        if status and one.status != status:
+            return False
+        return matches is None or matches(msgspec.to_builtins(one))
+
+    listing = Listing[FlowRun](
+        rows=lambda db, start, reverse: runs.page(db, wish(start, reverse)),
+        key=lambda one: (one.create_index, one.job_id),
+        line=lambda _, one: encode(one),
+        wanted=wanted,
+        newest_first=True,
+    )
+    return show(listing, query, db, db.table_index(runs.TABLE))
+
+
+def read_run(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show a run of a job with its steps: the newest, or the one in `number`."""
+    namespace, job_id = request.namespace, request["job_id"]
+    number = request.query.natural("number")
+    found = run_views.view(db, namespace, job_id, number)
+    if found is None:
+        if jobs.current_wire(db, namespace, job_id) is None:
+            raise NotFound("job not found", index=db.table_index("jobs"))
+        words = "the job has no run" if number is None else f"run {number} not found"
+        raise NotFound(words, index=db.table_index(runs.TABLE))
+    index = max(found.modify_index, allocations.highest_index(db, namespace, job_id))
+    return reply.read_reply(found, index)

@@ -6,7 +6,7 @@ from daemon.api.cluster.allocations import line
 from daemon.api.jobs import JobRegisterResponse
 from daemon.api.paging import Key, Listing, show
 from daemon.evals import explain as explanation
-from daemon.evals import job_states
+from daemon.evals import job_states, run_views
 from daemon.evals.failures import newest_error
 from daemon.jobs.evaluate import JobEvaluateRequest, check_ids, evaluate_job
 from daemon.jobspec.filter import compile_filter
@@ -69,11 +69,13 @@ def state(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def runs(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the latest children of a periodic or parameterized job, newest first."""
+    """List the latest children of a periodic or parameterized job, or the runs of a workflow."""
     namespace, job_id = request.namespace, request["job_id"]
     if jobs.current_wire(db, namespace, job_id) is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
     most = min(request.query.natural("per_page") or _RUNS, _MOST_RUNS)
+    if of_workflow := run_views.listed(db, namespace, job_id, most):
+        return reply.read_reply(of_workflow, max(_index(db), db.table_index("runs")))
     found = job_states.runs(db, namespace, job_id, request.parts.clock.now(), most)
     return reply.read_reply(list(found), _index(db))
 

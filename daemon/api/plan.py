@@ -6,6 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from daemon.api.jobs import check_right, find_secret, launch_preview, registration_context
 from daemon.evals.dry_run import dry_run, external_port_listeners, static_ports
+from daemon.flow import graph
 from daemon.jobs.periodic import zone_of
 from daemon.jobs.preserve import preserve
 from daemon.jobs.register import check_next_version, check_place, complete
@@ -20,6 +21,7 @@ from storage.records.base import Record
 from storage.records.codec import JobDocument, encode
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
+from storage.records.flow import FlowGraph
 from storage.records.job import Job
 from storage.records.node import DriverLimit
 from storage.records.times import rfc3339
@@ -48,6 +50,7 @@ class JobPlanResponse(Record, frozen=True, kw_only=True):
     next_periodic_launches: list[str] | UnsetType = UNSET  # on request
     warnings: str
     limits: Mapping[str, list[DriverLimit]] | UnsetType = UNSET  # on request
+    flow: FlowGraph | UnsetType = UNSET  # of a workflow
     index: int
 
 
@@ -97,6 +100,7 @@ async def plan(request: Request) -> HandlerReply:
             next_periodic_launches=launch_preview(request, job),
             warnings=findings.with_warnings(*remarks).warnings,
             limits=_limits(db, job) if request.query.flag("limits") else UNSET,
+            flow=graph.view(after) if graph.is_workflow(after) else UNSET,
             index=outlook.index,
         )
 

@@ -174,6 +174,7 @@ ASKING = frozenset({"POST", "PUT"})  # reads with a body
 
 _JOBS = ("jobs/{namespace}/{prefix}*", "summaries/{namespace}/{prefix}*")
 _JOB = ("jobs/{namespace}/{job_id}",)
+_RUN = ("runs/{namespace}/{job_id}", "job-allocations/{namespace}/{job_id}")
 # With its child jobs, whose names begin with the parent's name.
 _STATE = (
     "jobs/{namespace}/{job_id}*",
@@ -241,6 +242,8 @@ ROUTES: tuple[Route, ...] = (
         ("summaries/{namespace}/{job_id}", *_JOB),
         any_method=True,
     ),
+    ReadRoute("/v1/runs", flows.list_runs, LIST, ("runs/",)),
+    ReadRoute("/v1/job/{job_id}/run", flows.read_run, READ, _RUN),
     ReadRoute("/v1/job/{job_id}/graph", flows.graph_of_job, READ, _JOB, long=True),
     ReadRoute("/v1/job/{job_id}/explain", job_status.explain, READ),
     ReadRoute("/v1/job/{job_id}/state", job_status.state, READ, _STATE, long=True),

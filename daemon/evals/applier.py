@@ -8,7 +8,8 @@ evaluation is complete exactly when its plan is stored, and after a crash it is 
 import msgspec
 
 from daemon.evals.unblocker import smallest_resource_ask
-from daemon.scheduler.state import ClusterState, Eviction, Plan
+from daemon.jobspec.steward_meta import RUNS_KEPT
+from daemon.scheduler.state import ClusterState, Eviction, FlowChange, Plan
 from storage.queries import (
     allocations,
     deployments,
@@ -16,6 +17,7 @@ from storage.queries import (
     job_status,
     jobs,
     nodes,
+    runs,
     signing,
     versions,
 )
@@ -49,6 +51,7 @@ async def apply(
         for allocation in plan.place:
             allocations.add(tx, _with_key(allocation, key_id), now)
         _change(tx, state, plan, now)
+        _store_runs(tx, state, plan.flow)
         for eviction in plan.evict:
             _evict(tx, eviction, now)
         for follow_up in (*plan.evaluations, *plan.displaced):
@@ -61,7 +64,9 @@ async def apply(
         return True
 
     changes = len(plan.place) + len(plan.change) + len(plan.evict) + len(plan.deployments)
-    return await store.write(write, is_long=changes > _MANY or len(plan.queued) > _MANY)
+    steps = sum(len(one.steps) for one in plan.flow.runs) if plan.flow else 0
+    is_long = max(changes, len(plan.queued), steps) > _MANY
+    return await store.write(write, is_long=is_long)
 
 
 def _with_key(allocation: Allocation, key_id: str) -> Allocation:
@@ -76,6 +81,15 @@ def _is_stale(tx: Transaction, evaluation: Evaluation, state: ClusterState, plan
         return True
     if index is not None and index != plan.job_modify_index:
         return True
+    if plan.flow is not None and plan.flow.seen != runs.newest(
+        tx, evaluation.namespace, evaluation.job_id
+    ):
+        return True
+    return _are_objects_stale(tx, state, plan)
+
+
+def _are_objects_stale(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
+    """Return whether an object that the plan changes is no longer as in the snapshot."""
     seen = {one.id: one.alloc_modify_index for one in state.allocations}
     for planned in plan.change:
         present = allocations.find(tx, planned.id)
@@ -103,6 +117,21 @@ def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
     seen = {one.node.id: one.node.modify_index for one in state.nodes}
     chosen = {one.node_id for one in plan.place}
     return all(nodes.index_of(tx, node_id) == seen[node_id] for node_id in chosen)
+
+
+def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None) -> None:
+    """Store the changes of runs and steps; a new run pushes out the oldest ones."""
+    if flow is None:
+        return
+    groups = (state.job.task_groups if state.job else None) or ()
+    places = {group.name: place for place, group in enumerate(groups)}
+    for change in flow.runs:
+        runs.put(tx, change.run, change.before)
+        runs.put_steps(tx, change.run, change.steps, change.known, places)
+        if change.before is None and state.job is not None:
+            kept = RUNS_KEPT.of(state.job.meta)
+            key = (change.run.namespace, change.run.job_id)
+            runs.remove_up_to(tx, *key, change.run.number - kept)
 
 
 def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:

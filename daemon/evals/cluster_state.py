@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from daemon.evals.failures import of_allocation
 from daemon.scheduler.state import ClusterState, NodeState
-from storage.queries import allocated_resources, allocations, deployments, jobs, nodes
+from storage.queries import allocated_resources, allocations, deployments, jobs, nodes, runs
 from storage.queries.allocated_resources import AllocatedTotals
 from storage.read_pool import ReadSnapshot
-from storage.records.allocation import AllocatedResources, Allocation
+from storage.records.allocation import AllocatedResources, Allocation, ClientStatus
 from storage.records.evaluation import Evaluation
 from storage.records.job import Job, JobType
 from storage.records.node import Node
@@ -35,6 +36,7 @@ def load_cluster_state(
     for number in {one.job_version for one in found} - versions.keys():
         if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
             versions[number] = earlier
+    run = runs.newest(db, namespace, job_id)
     return ClusterState(
         index=db.last_index(),
         job=job,
@@ -43,7 +45,22 @@ def load_cluster_state(
         ended=ended,
         versions=versions,
         deployment=deployments.latest(db, namespace, job_id),
+        run=run,
+        steps=tuple(runs.steps(db, run)) if run is not None else (),
+        exit_codes=_exit_codes(db, found) if run is not None else {},
     )
+
+
+def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[str, int]:
+    """Return the exit code of the newest failure of each group."""
+    newest: dict[str, Allocation] = {}
+    for one in allocations_:
+        if one.client_status == ClientStatus.FAILED:
+            known = newest.get(one.task_group)
+            if known is None or known.modify_time <= one.modify_time:
+                newest[one.task_group] = one
+    errors = {group: of_allocation(db, one) for group, one in newest.items()}
+    return {group: error.exit_code for group, error in errors.items() if error is not None}
 
 
 def _allocations(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from daemon.evals import placement_explain
+from daemon.evals import placement_explain, run_views
 from daemon.evals.scheduler_config import workers
 from daemon.scheduler import reschedule
 from daemon.text.placement_message import count_noun
@@ -28,6 +28,7 @@ from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation, PlacementMetric
 from storage.records.explanation import Cause, Explanation, Reason, Retry
+from storage.records.flow import FlowRunView, Outcome, StepState
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.node import NodeStatus
@@ -70,7 +71,38 @@ def _reasons(db: ReadSnapshot, job: Job, found: list[Allocation]) -> Iterator[Re
     else:
         case = _case(db, job, found)
         every = allocations.of_job(db, job.namespace, job.id)
+        if (run := run_views.view(db, job.namespace, job.id)) is not None:
+            yield from _of_run(db, case, run, every)
+            return
         for group in job.task_groups or ():
+            yield from _of_group(db, case, group, every)
+
+
+def _of_run(
+    db: ReadSnapshot, case: "_Case", run: FlowRunView, every: list[Allocation]
+) -> Iterator[Reason]:
+    """Yield what each step of a run waits for; open steps are explained like groups."""
+    if run.version != case.job.version:
+        message = f"run {run.number} of version {run.version} still ends"
+        yield Reason(cause=Cause.STEP, message=message)
+        return
+    for step in run.steps:
+        group = case.job.group(step.name)
+        if step.outcome is not None:
+            if step.outcome != Outcome.GOOD:
+                message = f"it was {step.state}: {step.reason}" if step.reason else step.state
+                yield Reason(cause=Cause.STEP, message=message, task_group=step.name)
+        elif step.state == StepState.WAITING:
+            message = f"it waits for {', '.join(step.waits_for)}"
+            yield Reason(
+                cause=Cause.STEP, message=message, task_group=step.name, missing=step.total
+            )
+        elif step.state == StepState.HELD:
+            message = f"it is held: {step.reason}"
+            yield Reason(
+                cause=Cause.STEP, message=message, task_group=step.name, missing=step.total
+            )
+        elif group is not None:
             yield from _of_group(db, case, group, every)
 
 

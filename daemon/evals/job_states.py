@@ -28,6 +28,7 @@ from storage.queries import (
     periodic,
     tallies,
 )
+from storage.queries import runs as runs_of
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus, TaskPhase
 from storage.records.deployment import Deployment
@@ -77,6 +78,7 @@ def of_row(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
         rollout=_rollout(deployments.latest(db, namespace, job_id)),
         blocked=_blocked(db, row, waiting, has_any=bool(current.alive or older.alive)),
         error=sentence(newest_error(db, namespace, job_id)) if failed else "",
+        run=runs_of.newest(db, namespace, job_id) if row["type"] == JobType.BATCH else None,
     )
 
 

@@ -5,7 +5,7 @@ behind it in the same decision. The result depends on what has ended, and not on
 it became known.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -54,13 +54,13 @@ def advance(
     meta: Mapping[str, str] | None = None,
     is_held: bool = False,
 ) -> Advance:
-    """Return the next state of a run.
+    """Return the next state of a run that has not ended.
 
     `steps` are the stored steps; missing ones wait. `elements` are the allocations of each step.
     `is_held`: tasks of the previous run are still ending, so that no step begins.
     """
     facts = RunFacts(number=run.number, trigger=run.trigger, meta=dict(meta or {}))
-    decision = _Decision(run, steps, elements, facts, now, is_held=is_held)
+    decision = _Decision(steps, elements, facts, now, is_held=is_held)
     for step in graph.order:
         decision.add(step)
     found = tuple(decision.steps[one.name] for one in graph.steps)
@@ -68,21 +68,45 @@ def advance(
         run=_run_after(run, found, now),
         steps=found,
         changed=tuple(one for one in found if steps.get(one.name) != one),
-        wanted=frozenset(
-            one.name for one in found if one.state == StepState.OPEN and _continues(run)
-        ),
+        wanted=frozenset(one.name for one in found if one.state == StepState.OPEN),
     )
 
 
-def _continues(run: FlowRun) -> bool:
-    return run.status == FlowStatus.RUNNING
+def cancel(
+    run: FlowRun, steps: Iterable[RunStep], at_work: Collection[str], *, reason: str, now: int
+) -> Advance:
+    """Return the next state of a run of which nothing is wanted any more.
+
+    Steps `at_work` have tasks that are still ending. The run ends with the last of them.
+    """
+    before = tuple(steps)
+    found = tuple(
+        one if one.outcome is not None or one.name in at_work else _canceled(one, reason, now)
+        for one in before
+    )
+    has_ended = not at_work and all(one.outcome is not None for one in found)
+    return Advance(
+        run=msgspec.structs.replace(
+            run,
+            status=FlowStatus.CANCELED if has_ended else FlowStatus.STOPPING,
+            reason=run.reason or reason,
+            ended=now if has_ended else 0,
+        ),
+        steps=found,
+        changed=tuple(new for new, old in zip(found, before, strict=True) if new != old),
+        wanted=frozenset(),
+    )
+
+
+def _canceled(row: RunStep, reason: str, now: int) -> RunStep:
+    return msgspec.structs.replace(
+        row, state=StepState.CANCELED, outcome=Outcome.BAD, reason=reason, since=now
+    )
 
 
 def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
-    if run.status.has_ended or any(one.outcome is None for one in steps):
+    if any(one.outcome is None for one in steps):
         return run
-    if run.status == FlowStatus.STOPPING:
-        return msgspec.structs.replace(run, status=FlowStatus.CANCELED, ended=now)
     # A skipped step is bad because of another one, which is named instead.
     bad = [one for one in steps if one.outcome == Outcome.BAD and one.state != StepState.SKIPPED]
     if not bad:
@@ -97,7 +121,6 @@ class _Decision:
 
     def __init__(
         self,
-        run: FlowRun,
         before: Mapping[str, RunStep],
         elements: Mapping[str, Elements],
         facts: RunFacts,
@@ -106,7 +129,7 @@ class _Decision:
         is_held: bool,
     ) -> None:
         self.steps: dict[str, RunStep] = {}
-        self._run, self._before, self._elements = run, before, elements
+        self._before, self._elements = before, elements
         self._facts, self._now, self._is_held = facts, now, is_held
 
     def add(self, step: Step) -> None:
@@ -119,16 +142,9 @@ class _Decision:
         self.steps[step.name] = row
 
     def _next(self, step: Step, row: RunStep) -> RunStep:
-        if not _continues(self._run):
-            return self._canceled(row)
         if row.state in (StepState.WAITING, StepState.HELD):
             row = self._begun(step, row)
         return self._progress(row) if row.state == StepState.OPEN else row
-
-    def _canceled(self, row: RunStep) -> RunStep:
-        if self._elements.get(row.name, Elements()).at_work:
-            return row
-        return self._end(row, StepState.CANCELED, Outcome.BAD, self._run.reason)
 
     # --- begin ---
 

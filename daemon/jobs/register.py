@@ -185,8 +185,6 @@ async def register_job(
     job, findings, unreadable = await garbage.in_thread(complete) if is_large else complete()
     if job.region != surroundings.region:
         raise Refused("No path to region")
-    if graph.is_workflow(job) and not findings.errors:
-        raise Refused("this version of Steward draws workflows, but does not run them")
     findings = findings.with_warnings(*remarks, *unreadable)
     source = request.submission
     if source is not None and (size := _size(source)) > MAX_SOURCE:

@@ -190,6 +190,10 @@ WHEN = MetaExtension(
 )
 IF = MetaExtension(name="steward_if", place="task group", read=condition, default="")
 
+RUNS_KEPT = MetaExtension(
+    name="steward_runs_kept", place="job", read=number(1, 1_000_000), default=100
+)
+
 EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     FREQUENT_LAUNCHES,
     CATCH_UP,
@@ -206,6 +210,7 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     NEEDS,
     WHEN,
     IF,
+    RUNS_KEPT,
 )
 
 

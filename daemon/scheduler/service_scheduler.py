@@ -1,7 +1,7 @@
 """Plans of service and batch jobs: the desired count of each group, on the best nodes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -20,10 +20,34 @@ from storage.records.job import Job
 RESCHEDULED = ""  # recorded from Nomad: evaluate, DesiredDescription of a failed allocation
 
 
+ChangesOf = Callable[[ReconcileContext, ClusterState], dict[str, GroupChange]]
+
+
+def changes_by_count(situation: ReconcileContext, state: ClusterState) -> dict[str, GroupChange]:
+    """Return the changes of each group: first those of the job, then those it no longer has."""
+    by_group: defaultdict[str, list[Allocation]] = defaultdict(list)
+    for group in situation.job.task_groups or ():
+        by_group[group.name] = []
+    for allocation in state.allocations:
+        by_group[allocation.task_group].append(allocation)
+    for name in state.ended:
+        by_group.setdefault(name, [])
+    return {name: reconcile(situation, name, known) for name, known in by_group.items()}
+
+
 def plan_service(
-    state: ClusterState, job: Job, evaluation: Evaluation, *, now: int, ids: Iterator[str]
+    state: ClusterState,
+    job: Job,
+    evaluation: Evaluation,
+    *,
+    now: int,
+    ids: Iterator[str],
+    changes_of: ChangesOf = changes_by_count,
 ) -> Plan:
-    """Return the plan that gives each group its count, as far as the rollout permits."""
+    """Return the plan that gives each group its count, as far as the rollout permits.
+
+    `changes_of` decides the changes of each group.
+    """
     placer = Placer(state, evaluation, now=now, ids=ids)
     rollout = Rollout(job, state.deployment, evaluation, now=now, ids=ids)
     situation = ReconcileContext(
@@ -36,7 +60,7 @@ def plan_service(
         rollout=rollout,
         may_stay=placer.may_stay,
     )
-    changes = _changes(situation, state)
+    changes = changes_of(situation, state)
     draft = PlanBuilder(state, evaluation, now=now, ids=ids)
     draft.end_lost(state.allocations, situation.nodes)
     for change in changes.values():
@@ -50,18 +74,6 @@ def plan_service(
     if all(change.complete for change in changes.values()):
         rollout.finish()
     return draft.plan(rollout, placer, wait=True)
-
-
-def _changes(situation: ReconcileContext, state: ClusterState) -> dict[str, GroupChange]:
-    """Return the changes of each group: first those of the job, then those it no longer has."""
-    by_group: defaultdict[str, list[Allocation]] = defaultdict(list)
-    for group in situation.job.task_groups or ():
-        by_group[group.name] = []
-    for allocation in state.allocations:
-        by_group[allocation.task_group].append(allocation)
-    for name in state.ended:
-        by_group.setdefault(name, [])
-    return {name: reconcile(situation, name, known) for name, known in by_group.items()}
 
 
 def _change_existing(

@@ -8,6 +8,7 @@ from storage.records.allocated_resources import ResourceHolder
 from storage.records.allocation import Allocation
 from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
+from storage.records.flow import FlowRun, RunStep
 from storage.records.job import Job
 from storage.records.node import Node
 
@@ -37,7 +38,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     `allocations` are those of the job, at least all desired and all non-terminal ones. `ended`
     counts, for a batch job, the other stopped allocations of each group. `versions` has the job in
     each version of these allocations and the current one. `deployment` is the job's newest.
-    `holders` are the non-terminal allocations of all jobs if preemption is possible, otherwise
+    `run` is the newest run of a workflow, with its `steps`. `exit_codes` has that of the newest
+    failure of each step. `holders` are the non-terminal allocations of all jobs if preemption is possible, otherwise
     None.
     """
 
@@ -48,6 +50,9 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     ended: Mapping[str, int] = {}
     versions: Mapping[int, Job] = {}
     deployment: Deployment | None = None
+    run: FlowRun | None = None
+    steps: tuple[RunStep, ...] = ()
+    exit_codes: Mapping[str, int] = {}
     holders: tuple[ResourceHolder, ...] | None = None
 
 
@@ -56,6 +61,22 @@ class Eviction(msgspec.Struct, frozen=True):
 
     holder: ResourceHolder
     by: str
+
+
+class RunChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A new or changed run with its changed steps; `before` and `known` are the stored ones."""
+
+    run: FlowRun
+    before: FlowRun | None
+    steps: tuple[RunStep, ...] = ()
+    known: Mapping[str, RunStep] = {}
+
+
+class FlowChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes of a plan to the runs of a job; stale if `seen` is no longer the newest run."""
+
+    seen: FlowRun | None
+    runs: tuple[RunChange, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,3 +98,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     queued: Mapping[str, int] = {}  # group -> number of unplaced allocations
     annotations: PlanAnnotations = PlanAnnotations(desired_tg_updates={})
     deployment_id: str = ""  # of the deployment of the evaluation
+    flow: FlowChange | None = None

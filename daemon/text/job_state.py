@@ -10,6 +10,7 @@ import msgspec
 
 from daemon.text.placement_message import count_noun
 from storage.records.base import SECOND
+from storage.records.flow import FlowRun, FlowStatus
 from storage.records.job import JobStatus, JobType
 
 SETTLED_AFTER = 60 * SECOND  # run time after which a restarted task counts as healthy
@@ -114,6 +115,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     rollout: DeploymentFacts | None = None
     blocked: str = ""
     error: str = ""
+    run: FlowRun | None = None  # the newest run of a workflow
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -183,8 +185,29 @@ def _of_rollout(facts: JobFacts, rollout: DeploymentFacts) -> JobState:
     return JobState(State.DEPLOYING, f"{far}{_because(trouble)}")
 
 
-def _of_batch(facts: JobFacts) -> JobState:
+def _of_failed_run(facts: JobFacts, run: FlowRun) -> str:
+    return f"{run.reason}: {facts.error}" if facts.error else run.reason
+
+
+def _of_run(facts: JobFacts) -> JobState:
+    """Return the state of a workflow whose run has not ended: failures may have handlers."""
     now = facts.current
+    if now.failing or now.retried:
+        return JobState(State.FAILING, facts.error or "it failed and is retried")
+    if now.running or now.unknown:
+        beside = f"{now.failed} failed" if now.failed else ""
+        return JobState(State.RUNNING, "; ".join(filter(None, (beside, facts.blocked))))
+    if facts.blocked:
+        return JobState(State.BLOCKED, facts.blocked)
+    return JobState(State.PENDING, facts.error)
+
+
+def _of_batch(facts: JobFacts) -> JobState:
+    now, run = facts.current, facts.run
+    if run is not None and run.status == FlowStatus.FAILED:
+        return JobState(State.FAILED, _of_failed_run(facts, run))
+    if run is not None and not run.status.has_ended:
+        return _of_run(facts)
     if now.failing or now.retried:
         return JobState(State.FAILING, facts.error or "it failed and is retried")
     # A failure is final only when nothing runs: other allocations may still complete the job.

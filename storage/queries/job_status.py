@@ -71,6 +71,17 @@ _DOES = """
                     WHERE namespace = :namespace AND job_id = :id
                       AND status IN ('running', 'paused'))
       THEN 'running'
+      WHEN NOT :stop AND EXISTS (SELECT 1 FROM runs
+                    WHERE namespace = :namespace AND job_id = :id
+                      AND status IN ('running', 'stopping') AND EXISTS
+                          (SELECT 1 FROM allocations INDEXED BY allocations_by_job
+                            WHERE namespace = runs.namespace AND job_id = runs.job_id
+                              AND job_version = runs.version))
+      THEN 'running'
+      WHEN NOT :stop AND EXISTS (SELECT 1 FROM runs
+                    WHERE namespace = :namespace AND job_id = :id
+                      AND status IN ('running', 'stopping'))
+      THEN 'pending'
       WHEN EXISTS (SELECT 1 FROM evaluations
                     WHERE namespace = :namespace AND job_id = :id
                       AND status IN ('pending', 'blocked'))
@@ -148,7 +159,8 @@ def status_of(db: ReadSnapshot, row: sqlite3.Row) -> JobStatus:
         return JobStatus.PENDING
     if row["launches_children"] or row["type"] == JobType.SYSTEM:
         return JobStatus.DEAD if row["stop"] else JobStatus.RUNNING
-    found = db.one(_DOES, {"namespace": row["namespace"], "id": row["id"]})
+    key = {"namespace": row["namespace"], "id": row["id"], "stop": row["stop"]}
+    found = db.one(_DOES, key)
     assert found is not None  # noqa: S101  # the statement always returns a row
     return JobStatus(found["status"])
 

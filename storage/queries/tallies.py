@@ -1,6 +1,7 @@
 """Counts of a job's desired allocations, and failing allocations, for the job's state."""
 
 import sqlite3
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -185,3 +186,19 @@ def results(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[Ch
         )
         for row in rows
     ]
+
+
+_AT_WORK = """
+    SELECT DISTINCT task_group, client_status FROM allocations INDEXED BY allocations_unfinished
+     WHERE namespace = :namespace AND job_id = :job_id AND job_version = :version
+       AND desired_status = 'run' AND client_status IN ('pending', 'running', 'unknown')
+"""
+
+
+def at_work(
+    db: ReadSnapshot, namespace: str, job_id: str, version: int
+) -> Iterator[tuple[str, str]]:
+    """Yield the groups of a version with the statuses of their allocations that have not ended."""
+    key = {"namespace": namespace, "job_id": job_id, "version": version}
+    for row in db.all(_AT_WORK, key):
+        yield row["task_group"], row["client_status"]

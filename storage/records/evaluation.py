@@ -34,6 +34,7 @@ class Trigger(StrEnum):
     DEPLOYMENT_WATCHER = "deployment-watcher"
     QUEUED_ALLOCS = "queued-allocs"
     PREEMPTION = "preemption"
+    RUN_STEP = "run-step"  # Steward's own: a step of a workflow may have ended
 
 
 class NodeScore(Record, frozen=True, kw_only=True):

@@ -120,3 +120,20 @@ class FlowRun(Record, frozen=True, kw_only=True):
     ended: int = 0
     create_index: int = 0
     modify_index: int = 0
+
+
+class RunStepView(RunStep, frozen=True, kw_only=True):
+    """A step as the API shows it.
+
+    `level` and `needs` are those of the graph. `waits_for` has the needs that have not ended.
+    """
+
+    level: int
+    needs: list[str]
+    waits_for: list[str]
+
+
+class FlowRunView(FlowRun, frozen=True, kw_only=True):
+    """A run with all its steps, in the order of the job."""
+
+    steps: list[RunStepView]

@@ -10,7 +10,9 @@ from storage.records.failure import TaskError
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """A child of a periodic or parameterized job. Times and durations are nanoseconds.
+    """A child of a periodic or parameterized job, or a run of a workflow.
+
+    Times and durations are nanoseconds.
 
     `result` is the state of the child in one word; `ended` and `duration` are 0 while it is
     running.
@@ -27,6 +29,9 @@ class Run(Record, frozen=True, kw_only=True):
     duration: int = 0
     slot: int = 0  # the slot that launched it; 0 if it was dispatched or forced
     error: TaskError | None = None
+    # Only for a run of a workflow without children:
+    number: int | UnsetType = UNSET
+    version: int | UnsetType = UNSET
 
 
 class RunsLine(Record, frozen=True, kw_only=True):

@@ -1,7 +1,10 @@
 """Workflows of a real daemon: their graphs, and their runs."""
 
+import json
 from pathlib import Path
+from typing import Any
 
+from storage.records.base import SECOND
 from tests.service.daemon import Steward
 
 FILE = """
@@ -82,3 +85,139 @@ async def test_the_graph_of_a_stored_job_without_keys_has_one_level(steward: Ste
     assert (found["IsWorkflow"], found["Levels"], found["Edges"]) == (False, [["a", "b"]], [])
     assert (await steward.request("GET", "/v1/job/plain/graph", version=7)).status_code == 404
     assert (await steward.request("GET", "/v1/job/none/graph")).status_code == 404
+
+
+def shell(name: str, script: str, needs: str = "", **more: Any) -> dict[str, Any]:
+    keys = {f"steward_{key}": text for key, text in more.pop("keys", {}).items()}
+    meta = {**({"steward_needs": needs} if needs else {}), **keys}
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/sh", "args": ["-c", script]},
+        "Resources": {"CPU": 10, "MemoryMB": 10},
+    }
+    never = {"Attempts": 0, "Mode": "fail", "Interval": 3600 * SECOND, "Delay": SECOND}
+    return {
+        "Name": name,
+        "Meta": meta,
+        "Tasks": [task],
+        "RestartPolicy": never,
+        "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
+        **more,
+    }
+
+
+def workflow(*groups: dict[str, Any], job_id: str = "etl") -> dict[str, Any]:
+    return {"ID": job_id, "Type": "batch", "TaskGroups": list(groups)}
+
+
+async def begin(steward: Steward, job: dict[str, Any]) -> None:
+    """Register a workflow; its run is there with its first evaluation."""
+    done = await steward.register(job)
+    await steward.until(
+        f"/v1/evaluation/{done['EvalID']}", lambda shown: shown["Status"] == "complete"
+    )
+
+
+def has_ended(run: Any) -> bool:
+    return run["Status"] in ("succeeded", "failed", "canceled")
+
+
+async def test_steps_run_one_after_the_other(steward: Steward, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    await begin(
+        steward,
+        workflow(
+            shell("last", f"echo last >>{trace}", "left, right"),
+            shell("left", f"echo left >>{trace}", "first"),
+            shell("right", f"echo right >>{trace}", "first"),
+            shell("first", f"env | grep -c ^NOMAD_META_steward; echo first >>{trace}"),
+        ),
+    )
+    run = await steward.until("/v1/job/etl/run", has_ended)
+    assert (run["Status"], run["Number"], run["Reason"]) == ("succeeded", 1, "")
+    lines = trace.read_text().split()
+    assert (lines[0], sorted(lines[1:3]), lines[3:]) == ("first", ["left", "right"], ["last"])
+    (listed,) = await steward.get("/v1/runs")
+    assert (listed["JobID"], listed["Status"]) == ("etl", "succeeded")
+    (of_job,) = await steward.get("/v1/job/etl/runs")
+    assert (of_job["Result"], of_job["Number"]) == ("complete", 1)
+    assert (await steward.get("/v1/job/etl/state"))["State"] == "complete"
+    (first,) = [
+        one for one in await steward.get("/v1/job/etl/allocations") if one["TaskGroup"] == "first"
+    ]
+    assert await steward.log_of(first["ID"], "main") == "0\n"
+
+
+async def test_a_failure_has_a_handler_and_the_command_exits_like_it(
+    steward: Steward, tmp_path: Path
+) -> None:
+    file = tmp_path / "etl.json"
+    job = workflow(
+        shell("load", "exit 7"),
+        shell("report", "exit 0", "load"),
+        shell("page", "exit 0", "*", keys={"when": "failure"}),
+    )
+    file.write_text(json.dumps({"Job": job}))
+    done = await steward.cli("job", "run", "-wait", str(file))
+    assert done.returncode == 7, done.stderr
+    shown = await steward.cli("runs", "status", "etl")
+    rows = [line.split() for line in shown.stdout.decode().splitlines()[2:]]
+    assert [row[:3] for row in rows] == [
+        ["!", "load", "failed"],
+        ["/", "report", "skipped"],
+        ["+", "page", "succeeded"],
+    ]
+    waited = await steward.cli("runs", "wait", "etl")
+    assert waited.returncode == 7
+    assert waited.stdout.decode().splitlines()[-1] == "run 1 of etl failed: step load failed"
+    listed = (await steward.cli("runs", "etl")).stdout.decode().splitlines()
+    assert listed[1].split()[:4] == ["etl", "1", "0", "failed"]
+    assert (await steward.cli("runs")).stdout.decode().splitlines() == listed
+    missing = await steward.cli("runs", "status", "-run", "9", "etl")
+    assert (missing.returncode, b"no run 9" in missing.stderr) == (1, True)
+    explained = (await steward.cli("job", "explain", "etl")).stdout.decode()
+    assert 'group "report": it was skipped: step load was not successful' in explained
+
+
+async def test_a_run_continues_after_a_kill_of_the_daemon(steward: Steward, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    await begin(
+        steward,
+        workflow(
+            shell("a", f"until [ -e {go} ]; do sleep 0.05; done"),
+            shell("b", "exit 0", "a"),
+        ),
+    )
+    await steward.allocations("etl", "running")
+    await steward.kill()
+    go.touch()
+    await steward.start()
+    run = await steward.until("/v1/job/etl/run", has_ended)
+    assert [one["State"] for one in run["Steps"]] == ["succeeded", "succeeded"]
+
+
+async def test_lists_of_runs_are_filtered_and_paged(steward: Steward) -> None:
+    for name in ("one", "two", "three"):
+        groups = (shell("a", "exit 0"), shell("b", "exit 0", "a"))
+        await begin(steward, workflow(*groups, job_id=name))
+        await steward.until(f"/v1/job/{name}/run", has_ended)
+    names = [one["JobID"] for one in await steward.get("/v1/runs", per_page=2)]
+    assert names == ["three", "two"]
+    assert [one["JobID"] for one in await steward.get("/v1/runs", prefix="t")] == ["three", "two"]
+    assert await steward.get("/v1/runs", status="failed") == []
+    bad = await steward.request("GET", "/v1/runs", status="great")
+    assert (bad.status_code, "must be one of running" in bad.text) == (400, True)
+    found = await steward.get("/v1/runs", filter='JobID == "one"')
+    assert [one["JobID"] for one in found] == ["one"]
+    assert (await steward.request("GET", "/v1/job/one/run", number=5)).status_code == 404
+
+
+async def test_plan_shows_the_graph_and_places_what_can_begin(steward: Steward) -> None:
+    job = workflow(shell("a", "exit 0"), shell("b", "exit 0", "a"))
+    planned = await steward.post("/v1/job/etl/plan", {"Job": job, "Diff": True})
+    updates = planned["Annotations"]["DesiredTGUpdates"]
+    assert {name: one["Place"] for name, one in updates.items()} == {"a": 1, "b": 0}
+    assert planned["Flow"]["Levels"] == [["a"], ["b"]]
+    plain = {**job, "TaskGroups": [shell("a", "exit 0")]}
+    assert "Flow" not in await steward.post("/v1/job/etl/plan", {"Job": plain})

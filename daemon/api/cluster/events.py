@@ -30,7 +30,9 @@ BACK = 100  # events for a reader without an index: the number that Nomad buffer
 _TURN = 256  # events of one write handled before other tasks run
 _BEAT = b"{}\n"
 _ALL = "*"
-_IN_NAMESPACE = frozenset({"Job", "Allocation", "Deployment", "Evaluation", "Service"})
+_IN_NAMESPACE = frozenset(
+    {"Job", "Allocation", "Deployment", "Evaluation", "Service", "Run", "Step"}
+)
 _OF_NODES = frozenset({"Node", "NodePool"})
 _INT64 = range(-(2**63), 2**63)
 

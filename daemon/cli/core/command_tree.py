@@ -24,6 +24,8 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2  # as in click
 EXIT_INTERRUPTED = 130  # as a shell reports a program that SIGINT ended
 
+_HELP = {"help_option_names": ["-h", "--help"]}
+
 # A command is `module:function`; a group is its help and its commands.
 Tree = Mapping[str, Union[str, "Group"]]
 Group = tuple[str, Tree]
@@ -180,6 +182,13 @@ _SERVICE: Tree = {
     "info": "daemon.cli.commands.service:info",
     "list": "daemon.cli.commands.service:index",
 }
+_RUNS: Tree = {
+    "list": "daemon.cli.commands.runs:index",
+    "status": "daemon.cli.commands.runs:status",
+    "wait": "daemon.cli.commands.runs:wait",
+}
+# Groups that can be called without a command, with the one that is then meant.
+_MEANT = {"runs": "list"}
 _SYSTEM: Tree = {
     "gc": "daemon.cli.commands.system:collect_garbage",
     "reconcile": (
@@ -208,6 +217,7 @@ COMMANDS: Tree = {
     "notify": ("Receivers of notifications.", _NOTIFY),
     "node": ("Show nodes, drain them, and change their eligibility.", _NODE),
     "fmt": "daemon.cli.commands.job_file_tools:fmt",
+    "runs": ("Show the runs of workflows.", _RUNS),
     "service": ("Show registered services.", _SERVICE),
     "system": ("Start garbage collection and similar maintenance.", _SYSTEM),
     "var": ("Store encrypted values for jobs.", _VAR),
@@ -233,8 +243,6 @@ COMMANDS: Tree = {
     "validate": _JOB["validate"],
 }
 
-_HELP = {"help_option_names": ["-h", "--help"]}
-
 
 class LazyGroup(CommandGroup):
     """A group that imports a command on first use."""
@@ -246,6 +254,14 @@ class LazyGroup(CommandGroup):
     def add_lazily(self, name: str, entry: str) -> None:
         """Add a command of another module as `module:function`."""
         self._tree[name] = entry
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the command that is meant if its name is left out."""
+        meant = _MEANT.get(self.name or "")
+        first = args[0] if args else ""
+        if meant and first not in self._tree and first not in _HELP["help_option_names"]:
+            args = [meant, *args]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from daemon.cli.core.flow_runs import describe_run, find_run, follow_flow
 from daemon.cli.core.formatting import short
-from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
 from daemon.cli.core.output import ProgressDisplay, ProgressRow
 from daemon.cli.core.responses import AllocationItem
 from daemon.text import placement_message, task_failure
@@ -24,6 +25,7 @@ from storage.records.allocation import (
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.failure import LastError, TaskError
+from storage.records.flow import FlowRunView, FlowStatus
 from storage.records.job import Job, JobType
 
 EXIT_FAILED = 1
@@ -95,6 +97,10 @@ def follow_run(
         return FollowResult(EXIT_NOT_PLACED, "\n".join(lines), evaluation)
     if not until_ended and (deployment := _deployment_of(client, evaluation)) is not None:
         return _follow_rollout(client, progress, evaluation, deployment)
+    if evaluation.type == JobType.BATCH:
+        run = find_run(client, evaluation.job_id, evaluation.namespace)
+        if run is not None:
+            return _follow_flow(client, progress, evaluation, run, tell)
     runs_to_its_end = until_ended or evaluation.type in _RUNS_TO_ITS_END
     path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
     answer = client.read(path, namespace=evaluation.namespace)
@@ -112,6 +118,25 @@ def follow_run(
             status = EXIT_FAILED if AllocationOutcome.BAD in fates else 0
             return FollowResult(status, describe_outcome(last), evaluation, mine)
         answer = client.newer(path, answer.index, namespace=evaluation.namespace)
+
+
+def _follow_flow(
+    client: ApiClient,
+    progress: ProgressDisplay,
+    evaluation: Evaluation,
+    answer: ClientResponse,
+    tell: Callable[[Sequence[AllocationItem]], None],
+) -> FollowResult:
+    """Wait until the run of a workflow has ended."""
+    path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
+
+    def mine(run: FlowRunView) -> list[AllocationItem]:
+        lines = client.fetch(path, list[AllocationItem], namespace=evaluation.namespace)
+        return [line for line in lines if line.job_version == run.version]
+
+    run = follow_flow(client, progress, answer, lambda run: tell(mine(run)))
+    status = 0 if run.status == FlowStatus.SUCCEEDED else EXIT_FAILED
+    return FollowResult(status, describe_run(run), evaluation, mine(run))
 
 
 def _deployment_of(client: ApiClient, evaluation: Evaluation) -> Deployment | None:

@@ -66,6 +66,7 @@ _LINES: Mapping[str, Sections] = {
             "alloc": "Allocations: status, files, checks, restart",
             "deployment": "Deployments: status, promote, fail, pause",
             "eval": "Evaluations: why something is not placed",
+            "runs": "Runs of workflows: list, steps, wait",
             "inspect": _JOB["Inspect"]["inspect"],
             "node": "Nodes: status, drain, eligibility, metadata",
             "pool": "Node pools and clusters: status, check",
@@ -250,6 +251,13 @@ _LINES: Mapping[str, Sections] = {
             "inspect": "Print a namespace as JSON",
             "list": "List the namespaces",
             "status": "Show a namespace",
+        }
+    },
+    "runs": {
+        _COMMANDS: {
+            "list": "List the runs of all workflows, or of one job",
+            "status": "Show a run with its steps",
+            "wait": "Wait for the end of a run, and exit like it",
         }
     },
     "service": {

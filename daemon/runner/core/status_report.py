@@ -17,7 +17,15 @@ from daemon.runner.core.lifecycle import client_status
 from daemon.scheduler.reschedule import due_at
 from storage import request_context
 from storage.errors import StorageError, StorageUnavailable
-from storage.queries import allocations, deployments, evaluations, job_status, jobs, services
+from storage.queries import (
+    allocations,
+    deployments,
+    evaluations,
+    job_status,
+    jobs,
+    runs,
+    services,
+)
 from storage.records.allocation import (
     CLIENT_TERMINAL,
     Allocation,
@@ -279,7 +287,7 @@ def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
         services.replace_registrations(tx, snapshot.alloc_id, snapshot.services)
     for task, handle in snapshot.handles.items():
         allocations.set_handle(tx, snapshot.alloc_id, task, handle)
-    if status == ClientStatus.FAILED and before.client_status not in CLIENT_TERMINAL:
+    if status in CLIENT_TERMINAL and before.client_status not in CLIENT_TERMINAL:
         _evaluate(tx, after, snapshot)
     job_status.refresh_summary(tx, after.namespace, after.job_id)
     return after
@@ -307,17 +315,31 @@ def _reschedule_policy(tx: Transaction, job: Job, one: Allocation) -> Reschedule
 
 
 def _evaluate(tx: Transaction, allocation: Allocation, snapshot: AllocStatus) -> None:
-    job = jobs.current(tx, allocation.namespace, allocation.job_id)
-    if job is None or job.stop or allocation.desired_status != DesiredStatus.RUN:
+    """Create an evaluation if the end of an allocation has consequences.
+
+    A failure may be rescheduled. In a workflow, every end may open a step or end the run.
+    """
+    is_failure = allocation.client_status == ClientStatus.FAILED
+    is_in_run = runs.is_unfinished(tx, allocation.namespace, allocation.job_id)
+    if not (is_failure or is_in_run):
         return
-    if due_at(allocation, _reschedule_policy(tx, job, allocation)) is None:
+    job = jobs.current(tx, allocation.namespace, allocation.job_id)
+    if job is None:
+        return
+    is_rescheduled = (
+        is_failure
+        and not job.stop
+        and allocation.desired_status == DesiredStatus.RUN
+        and due_at(allocation, _reschedule_policy(tx, job, allocation)) is not None
+    )
+    if not (is_rescheduled or is_in_run):
         return
     evaluation = Evaluation(
         id=snapshot.evaluation_id,
         namespace=job.namespace,
         priority=job.priority,
         type=job.type,
-        triggered_by=Trigger.ALLOC_FAILURE,
+        triggered_by=Trigger.ALLOC_FAILURE if is_rescheduled else Trigger.RUN_STEP,
         job_id=job.id,
         status=EvalStatus.PENDING,
         create_index=0,

@@ -4,10 +4,9 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping
 
-import msgspec
 import pytest
 
-from daemon.flow.advance import Advance, Elements, advance
+from daemon.flow.advance import Advance, Elements, advance, cancel
 from daemon.flow.graph import Graph, Step
 from daemon.jobspec.steward_meta import When
 from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
@@ -197,11 +196,11 @@ def test_nothing_begins_while_the_previous_run_ends() -> None:
 def test_a_canceled_run_ends_when_its_tasks_have_ended() -> None:
     begun = advance(CHAIN, RUN, {}, {}, now=5)
     steps = {one.name: one for one in begun.steps}
-    stopping = msgspec.structs.replace(RUN, status=FlowStatus.STOPPING, reason="stopped")
-    working = advance(CHAIN, stopping, steps, {"a": Elements(at_work=1)}, now=6)
+    working = cancel(RUN, steps.values(), {"a"}, reason="stopped", now=6)
     assert (working.wanted, working.run.status) == (frozenset(), FlowStatus.STOPPING)
-    ended = advance(CHAIN, working.run, {one.name: one for one in working.steps}, {}, now=7)
-    assert ended.run.status == FlowStatus.CANCELED
+    assert [one.state for one in working.steps] == ["open", "canceled", "canceled"]
+    ended = cancel(working.run, working.steps, (), reason="another", now=7)
+    assert (ended.run.status, ended.run.reason) == (FlowStatus.CANCELED, "stopped")
     assert {one.state for one in ended.steps} == {StepState.CANCELED}
 
 

@@ -1,0 +1,190 @@
+"""`runs`: runs of workflows and their steps."""
+
+import time
+from collections.abc import Callable
+from math import inf
+
+import click
+
+from daemon.cli.core import resolve
+from daemon.cli.core.flow_runs import (
+    describe_run,
+    describe_step,
+    exit_status,
+    find_run,
+    follow_flow,
+)
+from daemon.cli.core.formatting import format_duration, format_time, seconds
+from daemon.cli.core.http_client import ApiClient, ClientResponse
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from storage.errors import NotFound
+from storage.records.flow import FlowRun, FlowRunView, FlowStatus, RunStepView, StepState
+
+EXIT_TIMED_OUT = 124  # as in timeout(1)
+_MARKS = {
+    StepState.WAITING: "-",
+    StepState.HELD: "=",
+    StepState.OPEN: ".",
+    StepState.RUNNING: ">",
+    StepState.SUCCEEDED: "+",
+    StepState.FAILED: "!",
+    StepState.SKIPPED: "/",
+    StepState.CANCELED: "x",
+}
+_RUN = click.option("--run", "number", type=int, metavar="N", help="Number; the newest by default.")
+
+
+@click.command("list")
+@click.argument("job_id", metavar="JOB", default="")
+@click.option("--status", type=click.Choice([*FlowStatus]), help="Only runs in this state.")
+@click.option("-n", "most", type=click.IntRange(1, 1000), default=20, help="Number of runs.")
+@with_output
+@with_client
+def index(client: ApiClient, screen: Screen, job_id: str, *, status: str, most: int) -> None:
+    """List the runs of workflows, newest first: all, or those of JOB and its children.
+
+    Example: steward runs nightly
+    """
+    query: dict[str, str | int] = {"per_page": most, "status": status or ""}
+    namespace = client.namespace
+    if job_id:
+        line = resolve.job(client, job_id)
+        query["job"], namespace = line.id, line.namespace
+    answer = client.read("/v1/runs", namespace=namespace, **query)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = answer.decode(list[FlowRun])
+    if not found:
+        screen.line("No runs")
+        return
+    rows = [
+        (
+            one.job_id,
+            str(one.number),
+            str(one.version),
+            one.status,
+            format_time(one.began),
+            _length(one),
+            one.reason,
+        )
+        for one in found
+    ]
+    screen.table(("Job", "Run", "Version", "Status", "Began", "Duration", "Reason"), rows)
+
+
+def _length(run: FlowRun) -> str:
+    return format_duration((run.ended or time.time_ns()) - run.began)
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@_RUN
+@with_output
+@with_client
+def status(client: ApiClient, screen: Screen, job_id: str, *, number: int | None) -> None:
+    """Show a run of JOB with its steps, the newest run by default.
+
+    For a periodic or parameterized job, the newest child with a run is shown. The sign before a
+    step is + for success, ! for a failure, / for skipped, x for canceled, > for running, . for
+    open, = for held, and - for waiting.
+
+    Example: steward runs status nightly
+    """
+    answer = _find(client, job_id, number)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    run = answer.decode(FlowRunView)
+    reason = f": {run.reason}" if run.reason else ""
+    screen.line(
+        f"{run.job_id}  run {run.number}  {run.status} {_length(run)}  version {run.version}{reason}"
+    )
+    rows = [
+        (
+            f"{'  ' * one.level}{_MARKS[one.state]} {one.name}",
+            one.state,
+            _count(one),
+            _worked(one),
+            describe_step(one),
+        )
+        for one in _by_level(run)
+    ]
+    screen.table(("Step", "State", "Elements", "Time", "Details"), rows)
+
+
+def _by_level(run: FlowRunView) -> list[RunStepView]:
+    return sorted(run.steps, key=lambda one: one.level)
+
+
+def _count(step: RunStepView) -> str:
+    failed = f", {step.failed} failed" if step.failed else ""
+    return f"{step.good}/{step.total}{failed}"
+
+
+def _worked(step: RunStepView) -> str:
+    """Return how long a step was open."""
+    if not step.opened:
+        return ""
+    return format_duration((time.time_ns() if step.outcome is None else step.since) - step.opened)
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@_RUN
+@click.option("--timeout", metavar="TIME", help="Time limit of the wait, such as 10m.")
+@with_output
+@with_client
+def wait(
+    client: ApiClient, screen: Screen, job_id: str, *, number: int | None, timeout: str | None
+) -> int:
+    """Wait until a run of JOB has ended, the newest run by default.
+
+    The exit status is 0 if the run succeeded, else the exit code of the step that failed first. It
+    is 1 if no step has an exit code, and 124 after the time of --timeout.
+
+    Example: steward runs wait -timeout 2h nightly
+    """
+    until = inf if timeout is None else time.monotonic() + seconds("-timeout", timeout)
+    answer = _find(client, job_id, number)
+    try:
+        with screen.progress() as progress:
+            run = follow_flow(client, progress, answer, _checked(until))
+    except _TimedOutError:
+        screen.warn(f"the run has not ended after {timeout}")
+        return EXIT_TIMED_OUT
+    if screen.wants_document:
+        found = find_run(client, run.job_id, run.namespace, run.number)
+        screen.document(found.body if found else b"{}")
+    else:
+        screen.line(describe_run(run))
+    return exit_status(run)
+
+
+class _TimedOutError(Exception):
+    """The wait has exceeded its limit."""
+
+
+def _checked(until: float) -> Callable[[FlowRunView], None]:
+    def check(run: FlowRunView) -> None:
+        if time.monotonic() > until and not run.status.has_ended:
+            raise _TimedOutError
+
+    return check
+
+
+def _find(client: ApiClient, job_id: str, number: int | None) -> ClientResponse:
+    """Return a run of a job, or the newest run of its children. Raises `NotFound`."""
+    line = resolve.job(client, job_id)
+    found = find_run(client, line.id, line.namespace, number)
+    if found is None and number is None:
+        newest = client.fetch(
+            "/v1/runs", list[FlowRun], namespace=line.namespace, job=line.id, per_page=1
+        )
+        if newest:
+            found = find_run(client, newest[0].job_id, newest[0].namespace, newest[0].number)
+    if found is None:
+        which = "no run" if number is None else f"no run {number}"
+        raise NotFound(f"job {line.id!r} has {which}; list the runs with: steward runs")
+    return found

@@ -1,0 +1,97 @@
+"""Runs of workflows as the API shows them."""
+
+from daemon.flow.graph import Graph, stored_graph
+from daemon.text.job_state import State
+from storage.queries import jobs, runs, tallies
+from storage.read_pool import ReadSnapshot
+from storage.records.allocation import ClientStatus
+from storage.records.flow import FlowRun, FlowRunView, FlowStatus, RunStep, RunStepView, StepState
+from storage.records.state import Run
+
+_WORDS = {
+    FlowStatus.RUNNING: State.RUNNING,
+    FlowStatus.STOPPING: State.RUNNING,
+    FlowStatus.SUCCEEDED: State.COMPLETE,
+    FlowStatus.FAILED: State.FAILED,
+    FlowStatus.CANCELED: State.STOPPED,
+}
+
+
+def view(
+    db: ReadSnapshot, namespace: str, job_id: str, number: int | None = None
+) -> FlowRunView | None:
+    """Return a run with its steps, the newest one without a number; None if there is none."""
+    run = (
+        runs.newest(db, namespace, job_id)
+        if number is None
+        else runs.find(db, namespace, job_id, number)
+    )
+    if run is None:
+        return None
+    job = jobs.version(db, namespace, job_id, run.version)
+    return FlowRunView(
+        **{name: getattr(run, name) for name in FlowRun.__struct_fields__},
+        steps=_steps(db, run, stored_graph(job) if job else Graph(steps=())),
+    )
+
+
+def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
+    stored = runs.steps(db, run)
+    ended = {one.name for one in stored if one.outcome is not None}
+    level = {name: number for number, names in enumerate(graph.levels) for name in names}
+    is_open = any(one.state == StepState.OPEN for one in stored)
+    at_work = _at_work(db, run) if is_open else {}
+    return [
+        RunStepView(
+            **{name: getattr(one, name) for name in _FIELDS},
+            state=_state(one, at_work),
+            reason=one.reason or _reason(one, at_work),
+            level=level.get(one.name, 0),
+            needs=list(needs),
+            waits_for=[need for need in needs if one.outcome is None and need not in ended],
+        )
+        for one in stored
+        for needs in [graph.by_name[one.name].needs if one.name in graph.by_name else ()]
+    ]
+
+
+_FIELDS = tuple(name for name in RunStep.__struct_fields__ if name not in ("state", "reason"))
+_AtWork = dict[str, set[str]]  # step -> client statuses of its allocations that have not ended
+
+
+def _at_work(db: ReadSnapshot, run: FlowRun) -> _AtWork:
+    found: _AtWork = {}
+    for group, status in tallies.at_work(db, run.namespace, run.job_id, run.version):
+        found.setdefault(group, set()).add(status)
+    return found
+
+
+def _state(step: RunStep, at_work: _AtWork) -> StepState:
+    runs_now = ClientStatus.RUNNING in at_work.get(step.name, ())
+    return StepState.RUNNING if step.state == StepState.OPEN and runs_now else step.state
+
+
+def _reason(step: RunStep, at_work: _AtWork) -> str:
+    """Return why an open step has no allocation that runs or starts."""
+    if step.state != StepState.OPEN or at_work.get(step.name):
+        return ""
+    return "it waits for capacity, or for its next attempt"
+
+
+def listed(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[Run]:
+    """Return up to `most` runs of a workflow, newest first, in the form of child jobs."""
+    return [
+        Run(
+            id=one.job_id,
+            namespace=one.namespace,
+            result=_WORDS[one.status],
+            reason=one.reason,
+            submitted=one.began,
+            started=one.began,
+            ended=one.ended,
+            duration=one.ended - one.began if one.ended else 0,
+            number=one.number,
+            version=one.version,
+        )
+        for one in runs.of_job(db, namespace, job_id, most)
+    ]

@@ -1,0 +1,201 @@
+"""Plans of workflows: only the groups of open steps are wanted.
+
+The run of the job's version decides what is wanted (`daemon/flow/advance.py`). The plan carries the
+changes of runs and steps, so that a step opens in the write that places its allocations. When the
+version changes, the tasks of the old run end before the new run begins.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from daemon.flow import advance
+from daemon.flow.advance import Elements
+from daemon.flow.graph import stored_graph
+from daemon.scheduler import alloc_sets, reschedule
+from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, ReconcileContext, is_on_lost_node
+from daemon.scheduler.reconcile import GroupChange, reconcile
+from daemon.scheduler.service_scheduler import plan_service
+from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange
+from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
+from storage.records.evaluation import DesiredUpdates, Evaluation
+from storage.records.flow import FlowRun
+from storage.records.job import Job
+from storage.records.node import Node
+
+STOPPED = "the job was stopped"
+
+
+def plan_workflow(
+    state: ClusterState, job: Job, evaluation: Evaluation, *, now: int, ids: Iterator[str]
+) -> Plan:
+    """Return the plan that places the elements of open steps."""
+    flow = _WorkflowDecision(state, job, evaluation, now)
+    plan = plan_service(state, job, evaluation, now=now, ids=ids, changes_of=flow.changes)
+    return msgspec.structs.replace(plan, flow=flow.change())
+
+
+def end_run(state: ClusterState, plan: Plan, reason: str, now: int) -> Plan:
+    """Return a plan that also cancels the run, for a job whose steps are no longer wanted."""
+    run = state.run
+    if run is None or run.status.has_ended:
+        return plan
+    nodes = {one.node.id: one.node for one in state.nodes}
+    at_work = {one.task_group for one in state.allocations if _is_alive(one, nodes)}
+    change = _canceled(state, run, reason, at_work, now)
+    return msgspec.structs.replace(plan, flow=FlowChange(seen=run, runs=(change,)))
+
+
+def _canceled(
+    state: ClusterState, run: FlowRun, reason: str, at_work: set[str], now: int
+) -> RunChange:
+    known = {one.name: one for one in state.steps}
+    after = advance.cancel(run, state.steps, at_work, reason=reason, now=now)
+    return RunChange(before=run, run=after.run, steps=after.changed, known=known)
+
+
+def _is_alive(allocation: Allocation, nodes: Mapping[str, Node]) -> bool:
+    """Return whether tasks of an allocation may run; this decision ends those on lost nodes."""
+    return not allocation.client_terminal and not is_on_lost_node(allocation, nodes)
+
+
+class _WorkflowDecision:
+    """The decision about the runs of a job; `changes` also makes it."""
+
+    def __init__(self, state: ClusterState, job: Job, evaluation: Evaluation, now: int) -> None:
+        self._state, self._job, self._evaluation, self._now = state, job, evaluation, now
+        self._runs: list[RunChange] = []
+
+    def change(self) -> FlowChange | None:
+        """Return the changed runs; None if no run has changed."""
+        if not self._runs:
+            return None
+        return FlowChange(seen=self._state.run, runs=tuple(self._runs))
+
+    def changes(self, situation: ReconcileContext, state: ClusterState) -> dict[str, GroupChange]:
+        """Return the changes of each group: first those of the job, then those it no longer has."""
+        mine: defaultdict[str, list[Allocation]] = defaultdict(list)
+        others: defaultdict[str, list[Allocation]] = defaultdict(list)
+        for one in state.allocations:
+            (others if situation.is_older(one) else mine)[one.task_group].append(one)
+        wanted = self._wanted(situation, mine, others)
+        names = [group.name for group in self._job.task_groups or ()]
+        every = dict.fromkeys([*names, *mine, *others, *state.ended])
+        return {
+            name: self._of_group(situation, name, mine[name], others[name], name in wanted)
+            for name in every
+        }
+
+    def _of_group(
+        self,
+        situation: ReconcileContext,
+        name: str,
+        mine: list[Allocation],
+        others: list[Allocation],
+        is_wanted: bool,
+    ) -> GroupChange:
+        nodes = situation.nodes
+        if not is_wanted:
+            return _nothing([*mine, *others], nodes, situation.ended.get(name, 0))
+        change, older = reconcile(situation, name, mine), _nothing(others, nodes, 0)
+        counts = msgspec.structs.replace(
+            change.counts,
+            stop=change.counts.stop + older.counts.stop,
+            ignore=change.counts.ignore + older.counts.ignore,
+        )
+        return msgspec.structs.replace(change, stop=[*older.stop, *change.stop], counts=counts)
+
+    # --- runs ---
+
+    def _wanted(
+        self,
+        situation: ReconcileContext,
+        mine: Mapping[str, list[Allocation]],
+        others: Mapping[str, list[Allocation]],
+    ) -> frozenset[str]:
+        """Return the groups whose elements are wanted, and note the changes of runs."""
+        older = {
+            name
+            for name, ones in others.items()
+            if any(_is_alive(one, situation.nodes) for one in ones)
+        }
+        run, steps = self._state.run, self._state.steps
+        if run is not None and not run.status.has_ended and run.version != self._job.version:
+            reason = f"superseded by version {self._job.version}"
+            change = _canceled(self._state, run, reason, older, self._now)
+            self._runs.append(change)
+            run = change.run
+            if not run.status.has_ended:
+                return frozenset()
+        if run is None or run.version != self._job.version:
+            run, steps = self._begun(run), ()
+        if run.status.has_ended:
+            return frozenset()
+        codes = self._state.exit_codes
+        elements = {
+            name: _elements(situation, ones, codes.get(name, 0)) for name, ones in mine.items()
+        }
+        known = {one.name: one for one in steps}
+        after = advance.advance(
+            stored_graph(self._job),
+            run,
+            known,
+            elements,
+            now=self._now,
+            meta=self._job.meta,
+            is_held=bool(older),
+        )
+        before = self._state.run if known else None
+        if after.changed or after.run != run or not known:
+            self._runs.append(
+                RunChange(before=before, run=after.run, steps=after.changed, known=known)
+            )
+        return after.wanted
+
+    def _begun(self, before: FlowRun | None) -> FlowRun:
+        return FlowRun(
+            namespace=self._job.namespace,
+            job_id=self._job.id,
+            number=before.number + 1 if before else 1,
+            version=self._job.version,
+            trigger=self._evaluation.triggered_by,
+            began=self._now,
+        )
+
+
+def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: int) -> GroupChange:
+    """Return the change of a group that is not wanted: what has ended stays as it is."""
+    stop = [
+        (one, LOST if is_on_lost_node(one, nodes) else NOT_NEEDED)
+        for one in alloc_sets.by_number(allocations)
+        if one.desired_status == DesiredStatus.RUN and not one.client_terminal
+    ]
+    counts = DesiredUpdates(stop=len(stop), ignore=len(allocations) - len(stop) + ended)
+    return GroupChange(stop=stop, counts=counts)
+
+
+def _elements(
+    situation: ReconcileContext, allocations: Iterable[Allocation], exit_code: int
+) -> Elements:
+    """Count the elements of a step by what has become of their newest allocations."""
+    sets = alloc_sets.sort(situation, allocations)
+    ended = [one for one in sets.keep if one.client_terminal]
+    good = sum(one.client_status == ClientStatus.COMPLETE for one in ended)
+    failed = [
+        one
+        for one in ended
+        if one.client_status != ClientStatus.COMPLETE and not _is_retried(situation, one)
+    ]
+    every = len(sets.keep) + len(sets.migrate) + len(sets.lost) + len(sets.failed)
+    return Elements(
+        good=good,
+        failed=len(failed),
+        at_work=every - good - len(failed),
+        exit_code=exit_code if failed else 0,
+    )
+
+
+def _is_retried(situation: ReconcileContext, allocation: Allocation) -> bool:
+    """Return whether a failed allocation is placed again, now or later."""
+    return reschedule.due_at(allocation, situation.policy_of(allocation)) is not None

@@ -1,0 +1,247 @@
+"""Runs of workflows, and their steps."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from storage.queries import events
+from storage.queries.pages import PageRequest
+from storage.read_pool import ReadSnapshot
+from storage.records.codec import encode
+from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
+from storage.writer import Transaction
+
+TABLE = "runs"
+
+
+def topic(namespace: str, job_id: str) -> str:
+    """Return the topic of changes to the runs of a job."""
+    return f"runs/{namespace}/{job_id}"
+
+
+# --- runs ---
+
+_COLUMNS = """
+    namespace, job_id, job_id AS id, number, version, status, reason, triggered_by, attempt, began,
+    ended, create_index, modify_index
+"""
+_NEWEST = f"""
+    SELECT {_COLUMNS} FROM runs
+     WHERE namespace = :namespace AND job_id = :job_id
+  ORDER BY number DESC
+     LIMIT 1
+"""
+_FIND = f"""
+    SELECT {_COLUMNS} FROM runs
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+"""
+_OF_JOB = f"""
+    SELECT {_COLUMNS} FROM runs
+     WHERE namespace = :namespace AND job_id = :job_id AND number <= :before
+  ORDER BY number DESC
+     LIMIT :most
+"""
+_UNFINISHED = """
+    SELECT 1 FROM runs
+     WHERE namespace = :namespace AND job_id = :job_id AND status IN ('running', 'stopping')
+"""
+_PAGE = f"SELECT {_COLUMNS} FROM runs INDEXED BY runs_in_order"
+
+
+def _run(row: sqlite3.Row) -> FlowRun:
+    return FlowRun(
+        namespace=row["namespace"],
+        job_id=row["job_id"],
+        number=row["number"],
+        version=row["version"],
+        status=FlowStatus(row["status"]),
+        reason=row["reason"],
+        trigger=row["triggered_by"],
+        attempt=row["attempt"],
+        began=row["began"],
+        ended=row["ended"],
+        create_index=row["create_index"],
+        modify_index=row["modify_index"],
+    )
+
+
+def newest(db: ReadSnapshot, namespace: str, job_id: str) -> FlowRun | None:
+    """Return the newest run of a job; None if it has none."""
+    row = db.one(_NEWEST, {"namespace": namespace, "job_id": job_id})
+    return _run(row) if row else None
+
+
+def find(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> FlowRun | None:
+    """Return a run by its number; None if there is none."""
+    row = db.one(_FIND, {"namespace": namespace, "job_id": job_id, "number": number})
+    return _run(row) if row else None
+
+
+def of_job(
+    db: ReadSnapshot, namespace: str, job_id: str, most: int, before: int = 2**62
+) -> list[FlowRun]:
+    """Return up to `most` runs of a job, newest first, from the number `before` on."""
+    asked = {"namespace": namespace, "job_id": job_id, "most": most, "before": before}
+    return [_run(row) for row in db.all(_OF_JOB, asked)]
+
+
+def is_unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
+    """Return whether a run of a job has not ended."""
+    return db.one(_UNFINISHED, {"namespace": namespace, "job_id": job_id}) is not None
+
+
+def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[FlowRun]:
+    """Yield runs in the order of their creation."""
+    for row in _in_order(db, wish):
+        yield _run(row)
+
+
+def _in_order(db: ReadSnapshot, wish: PageRequest) -> Iterator[sqlite3.Row]:
+    conditions, values = list(wish.conditions), dict(wish.values)
+    if wish.namespace != "*":
+        conditions.append("+namespace = :namespace")
+        values["namespace"] = wish.namespace
+    if wish.start is not None:
+        sign = "<=" if wish.reverse else ">="
+        conditions.append(f"(create_index, job_id) {sign} (:first, :second)")
+        values["first"], values["second"] = wish.start
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    way = " DESC" if wish.reverse else ""
+    return db.each(f"{_PAGE}{where} ORDER BY create_index{way}, job_id{way}", values)
+
+
+_PUT = """
+    INSERT INTO runs (namespace, job_id, number, version, status, reason, triggered_by, attempt,
+                      began, ended, create_index, modify_index)
+    VALUES (:namespace, :job_id, :number, :version, :status, :reason, :trigger, :attempt,
+            :began, :ended, :index, :index)
+    ON CONFLICT (namespace, job_id, number) DO UPDATE
+       SET status = excluded.status, reason = excluded.reason, attempt = excluded.attempt,
+           ended = excluded.ended, modify_index = excluded.modify_index
+"""
+_OLD = """
+    DELETE FROM runs
+     WHERE namespace = :namespace AND job_id = :job_id AND number <= :number
+       AND status NOT IN ('running', 'stopping')
+"""
+
+
+def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
+    """Store a run; `before` is the stored one, None for a new run."""
+    values = {**msgspec.structs.asdict(run), "index": tx.index}
+    tx.execute(_PUT, values)
+    touch(tx, run.namespace, run.job_id)
+    if before is None:
+        _tell(tx, "RunBegan", run)
+    elif run.status.has_ended and not before.status.has_ended:
+        _tell(tx, "RunEnded", run)
+
+
+def touch(tx: Transaction, namespace: str, job_id: str) -> None:
+    """Publish that a run of a job has changed."""
+    tx.touch(TABLE, topic(namespace, job_id))
+
+
+def remove_up_to(tx: Transaction, namespace: str, job_id: str, number: int) -> int:
+    """Delete the ended runs of a job up to a number, with their steps; return how many."""
+    return tx.execute(_OLD, {"namespace": namespace, "job_id": job_id, "number": number})
+
+
+def _tell(tx: Transaction, kind: str, run: FlowRun) -> None:
+    stored = msgspec.structs.replace(run, modify_index=tx.index)
+    events.add(
+        tx,
+        "Run",
+        kind,
+        namespace=run.namespace,
+        key=f"{run.job_id}/{run.number}",
+        filter_keys=(run.job_id,),
+        payload=f'{{"Run":{encode(stored).decode()}}}',
+    )
+
+
+# --- steps ---
+
+_STEPS = """
+    SELECT step, state, reason, outcome, attempt, since, opened, total, good, failed, exit_code
+      FROM run_steps
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+  ORDER BY place
+"""
+_PUT_STEP = """
+    INSERT INTO run_steps (namespace, job_id, number, step, place, state, reason, outcome, attempt,
+                           since, opened, total, good, failed, exit_code, modify_index)
+    VALUES (:namespace, :job_id, :number, :name, :place, :state, :reason, :outcome, :attempt,
+            :since, :opened, :total, :good, :failed, :exit_code, :index)
+    ON CONFLICT (namespace, job_id, number, step) DO UPDATE
+       SET state = excluded.state, reason = excluded.reason, outcome = excluded.outcome,
+           attempt = excluded.attempt, since = excluded.since, opened = excluded.opened,
+           total = excluded.total, good = excluded.good, failed = excluded.failed,
+           exit_code = excluded.exit_code, modify_index = excluded.modify_index
+"""
+_TOLD = {StepState.OPEN: "StepOpened", StepState.HELD: "StepHeld"}
+
+
+def steps(db: ReadSnapshot, run: FlowRun) -> list[RunStep]:
+    """Return the steps of a run in the order of the job."""
+    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    return [_step(row) for row in db.all(_STEPS, key)]
+
+
+def _step(row: sqlite3.Row) -> RunStep:
+    return RunStep(
+        name=row["step"],
+        state=StepState(row["state"]),
+        reason=row["reason"],
+        outcome=Outcome(row["outcome"]) if row["outcome"] else None,
+        attempt=row["attempt"],
+        since=row["since"],
+        opened=row["opened"],
+        total=row["total"],
+        good=row["good"],
+        failed=row["failed"],
+        exit_code=row["exit_code"],
+    )
+
+
+def put_steps(
+    tx: Transaction,
+    run: FlowRun,
+    changed: Iterable[RunStep],
+    before: Mapping[str, RunStep],
+    places: Mapping[str, int],
+) -> None:
+    """Store changed steps of a run; `before` are the stored ones, `places` those in the job."""
+    for one in changed:
+        values = msgspec.structs.asdict(one)
+        tx.execute(
+            _PUT_STEP,
+            {
+                **values,
+                "namespace": run.namespace,
+                "job_id": run.job_id,
+                "number": run.number,
+                "place": places.get(one.name, 0),
+                "index": tx.index,
+            },
+        )
+        known = before.get(one.name)
+        if known is None or known.state != one.state:
+            _tell_of_step(tx, run, one)
+    touch(tx, run.namespace, run.job_id)
+
+
+def _tell_of_step(tx: Transaction, run: FlowRun, step: RunStep) -> None:
+    kind = "StepEnded" if step.outcome is not None else _TOLD.get(step.state)
+    if kind is None:  # it waits, as before
+        return
+    events.add(
+        tx,
+        "Step",
+        kind,
+        namespace=run.namespace,
+        key=f"{run.job_id}/{run.number}/{step.name}",
+        filter_keys=(run.job_id,),
+        payload=f'{{"Step":{encode(step).decode()}}}',
+    )

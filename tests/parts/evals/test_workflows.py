@@ -1,0 +1,255 @@
+"""Runs of workflows over a real store: what opens, what is skipped, and how runs end."""
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from daemon.evals import explain, run_views
+from daemon.evals.job_states import line
+from daemon.jobs.evaluate import new_evaluation
+from daemon.runner.core.status_report import AllocStatus, store_snapshot
+from storage.queries import evaluations, jobs, runs
+from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
+from storage.records.base import SECOND
+from storage.records.evaluation import Trigger
+from storage.records.flow import FlowRunView
+from storage.records.group import ReschedulePolicy, TaskGroup
+from storage.records.job import Job
+from storage.records.times import rfc3339
+from storage.writer import Transaction
+from tests.parts.evals.cluster import Cluster
+from tests.samples import group, job, task
+
+NEVER = ReschedulePolicy(attempts=0, unlimited=False)
+
+
+def step(name: str, needs: str = "", **fields: Any) -> TaskGroup:
+    keys = {f"steward_{key}": fields.pop(key) for key in ("when", "if") if key in fields}
+    meta = {"steward_needs": needs, **keys} if needs else keys or None
+    return group(name, task(), **{"meta": meta, "reschedule_policy": NEVER, **fields})
+
+
+def workflow(*groups: TaskGroup, **fields: Any) -> Job:
+    return job("etl", *groups, type="batch", **fields)
+
+
+CHAIN = workflow(step("a"), step("b", "a"), step("c", "b"))
+
+
+async def end(cluster: Cluster, name: str, *, code: int = 0) -> None:
+    """Report the end of the oldest allocation of a step that has not ended."""
+    (one, *_) = [
+        one
+        for one in cluster.allocations("etl")
+        if one.task_group == name and not one.client_terminal
+    ]
+    await report(cluster, one, code=code)
+
+
+async def report(cluster: Cluster, one: Allocation, *, code: int = 0) -> None:
+    now = cluster.clock.now()
+    state = TaskState(state="dead", failed=bool(code), finished_at=rfc3339(now))
+    event = TaskEvent(type="Terminated", time=now, exit_code=code)
+    status = AllocStatus(
+        alloc_id=one.id,
+        states={"main": state},
+        events={"main": [event]},
+        handles={},
+        deployment_id="",
+        healthy=None,
+        healthy_at=0,
+        ended_for="",
+        services=None,
+        evaluation_id=next(cluster.ids),
+        now=now,
+    )
+    await cluster.store.write(partial(store_snapshot, snapshot=status))
+
+
+def at_work(cluster: Cluster) -> list[str]:
+    return sorted(
+        one.task_group
+        for one in cluster.allocations("etl")
+        if not one.client_terminal and one.desired_status == DesiredStatus.RUN
+    )
+
+
+def run_of(cluster: Cluster, number: int | None = None) -> FlowRunView:
+    found = cluster.store.read(lambda db: run_views.view(db, "default", "etl", number))
+    assert found is not None
+    return found
+
+
+def states(cluster: Cluster) -> dict[str, str]:
+    return {one.name: one.state for one in run_of(cluster).steps}
+
+
+async def begun(cluster: Cluster, one: Job) -> None:
+    await cluster.register(one)
+    await cluster.work()
+
+
+async def test_each_step_of_a_chain_begins_with_the_end_of_the_one_before(
+    cluster: Cluster,
+) -> None:
+    await begun(cluster, CHAIN)
+    seen = [at_work(cluster)]
+    for name in "abc":
+        await end(cluster, name)
+        assert cluster.job("etl").status == "running"
+        await cluster.work()
+        seen.append(at_work(cluster))
+    assert seen == [["a"], ["b"], ["c"], []]
+    assert (run_of(cluster).status, cluster.job("etl").status) == ("succeeded", "dead")
+    state = cluster.store.read(lambda db: line(db, "default", "etl", cluster.clock.now()))
+    assert state is not None
+    assert state.state == "complete"
+
+
+async def test_a_diamond_joins(cluster: Cluster) -> None:
+    await begun(
+        cluster, workflow(step("a"), step("b", "a"), step("c", "a", count=2), step("d", "b, c"))
+    )
+    await end(cluster, "a")
+    await cluster.work()
+    assert at_work(cluster) == ["b", "c", "c"]
+    for name in "cbc":
+        assert states(cluster)["d"] == "waiting"
+        await end(cluster, name)
+        await cluster.work()
+    assert at_work(cluster) == ["d"]
+
+
+async def test_two_ends_in_one_decision_open_what_both_were_waited_for(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b"), step("c", "a, b")))
+    await end(cluster, "a")
+    await end(cluster, "b")
+    await cluster.work()
+    assert at_work(cluster) == ["c"]
+
+
+async def test_a_failure_skips_what_needs_success_and_opens_its_handler(cluster: Cluster) -> None:
+    handler = step("page", "*", **{"when": "failure", "if": "needs.a.exit_code == 7"})
+    await begun(cluster, workflow(*(CHAIN.task_groups or ()), handler))
+    await end(cluster, "a", code=7)
+    assert cluster.job("etl").status == "running"
+    await cluster.work()
+    assert states(cluster) == {"a": "failed", "b": "skipped", "c": "skipped", "page": "open"}
+    await end(cluster, "page")
+    await cluster.work()
+    run = run_of(cluster)
+    assert (run.status, run.reason) == ("failed", "step a failed")
+    state = cluster.store.read(lambda db: line(db, "default", "etl", cluster.clock.now()))
+    assert state is not None
+    assert (state.state, state.reason.partition(":")[0]) == ("failed", "step a failed")
+
+
+async def test_a_failure_that_is_rescheduled_keeps_its_step_open(cluster: Cluster) -> None:
+    policy = ReschedulePolicy(
+        attempts=1, interval=3600 * SECOND, delay=30 * SECOND, delay_function="constant"
+    )
+    await begun(cluster, workflow(step("a", reschedule_policy=policy), step("b", "a")))
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert (states(cluster), cluster.job("etl").status) == (
+        {"a": "open", "b": "waiting"},
+        "running",
+    )
+    cluster.wait(31)
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert states(cluster) == {"a": "failed", "b": "skipped"}
+
+
+async def test_a_new_version_begins_when_the_tasks_of_the_old_run_have_ended(
+    cluster: Cluster,
+) -> None:
+    await begun(cluster, CHAIN)
+    await begun(cluster, msgspec.structs.replace(CHAIN, priority=60))
+    (old,) = cluster.allocations("etl")
+    assert old.desired_status == DesiredStatus.STOP
+    first = run_of(cluster)
+    assert (first.number, first.status, first.reason) == (1, "stopping", "superseded by version 1")
+    assert cluster.job("etl").status == "running"
+    await report(cluster, old)
+    await cluster.work()
+    assert run_of(cluster, 1).status == "canceled"
+    assert (run_of(cluster).number, at_work(cluster)) == (2, ["a"])
+
+
+async def test_the_same_version_does_not_run_again(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a", count=0)))
+    await end(cluster, "a")
+    await cluster.work()
+
+    def evaluate(tx: Transaction) -> None:
+        stored = jobs.current(tx, "default", "etl")
+        assert stored is not None
+        one = new_evaluation(stored, next(cluster.ids), Trigger.JOB_REGISTER)
+        evaluations.put(tx, one, cluster.clock.now())
+
+    before = run_of(cluster)
+    await cluster.store.write(evaluate)
+    await cluster.work()
+    assert (run_of(cluster), before.status) == (before, "succeeded")
+    assert len(cluster.allocations("etl")) == 1
+
+
+async def test_a_stopped_job_cancels_its_run(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    await begun(cluster, msgspec.structs.replace(cluster.job("etl"), stop=True))
+    assert run_of(cluster).status == "stopping"
+    (one,) = cluster.allocations("etl")
+    await report(cluster, one)
+    await cluster.work()
+    run = run_of(cluster)
+    assert (run.status, run.reason) == ("canceled", "the job was stopped")
+    assert {one.state for one in run.steps} == {"canceled"}
+    assert cluster.job("etl").status == "dead"
+
+
+async def test_each_step_says_what_it_waits_for(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a"), step("c", "a, b")))
+    found = cluster.store.read(lambda db: explain.explain_job(db, "default", "etl"))
+    assert found is not None
+    told = [(one.task_group, one.message) for one in found.reasons if one.cause == "step"]
+    assert told == [("b", "it waits for a"), ("c", "it waits for a, b")]
+    await end(cluster, "a", code=3)
+    await cluster.work()
+    found = cluster.store.read(lambda db: explain.explain_job(db, "default", "etl"))
+    assert found is not None
+    assert [one.message for one in found.reasons] == [
+        "it was failed: it failed, exit code 3",
+        "it was skipped: step a was not successful",
+        "it was skipped: step a was not successful",
+    ]
+
+
+async def test_old_runs_are_pushed_out(cluster: Cluster) -> None:
+    one = workflow(step("a"), step("b", "a"), meta={"steward_runs_kept": "2"})
+    for priority in range(50, 54):
+        await begun(cluster, msgspec.structs.replace(one, priority=priority))
+        for name in "ab":
+            await end(cluster, name)
+            await cluster.work()
+    found = cluster.store.read(lambda db: runs.of_job(db, "default", "etl", 10))
+    assert [(one.number, one.status) for one in found] == [
+        (4, "succeeded"),
+        (3, "succeeded"),
+    ]
+
+
+async def test_a_purge_takes_the_runs_along(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    await cluster.store.write(lambda tx: jobs.purge(tx, cluster.job("etl")))
+    assert cluster.store.read(lambda db: runs.newest(db, "default", "etl")) is None
+    await cluster.work()
+
+
+async def test_a_run_of_a_job_that_is_no_workflow_any_more_ends(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    await begun(cluster, workflow(group("a"), group("b")))
+    assert run_of(cluster).reason == "version 1 is no workflow"
