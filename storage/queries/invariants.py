@@ -154,6 +154,40 @@ RULES = {
                                    lag(write_index) OVER (ORDER BY number) AS before FROM events)
          WHERE write_index < before
     """,
+    "an ended run has no step that can still change": """
+        SELECT r.namespace || '/' || r.job_id || ' run ' || r.number FROM runs r
+          JOIN run_steps s USING (namespace, job_id, number)
+         WHERE r.status NOT IN ('running', 'stopping') AND s.outcome IS NULL
+    """,
+    "a step has an outcome exactly when it has ended": """
+        SELECT namespace || '/' || job_id || ' run ' || number || ' step ' || step FROM run_steps
+         WHERE (outcome IS NULL) <> (state IN ('waiting', 'held', 'open'))
+    """,
+    "only a step that was opened has allocations": """
+        SELECT a.id FROM allocations a
+          JOIN runs r ON r.namespace = a.namespace AND r.job_id = a.job_id
+                     AND r.version = a.job_version
+          JOIN run_steps s ON s.namespace = r.namespace AND s.job_id = r.job_id
+                          AND s.number = r.number AND s.step = a.task_group
+         WHERE s.opened = 0
+    """,
+    "nothing of an ended run is wanted": """
+        SELECT a.id FROM allocations a
+          JOIN runs r ON r.namespace = a.namespace AND r.job_id = a.job_id
+                     AND r.version = a.job_version
+         WHERE r.status NOT IN ('running', 'stopping') AND a.desired_status = 'run'
+           AND a.client_status IN ('pending', 'running', 'unknown')
+    """,
+    "an unfinished run has something to wait for": """
+        SELECT r.namespace || '/' || r.job_id || ' run ' || r.number FROM runs r
+         WHERE r.status IN ('running', 'stopping')
+           AND NOT EXISTS (SELECT 1 FROM evaluations e
+                            WHERE e.namespace = r.namespace AND e.job_id = r.job_id
+                              AND e.status IN ('pending', 'blocked'))
+           AND NOT EXISTS (SELECT 1 FROM allocations a
+                            WHERE a.namespace = r.namespace AND a.job_id = r.job_id
+                              AND a.client_status IN ('pending', 'running', 'unknown'))
+    """,
     "no index is higher than that of the last write": " UNION ALL ".join(
         f"SELECT '{table}' FROM {table} WHERE {column} > (SELECT last_index FROM store)"
         for table, column in (

@@ -338,6 +338,42 @@ async def notifications(world: World) -> None:
         )
 
 
+def step(world: World, name: str, needs: str = "", code: int = 0, **keys: str) -> dict[str, Any]:
+    """Return a group of a workflow whose task ends without a request."""
+    (group,) = short(world, "step", code)["TaskGroups"]
+    named = {f"steward_{key}": text for key, text in keys.items()}
+    if needs:
+        named["steward_needs"] = needs
+    return {**group, "Name": name, "Meta": named}
+
+
+async def workflows(world: World) -> None:
+    """Run a chain, a diamond, and a failure with a handler; replace a run, and stop one."""
+    graphs = {
+        "chain": [step(world, "a"), step(world, "b", "a"), step(world, "c", "b")],
+        "diamond": [
+            *(step(world, "a"), step(world, "b", "a"), step(world, "c", "a")),
+            step(world, "d", "b, c"),
+        ],
+        "handled": [
+            *(step(world, "a", code=3), step(world, "b", "a")),
+            step(world, "page", "*", when="failure"),
+        ],
+    }
+    for name, groups in graphs.items():
+        await world.register({"ID": name, "Type": "batch", "TaskGroups": groups})
+    for name in graphs:
+        await world.until_dead(name)
+    waits = short(world, "replaced")["TaskGroups"][0]
+    waits["Tasks"][0]["Config"]["args"][1] = RUNS_ON.format(starts=world.starts.path)
+    for number in range(2):
+        groups = [{**waits, "Name": "a"}, step(world, "b", "a")]
+        await world.register(
+            {"ID": "replaced", "Type": "batch", "TaskGroups": groups, "Meta": {"n": str(number)}}
+        )
+    await world.stop("replaced")
+
+
 async def upkeep(world: World) -> None:
     """Save a snapshot over HTTP."""
     answer = await world.steward.request("GET", "/v1/operator/snapshot")
@@ -356,5 +392,6 @@ SCENES: tuple[Scene, ...] = (
     isolated,
     services,
     notifications,
+    workflows,
     upkeep,
 )

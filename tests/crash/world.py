@@ -46,6 +46,16 @@ _MACHINE = f"/subscriptions/{fakecloud.SUB_A}/resourceGroups/rg-one/providers/Mi
 _GONE = 404
 
 
+_AT_WORK = ("running", "stopping")
+_GOOD = "succeeded"
+# The steps of the workflows of `scenes.py` when nobody has canceled their runs.
+RESULTS = {
+    "chain": dict.fromkeys("abc", _GOOD),
+    "diamond": dict.fromkeys("abcd", _GOOD),
+    "handled": {"a": "failed", "b": "skipped", "page": _GOOD},
+}
+
+
 class World:
     """One daemon on one directory through many kills, and its environment."""
 
@@ -277,7 +287,22 @@ class World:
                 await self.moment()
                 orphans = await self._orphans(wanted := await self._at_rest())
         assert not orphans, f"wanted: {wanted}, and otherwise: {orphans}"
+        await self._examine_runs()
         assert check(store_dir(self.steward.data_dir)) == []
+
+    async def _examine_runs(self) -> None:
+        """Raise `AssertionError` unless runs without a running task have ended as they must."""
+        for run in await self.steward.get("/v1/runs"):
+            wanted = RESULTS.get(run["JobID"])
+            if wanted is None:
+                continue
+            path = f"/v1/job/{run['JobID']}/run"
+            shown = await self.steward.until(
+                path, lambda shown: shown["Status"] not in _AT_WORK, number=run["Number"]
+            )
+            found = {one["Name"]: one["State"] for one in shown["Steps"]}
+            canceled = shown["Status"] == "canceled"
+            assert canceled or found == wanted, f"{run['JobID']}: {shown}"
 
     async def _until_evaluated(self) -> None:
         await self.steward.until(

@@ -46,6 +46,8 @@ async def busy(tmp_path: Path) -> Path:
         child = msgspec.structs.replace(job(CHILD, type="batch"), parent_id="parent")
         await cluster.register(child)
         await cluster.register(job("clock", type="batch", periodic=Periodic(specs=["@daily"])))
+        needs = group("second", meta={"steward_needs": "first"})
+        await cluster.register(job("flow", group("first"), needs, type="batch"))
         await cluster.register(job("far", datacenters=["nowhere"]))
         await cluster.work()
         (one,) = cluster.allocations(CHILD)
@@ -137,6 +139,17 @@ DAMAGE = {
     """,
     "events stand in the order of the writes": """
         UPDATE events SET write_index = 1 WHERE number = (SELECT max(number) FROM events)
+    """,
+    "an ended run has no step that can still change": """
+        UPDATE runs SET status = 'failed' WHERE job_id = 'flow'
+    """,
+    "a step has an outcome exactly when it has ended": """
+        UPDATE run_steps SET outcome = 'good' WHERE step = 'second'
+    """,
+    "only a step that was opened has allocations": "UPDATE run_steps SET opened = 0",
+    "nothing of an ended run is wanted": "UPDATE runs SET status = 'canceled'",
+    "an unfinished run has something to wait for": """
+        UPDATE allocations SET client_status = 'complete' WHERE job_id = 'flow'
     """,
     "no index is higher than that of the last write": "UPDATE jobs SET modify_index = 99999",
     "nothing was changed before it was made": "UPDATE nodes SET create_index = modify_index + 1",
