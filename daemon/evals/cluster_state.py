@@ -12,6 +12,7 @@ from storage.queries.allocated_resources import AllocatedTotals
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import AllocatedResources, Allocation, ClientStatus
 from storage.records.evaluation import Evaluation
+from storage.records.flow import FlowRun
 from storage.records.job import Job, JobType
 from storage.records.node import Node
 
@@ -31,12 +32,12 @@ def load_cluster_state(
     namespace, job_id = evaluation.namespace, evaluation.job_id
     is_there = jobs.definition_index(db, namespace, job_id) is not None
     job = jobs.current(db, namespace, job_id) if is_there else None
-    found, ended = _allocations(db, namespace, job_id, kind or (job.type if job else None))
+    run = runs.newest(db, namespace, job_id)
+    found, ended = _allocations(db, namespace, job_id, kind or (job.type if job else None), run)
     versions = {job.version: job} if job else {}
     for number in {one.job_version for one in found} - versions.keys():
         if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
             versions[number] = earlier
-    run = runs.newest(db, namespace, job_id)
     return ClusterState(
         index=db.last_index(),
         job=job,
@@ -64,12 +65,15 @@ def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[st
 
 
 def _allocations(
-    db: ReadSnapshot, namespace: str, job_id: str, kind: str | None
+    db: ReadSnapshot, namespace: str, job_id: str, kind: str | None, run: FlowRun | None
 ) -> tuple[list[Allocation], Mapping[str, int]]:
     """Return the relevant allocations of a job, oldest first, and counts of the others."""
     if kind == JobType.SYSBATCH:  # stopped allocations count as completed
         return allocations.of_job(db, namespace, job_id)[::-1], {}
-    found = allocations.for_scheduler(db, namespace, job_id)
+    if run is not None:
+        found = allocations.for_run(db, run)
+    else:
+        found = allocations.for_scheduler(db, namespace, job_id)
     if kind != JobType.BATCH:
         return found, {}
     read = Counter(one.task_group for one in found)

@@ -5,7 +5,7 @@ behind it in the same decision. The result depends on what has ended, and not on
 it became known.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -35,13 +35,14 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run after a decision.
 
     `steps` has all steps in the order of the file, and `changed` those that differ from before.
-    Elements of the `wanted` steps are to be placed.
+    Elements of the `wanted` steps are to be placed, but no new ones beyond the number in `most`.
     """
 
     run: FlowRun
     steps: tuple[RunStep, ...]
     changed: tuple[RunStep, ...]
     wanted: frozenset[str]
+    most: Mapping[str, int] = {}
 
 
 def advance(
@@ -69,7 +70,18 @@ def advance(
         steps=found,
         changed=tuple(one for one in found if steps.get(one.name) != one),
         wanted=frozenset(one.name for one in found if one.state == StepState.OPEN),
+        most=dict(_limits(graph, found)),
     )
+
+
+def _limits(graph: Graph, steps: Iterable[RunStep]) -> Iterator[tuple[str, int]]:
+    """Yield how many elements of open steps may be active, for steps with a limit."""
+    for row in steps:
+        step = graph.by_name[row.name]
+        if row.state == StepState.OPEN and step.stops and row.failed > step.allowed:
+            yield row.name, 0
+        elif row.state == StepState.OPEN and step.parallel is not None:
+            yield row.name, step.parallel
 
 
 def cancel(
@@ -144,7 +156,7 @@ class _Decision:
     def _next(self, step: Step, row: RunStep) -> RunStep:
         if row.state in (StepState.WAITING, StepState.HELD):
             row = self._begun(step, row)
-        return self._progress(row) if row.state == StepState.OPEN else row
+        return self._progress(step, row) if row.state == StepState.OPEN else row
 
     # --- begin ---
 
@@ -169,16 +181,19 @@ class _Decision:
 
     # --- end ---
 
-    def _progress(self, row: RunStep) -> RunStep:
+    def _progress(self, step: Step, row: RunStep) -> RunStep:
         found = self._elements.get(row.name, Elements())
         row = msgspec.structs.replace(
             row, good=found.good, failed=found.failed, exit_code=found.exit_code
         )
-        if found.at_work or found.good + found.failed < row.total:
+        is_bad = found.failed > step.allowed
+        is_complete = found.good + found.failed >= row.total or (is_bad and step.stops)
+        if found.at_work or not is_complete:
             return row
-        if not found.failed:
-            return self._end(row, StepState.SUCCEEDED, Outcome.GOOD, "")
         words = f"{found.failed} of {row.total} elements failed" if row.total > 1 else "it failed"
+        if not is_bad:
+            reason = f"{words}, which is allowed" if found.failed else ""
+            return self._end(row, StepState.SUCCEEDED, Outcome.GOOD, reason)
         code = f", exit code {found.exit_code}" if found.exit_code else ""
         return self._end(row, StepState.FAILED, Outcome.BAD, words + code)
 

@@ -13,14 +13,23 @@ from functools import cached_property
 import msgspec
 
 from daemon.flow import conditions
-from daemon.jobspec.steward_meta import IF, NEEDS, WHEN, When
+from daemon.jobspec.steward_meta import (
+    FAILURES_ALLOWED,
+    IF,
+    NEEDS,
+    ON_FAILURE,
+    PARALLEL,
+    WHEN,
+    OnFailure,
+    When,
+)
 from daemon.text.go_format import quote
 from storage.errors import Malformed
 from storage.records.flow import FlowGraph, GraphEdge, GraphStep
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 
-KEYS = (NEEDS.name, WHEN.name, IF.name)
+KEYS = tuple(one.name for one in (NEEDS, WHEN, IF, PARALLEL, FAILURES_ALLOWED, ON_FAILURE))
 ALL = "*"  # all groups that neither depend on this one nor need all themselves
 MAX_GROUPS = 2_000
 MAX_NEEDS = 20_000
@@ -34,7 +43,8 @@ Edges = Mapping[str, tuple[str, ...]]
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A group of a workflow: its needs in the order of the file, and its conditions.
 
-    `count` is the number of its elements.
+    `count` is the number of its elements, of which `parallel` may be active at once, None for all.
+    `allowed` elements may fail. With `stops`, no element begins after more have failed.
     """
 
     name: str
@@ -42,6 +52,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     when: When = When.SUCCESS
     condition: str = ""
     count: int = 1
+    parallel: int | None = None
+    allowed: int = 0
+    stops: bool = False
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -123,6 +136,9 @@ def _steps(job: Job) -> Iterator[Step]:
             when=WHEN.of(group.meta),
             condition=IF.of(group.meta),
             count=group.count,
+            parallel=PARALLEL.of(group.meta),
+            allowed=FAILURES_ALLOWED.of(group.meta).of(group.count),
+            stops=ON_FAILURE.of(group.meta) == OnFailure.STOP,
         )
 
 
@@ -192,6 +208,7 @@ def view(job: Job) -> FlowGraph:
                 when=one.when,
                 condition=one.condition,
                 count=one.count,
+                parallel=one.parallel or 0,
             )
             for one in graph.steps
         ],

@@ -105,6 +105,35 @@ class When(StrEnum):
     ALWAYS = "always"
 
 
+class OnFailure(StrEnum):
+    """The treatment of the other elements after more have failed than are allowed to."""
+
+    GO_ON = "go-on"  # they get their turn
+    STOP = "stop"  # none begins any more
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """The number of elements of a step that may fail, or their share in percent."""
+
+    number: int = 0
+    is_percent: bool = False
+
+    def of(self, total: int) -> int:
+        """Return the number for a step with this many elements."""
+        return total * self.number // 100 if self.is_percent else self.number
+
+
+def allowance(text: str) -> Allowance:
+    """Parse a number of elements, or a percentage such as `10%`."""
+    is_percent = text.endswith("%")
+    try:
+        return Allowance(
+            number(0, 100 if is_percent else 10_000)(text.removesuffix("%")), is_percent
+        )
+    except Invalid:
+        raise Invalid("must be a number from 0 to 10000, or from 0% to 100%") from None
+
+
 def names(text: str) -> tuple[str, ...]:
     """Parse a list of different names, separated by commas."""
     found = tuple(one.strip() for one in text.split(","))
@@ -190,6 +219,18 @@ WHEN = MetaExtension(
 )
 IF = MetaExtension(name="steward_if", place="task group", read=condition, default="")
 
+PARALLEL = MetaExtension[int | None](
+    name="steward_parallel", place="task group", read=number(1, 10_000), default=None
+)
+FAILURES_ALLOWED = MetaExtension(
+    name="steward_failures_allowed", place="task group", read=allowance, default=Allowance()
+)
+ON_FAILURE = MetaExtension(
+    name="steward_on_failure",
+    place="task group",
+    read=one_of(OnFailure),
+    default=OnFailure.GO_ON,
+)
 RUNS_KEPT = MetaExtension(
     name="steward_runs_kept", place="job", read=number(1, 1_000_000), default=100
 )
@@ -210,6 +251,9 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     NEEDS,
     WHEN,
     IF,
+    PARALLEL,
+    FAILURES_ALLOWED,
+    ON_FAILURE,
     RUNS_KEPT,
 )
 

@@ -66,6 +66,8 @@ class _WorkflowDecision:
     def __init__(self, state: ClusterState, job: Job, evaluation: Evaluation, now: int) -> None:
         self._state, self._job, self._evaluation, self._now = state, job, evaluation, now
         self._runs: list[RunChange] = []
+        self._elements: dict[str, Elements] = {}
+        self._most: Mapping[str, int] = {}  # active elements of steps with a limit
 
     def change(self) -> FlowChange | None:
         """Return the changed runs; None if no run has changed."""
@@ -79,7 +81,7 @@ class _WorkflowDecision:
         others: defaultdict[str, list[Allocation]] = defaultdict(list)
         for one in state.allocations:
             (others if situation.is_older(one) else mine)[one.task_group].append(one)
-        wanted = self._wanted(situation, mine, others)
+        wanted, self._most = self._wanted(situation, mine, others)
         names = [group.name for group in self._job.task_groups or ()]
         every = dict.fromkeys([*names, *mine, *others, *state.ended])
         return {
@@ -99,6 +101,9 @@ class _WorkflowDecision:
         if not is_wanted:
             return _nothing([*mine, *others], nodes, situation.ended.get(name, 0))
         change, older = reconcile(situation, name, mine), _nothing(others, nodes, 0)
+        if name in self._most:
+            active = self._elements[name].at_work if name in self._elements else 0
+            change = _limited(change, max(self._most[name] - active, 0))
         counts = msgspec.structs.replace(
             change.counts,
             stop=change.counts.stop + older.counts.stop,
@@ -113,8 +118,11 @@ class _WorkflowDecision:
         situation: ReconcileContext,
         mine: Mapping[str, list[Allocation]],
         others: Mapping[str, list[Allocation]],
-    ) -> frozenset[str]:
-        """Return the groups whose elements are wanted, and note the changes of runs."""
+    ) -> tuple[frozenset[str], Mapping[str, int]]:
+        """Return the groups whose elements are wanted, and the limits of their numbers.
+
+        It also notes the changes of runs.
+        """
         older = {
             name
             for name, ones in others.items()
@@ -127,13 +135,13 @@ class _WorkflowDecision:
             self._runs.append(change)
             run = change.run
             if not run.status.has_ended:
-                return frozenset()
+                return frozenset(), {}
         if run is None or run.version != self._job.version:
             run, steps = self._begun(run), ()
         if run.status.has_ended:
-            return frozenset()
+            return frozenset(), {}
         codes = self._state.exit_codes
-        elements = {
+        elements = self._elements = {
             name: _elements(situation, ones, codes.get(name, 0)) for name, ones in mine.items()
         }
         known = {one.name: one for one in steps}
@@ -151,7 +159,7 @@ class _WorkflowDecision:
             self._runs.append(
                 RunChange(before=before, run=after.run, steps=after.changed, known=known)
             )
-        return after.wanted
+        return after.wanted, after.most
 
     def _begun(self, before: FlowRun | None) -> FlowRun:
         return FlowRun(
@@ -162,6 +170,13 @@ class _WorkflowDecision:
             trigger=self._evaluation.triggered_by,
             began=self._now,
         )
+
+
+def _limited(change: GroupChange, most: int) -> GroupChange:
+    """Return a change that places at most this many new elements."""
+    surplus = max(change.fresh - most, 0)
+    counts = msgspec.structs.replace(change.counts, place=change.counts.place - surplus)
+    return msgspec.structs.replace(change, fresh=change.fresh - surplus, counts=counts)
 
 
 def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: int) -> GroupChange:

@@ -23,6 +23,7 @@ from storage.records.allocation import (
     TaskEvent,
 )
 from storage.records.codec import encode
+from storage.records.flow import FlowRun
 from storage.writer import Transaction
 
 
@@ -99,6 +100,22 @@ _CONSIDERED = """
        AND (desired_status = 'run'
             OR client_status IN ('pending', 'running', 'unknown')
             OR desired ->> '$.Transition.MigrateDisablePlacement')
+  ORDER BY create_index, id
+"""
+# Nothing follows from what has ended in an ended step, or in an older version.
+_OF_RUN = """
+    SELECT * FROM allocations INDEXED BY allocations_considered
+     WHERE namespace = :namespace AND job_id = :job_id
+       AND (desired_status = 'run'
+            OR client_status IN ('pending', 'running', 'unknown')
+            OR desired ->> '$.Transition.MigrateDisablePlacement')
+       AND (client_status IN ('pending', 'running', 'unknown')
+            OR job_version > :version
+            OR job_version = :version
+               AND task_group NOT IN
+                   (SELECT step FROM run_steps
+                     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+                       AND outcome IS NOT NULL))
   ORDER BY create_index, id
 """
 _NUMBERS = """
@@ -179,6 +196,13 @@ def for_scheduler(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocat
     They are desired, or have not ended, or keep their name.
     """
     return [_from(row) for row in db.all(_CONSIDERED, {"namespace": namespace, "job_id": job_id})]
+
+
+def for_run(db: ReadSnapshot, run: FlowRun) -> list[Allocation]:
+    """Return the allocations that a decision about the newest run considers, oldest first."""
+    key = {"namespace": run.namespace, "job_id": run.job_id}
+    asked = {**key, "number": run.number, "version": run.version}
+    return [_from(row) for row in db.all(_OF_RUN, asked)]
 
 
 def numbers(db: ReadSnapshot, namespace: str, job_id: str) -> dict[str, int]:

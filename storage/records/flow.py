@@ -9,7 +9,8 @@ class GraphStep(Record, frozen=True, kw_only=True):
     """A step of a workflow: a group, with the groups that it needs.
 
     `level` counts from 0; every step stands below all that it needs. `condition` is the filter
-    expression, empty for none. `count` is the number of elements.
+    expression, empty for none. `count` is the number of elements, of which `parallel` may be active
+    at once, 0 for all.
     """
 
     name: str
@@ -18,6 +19,7 @@ class GraphStep(Record, frozen=True, kw_only=True):
     when: str
     condition: str
     count: int
+    parallel: int
 
 
 class GraphEdge(Record, frozen=True, kw_only=True):

@@ -94,7 +94,7 @@ def _show(screen: Screen, found: FlowGraph) -> None:
 
 
 def _elements(step: GraphStep) -> str:
-    return str(step.count)
+    return f"{step.count}, {step.parallel} at a time" if step.parallel else str(step.count)
 
 
 _AFTER = {

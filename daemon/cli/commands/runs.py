@@ -44,7 +44,7 @@ _RUN = click.option("--run", "number", type=int, metavar="N", help="Number; the 
 def index(client: ApiClient, screen: Screen, job_id: str, *, status: str, most: int) -> None:
     """List the runs of workflows, newest first: all, or those of JOB and its children.
 
-    Example: steward runs nightly
+    Example: steward runs list nightly
     """
     query: dict[str, str | int] = {"per_page": most, "status": status or ""}
     namespace = client.namespace

@@ -9,7 +9,7 @@ from daemon.evals import explain, run_views
 from daemon.evals.job_states import line
 from daemon.jobs.evaluate import new_evaluation
 from daemon.runner.core.status_report import AllocStatus, store_snapshot
-from storage.queries import evaluations, jobs, runs
+from storage.queries import allocations, evaluations, jobs, runs
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
 from storage.records.base import SECOND
 from storage.records.evaluation import Trigger
@@ -21,11 +21,12 @@ from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job, task
 
+KEYS = ("when", "if", "parallel", "failures_allowed", "on_failure")
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 
 
 def step(name: str, needs: str = "", **fields: Any) -> TaskGroup:
-    keys = {f"steward_{key}": fields.pop(key) for key in ("when", "if") if key in fields}
+    keys = {f"steward_{key}": fields.pop(key) for key in KEYS if key in fields}
     meta = {"steward_needs": needs, **keys} if needs else keys or None
     return group(name, task(), **{"meta": meta, "reschedule_policy": NEVER, **fields})
 
@@ -253,3 +254,40 @@ async def test_a_run_of_a_job_that_is_no_workflow_any_more_ends(cluster: Cluster
     await begun(cluster, CHAIN)
     await begun(cluster, workflow(group("a"), group("b")))
     assert run_of(cluster).reason == "version 1 is no workflow"
+
+
+async def test_an_array_has_no_more_elements_at_once_than_it_may(cluster: Cluster) -> None:
+    array = step("a", count=5, parallel="2", failures_allowed="1")
+    await begun(cluster, workflow(array, step("b", "a")))
+    seen = []
+    for code in (0, 3, 0, 0, 0):
+        seen.append(len(at_work(cluster)))
+        await end(cluster, "a", code=code)
+        await cluster.work()
+    assert (seen, at_work(cluster)) == ([2, 2, 2, 2, 1], ["b"])
+    assert sorted(one.index for one in cluster.allocations("etl")) == [0, 0, 1, 2, 3, 4]
+    (first, _) = run_of(cluster).steps
+    assert (first.good, first.failed, first.outcome) == (4, 1, "good")
+
+
+async def test_an_array_that_stops_begins_nothing_after_a_failure(cluster: Cluster) -> None:
+    array = step("a", count=5, parallel="2", on_failure="stop")
+    await begun(cluster, workflow(array))
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert len(at_work(cluster)) == 1
+    await end(cluster, "a")
+    await cluster.work()
+    run = run_of(cluster)
+    assert (run.status, len(cluster.allocations("etl"))) == ("failed", 2)
+
+
+async def test_a_decision_does_not_load_the_ends_of_ended_steps(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    for name in "ab":
+        await end(cluster, name)
+        await cluster.work()
+    run = cluster.store.read(lambda db: runs.newest(db, "default", "etl"))
+    assert run is not None
+    loaded = cluster.store.read(lambda db: allocations.for_run(db, run))
+    assert [one.task_group for one in loaded] == ["c"]

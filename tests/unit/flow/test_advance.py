@@ -204,6 +204,39 @@ def test_a_canceled_run_ends_when_its_tasks_have_ended() -> None:
     assert {one.state for one in ended.steps} == {StepState.CANCELED}
 
 
+ARRAY = Step(name="a", count=4, parallel=2, allowed=1)
+
+
+def progress(step: Step, **elements: int) -> Advance:
+    """Return the decision about a step with these elements."""
+    opened = {one.name: one for one in advance(graph(step), RUN, {}, {}, now=5).steps}
+    return advance(graph(step), RUN, opened, {"a": Elements(**elements)}, now=6)
+
+
+def test_a_limit_of_elements_is_passed_on() -> None:
+    assert progress(ARRAY, good=1, at_work=2).most == {"a": 2}
+    assert progress(Step(name="a", count=4), at_work=2).most == {}
+
+
+def test_allowed_failures_leave_the_step_good() -> None:
+    (step,) = progress(ARRAY, good=3, failed=1).steps
+    assert (step.state, step.outcome) == (StepState.SUCCEEDED, Outcome.GOOD)
+    assert step.reason == "1 of 4 elements failed, which is allowed"
+    (step,) = progress(ARRAY, good=2, failed=2, exit_code=9).steps
+    assert (step.outcome, step.reason) == (
+        Outcome.BAD,
+        "2 of 4 elements failed, exit code 9",
+    )
+
+
+def test_after_too_many_failures_no_element_begins_if_the_step_stops() -> None:
+    stops = Step(name="a", count=9, stops=True)
+    working = progress(stops, failed=1, at_work=2)
+    assert (working.most, working.steps[0].outcome) == ({"a": 0}, None)
+    (ended,) = progress(stops, good=2, failed=1).steps
+    assert (ended.state, ended.outcome) == (StepState.FAILED, Outcome.BAD)
+
+
 def test_a_failing_element_waits_for_the_others() -> None:
     array = graph(Step(name="a", count=3), Step(name="b", needs=("a",)))
     one = Simulation(array, {"a"})

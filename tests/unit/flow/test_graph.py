@@ -187,5 +187,12 @@ def test_the_view_has_edges_levels_and_the_longest_chain() -> None:
     assert (found.is_workflow, found.longest) == (True, ["plan", "eu", "sum"])
 
 
-def test_the_keys_of_the_graph_are_those_of_groups() -> None:
-    assert flow.KEYS == ("steward_needs", "steward_when", "steward_if")
+@pytest.mark.parametrize("key", flow.KEYS)
+def test_every_key_makes_a_job_a_workflow(key: str) -> None:
+    assert is_workflow(workflow(group("a", meta={key: "1"})))
+
+
+@pytest.mark.parametrize(("text", "allowed"), [("3", 3), ("10%", 2), ("100%", 25), ("0", 0)])
+def test_some_elements_may_fail(text: str, allowed: int) -> None:
+    (found,) = graph_of(workflow(step("a", count=25, failures_allowed=text))).steps
+    assert found.allowed == allowed
