@@ -1,0 +1,77 @@
+"""Run in a task: call a function by its name, and write its result.
+
+    python -m steward_client.call MODULE:FUNCTION
+
+The arguments are in `local/arguments.json`; the result goes to `local/result.json`. The exit status is
+0 for a result, 1 for an exception of the function.
+"""
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from steward_client.functions import (
+    ARGUMENTS,
+    RESULT,
+    Arguments,
+    Failure,
+    Outcome,
+    RemoteFunction,
+)
+
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def call(function: Callable[..., object], arguments: Arguments) -> Outcome:
+    """Call a function with arguments of its annotated types; return its result or its exception."""
+    try:
+        bound = inspect.signature(function).bind(*arguments.args, **arguments.kwargs)
+        hints = get_type_hints(function)
+        for name, value in bound.arguments.items():
+            if name in hints and bound.signature.parameters[name].kind not in _MANY:
+                bound.arguments[name] = msgspec.convert(value, hints[name])
+        value = msgspec.json.encode(function(*bound.args, **bound.kwargs))
+    except Exception as error:  # it is the result of the call
+        return Outcome(failure=_failure(error))
+    return Outcome(value=msgspec.Raw(value))
+
+
+def _failure(error: Exception) -> Failure:
+    text = "".join(traceback.format_exception(error))
+    return Failure(type=type(error).__name__, message=str(error), traceback=text)
+
+
+def find(name: str) -> Callable[..., Any]:
+    """Return a function by `MODULE:FUNCTION`, without its decorator."""
+    module, _, qualified = name.partition(":")
+    found: object = importlib.import_module(module)
+    for part in qualified.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, RemoteFunction):
+        raise TypeError(f"{name} has no @task decorator")
+    return found.function
+
+
+def main() -> int:
+    """Call the function that the command line names."""
+    directory = Path(os.environ["NOMAD_TASK_DIR"])
+    arguments = msgspec.json.decode((directory / ARGUMENTS).read_bytes(), type=Arguments)
+    outcome = call(find(sys.argv[1]), arguments)
+    unfinished = directory / f"{RESULT}.new"
+    unfinished.write_bytes(msgspec.json.encode(outcome))
+    unfinished.replace(directory / RESULT)
+    if outcome.failure is None:
+        return 0
+    sys.stderr.write(outcome.failure.traceback)
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,481 @@
+"""The client: all operations of the library, for Trio and asyncio.
+
+Use it in an `async with` block. Its methods may run in many tasks at the same time. Reads, and
+writes without a second effect, are repeated while the server is away, so that a restart of the
+server goes unnoticed.
+"""
+
+import os
+import random
+import ssl
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+import httpx
+import msgspec
+from anyio.abc import TaskGroup
+
+from steward_client import dispatching, waiting
+from steward_client.dispatching import Dispatch
+from steward_client.errors import InvalidResponse, NotFound
+from steward_client.events import Event, Topics, read_events
+from steward_client.job import AnyJob, Job, ParsedJob
+from steward_client.locks import HeldLock, hold_lock, variable_path
+from steward_client.login import CloudLogin, LoginTokens
+from steward_client.logs import follow_log, read_log
+from steward_client.records import (
+    Allocation,
+    Deployment,
+    Dispatched,
+    Evaluation,
+    JobDetail,
+    JobResult,
+    JobStub,
+    Plan,
+    Registered,
+    Variable,
+)
+from steward_client.rollout import Run, follow_run
+from steward_client.sessions import ExecResult, ExecSession, open_session
+from steward_client.together import each
+from steward_client.transport import Answer, Call, Connection, Query, Retry, StaticToken, segment
+from steward_client.wire import Definition
+
+T = TypeVar("T")
+
+OUTPUT = 64 * 1024  # bytes of each stream that a result has
+_ALL = {"Job": "*", "Evaluation": "*", "Allocation": "*", "Deployment": "*"}
+
+
+class _Submission(Definition, frozen=True, kw_only=True):
+    source: str
+    format: str = "hcl2"
+    variables: str = ""
+    variable_flags: dict[str, str] = {}
+
+
+class _Registration(Definition, frozen=True, kw_only=True):
+    job: Job | msgspec.Raw
+    submission: _Submission | None = None
+    enforce_index: bool = False
+    job_modify_index: int | None = None
+    diff: bool = False
+
+
+class _Parse(Definition, frozen=True, kw_only=True):
+    job_hcl: str = msgspec.field(name="JobHCL")
+    variables: str = ""
+    variable_flags: dict[str, str] = {}
+    canonicalize: bool = True
+
+
+class _Head(msgspec.Struct, frozen=True, rename="pascal"):
+    id: str = msgspec.field(name="ID")
+    namespace: str | None = None
+    type: str | None = None
+
+
+class Client:
+    """A client of one server.
+
+    `address` is `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. Address, token, namespace
+    and region come from STEWARD_ADDR, STEWARD_TOKEN, … or NOMAD_ADDR, … if they are not given.
+    `login` logs in with the identity of the host and renews the token. `verify` is the TLS context,
+    or False. `transport`, `ids` and `chance` replace the network, the identifiers and the random
+    part of delays, for tests.
+    """
+
+    def __init__(
+        self,
+        address: str = "",
+        *,
+        token: str = "",
+        namespace: str = "",
+        region: str = "",
+        login: CloudLogin | None = None,
+        retry: Retry | None = None,
+        verify: ssl.SSLContext | bool = True,
+        transport: httpx.AsyncBaseTransport | None = None,
+        ids: Callable[[], str] = lambda: str(uuid.uuid4()),
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._connection = Connection(
+            address or _setting("ADDR") or "http://127.0.0.1:4646",
+            namespace=namespace or _setting("NAMESPACE"),
+            region=region or _setting("REGION"),
+            retry=retry or Retry(),
+            verify=verify,
+            transport=transport,
+            chance=chance,
+        )
+        self._connection.tokens = StaticToken(token or _setting("TOKEN"))
+        self._login = login
+        self._ids = ids
+        self._open = AsyncExitStack()
+        self._group: TaskGroup | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._open.enter_async_context(self._connection)
+        if self._login is not None:
+            tokens = LoginTokens(self._connection, self._login)
+            self._connection.tokens = tokens
+            self._group = await anyio.create_task_group().__aenter__()
+            self._group.start_soon(tokens.run)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._group is not None:
+            self._group.cancel_scope.cancel()
+            # The task group would wrap an error of the block. Only a cancellation concerns it.
+            concerns = (
+                (None, None, None) if isinstance(error, Exception) else (kind, error, traceback)
+            )
+            await self._group.__aexit__(*concerns)
+        await self._open.aclose()
+
+    # --- any endpoint ---
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: object = None,
+        repeatable: bool | None = None,
+    ) -> Answer:
+        """Send any request. By default only a GET is repeated. Raises `ApiError`, `Unreachable`."""
+        return await self._connection.send(
+            Call(
+                method=method,
+                path=path,
+                query=query or {},
+                body=body,
+                repeatable=method == "GET" if repeatable is None else repeatable,
+            )
+        )
+
+    def watch(self, path: str, kind: type[T], query: Query | None = None) -> waiting.Watch[T]:
+        """Yield the object at a path now, and after each change (a blocking query)."""
+        return waiting.Watch(self._connection, path, kind, query or {})
+
+    async def _get(self, path: str, kind: type[T], query: Query | None = None) -> T:
+        return (await self.request("GET", path, query=query)).decode(kind)
+
+    async def _post(self, path: str, body: object, kind: type[T], query: Query | None = None) -> T:
+        answer = await self.request("POST", path, query=query, body=body, repeatable=True)
+        return answer.decode(kind)
+
+    # --- jobs ---
+
+    async def parse(
+        self, source: str, *, variables: str = "", flags: Mapping[str, str] | None = None
+    ) -> ParsedJob:
+        """Parse a job file in HCL. `variables` is the text of a variables file.
+
+        Raises `BadRequest` with a line for each mistake.
+        """
+        body = _Parse(job_hcl=source, variables=variables, variable_flags=dict(flags or {}))
+        answer = await self.request("POST", "/v1/jobs/parse", body=body, repeatable=True)
+        return _parsed(answer, body)
+
+    async def plan(self, job: AnyJob, *, diff: bool = True) -> Plan:
+        """Return the effect of a registration, without registering the job."""
+        body = _Registration(job=_document(job), diff=diff)
+        return await self._post(f"/v1/job/{segment(job.id)}/plan", body, Plan, _of(job))
+
+    async def run(self, job: AnyJob, *, enforce_index: int | None = None) -> Run:
+        """Register a job, or a new version of it.
+
+        With `enforce_index`, the job must not have changed since a plan with that index (0: must not
+        exist); otherwise `ApiError`.
+        """
+        body = _Registration(
+            job=_document(job),
+            submission=_submission(job),
+            enforce_index=enforce_index is not None,
+            job_modify_index=enforce_index,
+        )
+        answer = await self.request(
+            "POST", "/v1/jobs", query=_of(job), body=body, repeatable=enforce_index is None
+        )
+        return Run(
+            job_id=job.id, namespace=job.namespace or "", registered=answer.decode(Registered)
+        )
+
+    def follow(self, run: Run) -> AsyncGenerator[Event, None]:
+        """Yield the events of a registration until its outcome is certain.
+
+        That is the end of a batch job, or of the rollout of a service.
+        """
+        return follow_run(self._connection, run)
+
+    async def jobs(self, *, prefix: str = "", namespace: str = "") -> list[JobStub]:
+        """List the jobs. The namespace `*` means all."""
+        return await self._pages("/v1/jobs", list[JobStub], prefix=prefix, namespace=namespace)
+
+    async def job(self, job_id: str, *, namespace: str = "") -> JobDetail:
+        """Return the newest version of a job. Raises `NotFound`."""
+        return await self._get(f"/v1/job/{segment(job_id)}", JobDetail, {"namespace": namespace})
+
+    async def job_document(self, job_id: str, *, namespace: str = "") -> dict[str, object]:
+        """Return the whole definition of a job in wire form. Raises `NotFound`."""
+        path = f"/v1/job/{segment(job_id)}"
+        return await self._get(path, dict[str, object], {"namespace": namespace})
+
+    async def stop(self, job_id: str, *, purge: bool = False, namespace: str = "") -> str:
+        """Stop a job; return the identifier of the evaluation. `purge` also removes it."""
+        answer = await self.request(
+            "DELETE",
+            f"/v1/job/{segment(job_id)}",
+            query={"purge": purge, "namespace": namespace},
+            repeatable=True,
+        )
+        return answer.decode(Registered).eval_id
+
+    async def deployment(self, job_id: str, *, namespace: str = "") -> Deployment | None:
+        """Return the newest deployment of a job, None without one."""
+        answer = await self.request(
+            "GET", f"/v1/job/{segment(job_id)}/deployment", query={"namespace": namespace}
+        )
+        return None if answer.body.strip() == b"null" else answer.decode(Deployment)
+
+    async def evaluation(self, eval_id: str) -> Evaluation:
+        """Return an evaluation. Raises `NotFound`."""
+        return await self._get(f"/v1/evaluation/{segment(eval_id)}", Evaluation)
+
+    async def allocations(self, job_id: str, *, namespace: str = "") -> list[Allocation]:
+        """Return the allocations of a job."""
+        path = f"/v1/job/{segment(job_id)}/allocations"
+        return await self._get(path, list[Allocation], {"namespace": namespace})
+
+    async def allocation(self, alloc_id: str) -> Allocation:
+        """Return an allocation. Raises `NotFound`."""
+        return await self._get(f"/v1/allocation/{segment(alloc_id)}", Allocation)
+
+    # --- dispatches and their results ---
+
+    async def dispatch(
+        self,
+        job_id: str,
+        *,
+        payload: bytes = b"",
+        meta: Mapping[str, str] | None = None,
+        idempotency_token: str = "",
+        namespace: str = "",
+    ) -> Dispatched:
+        """Start a child of a parameterized job, once, even if the request is repeated.
+
+        Without a token the client makes one. A program that must not start a child again after its
+        own restart gives a token that it can repeat.
+        """
+        request = Dispatch(
+            payload=payload, meta=dict(meta or {}), idempotency_token=idempotency_token
+        )
+        return await dispatching.dispatch(
+            self._connection, job_id, request.with_token(self._ids), namespace=namespace
+        )
+
+    async def dispatch_many(
+        self, job_id: str, requests: Iterable[Dispatch], *, namespace: str = ""
+    ) -> list[Dispatched]:
+        """Start many children, each once; return them in the order of the requests.
+
+        Servers with bulk dispatch take a thousand in one request. Raises `DispatchesFailed` if the
+        server refuses some of them; the others have children.
+        """
+        given = [request.with_token(self._ids) for request in requests]
+        return await dispatching.dispatch_many(self._connection, job_id, given, namespace=namespace)
+
+    async def wait(
+        self, job: str | Run | Dispatched, *, output: int = OUTPUT, namespace: str = ""
+    ) -> JobResult:
+        """Return the end of a job when it is dead, with the last `output` bytes of each stream.
+
+        Raises `NotFound` if the job is purged in the meantime.
+        """
+        job_id = job if isinstance(job, str) else job.job_id
+        query: Query = {"namespace": namespace or (job.namespace if isinstance(job, Run) else "")}
+        dead = await waiting.wait_for_job(self._connection, job_id, query)
+        return await waiting.result_of(self._connection, dead, query, output=output)
+
+    async def wait_all(
+        self,
+        jobs: Iterable[str | Run | Dispatched],
+        *,
+        output: int = OUTPUT,
+        namespace: str = "",
+    ) -> list[JobResult]:
+        """Return the ends of many jobs, in their order, when all are dead."""
+        return await each(partial(self.wait, output=output, namespace=namespace), list(jobs))
+
+    # --- events, logs, exec ---
+
+    def events(
+        self, topics: Topics | None = None, *, index: int = 0, namespace: str | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Yield events from an index on, each once, over breaks of the connection.
+
+        `topics` maps a topic to a key, or to several; `*` means all. Without an index, the server
+        begins with its newest events. Raises `EventsLost` if some of them are no longer stored.
+        """
+        return read_events(self._connection, topics or _ALL, index=index, namespace=namespace)
+
+    async def output(
+        self, alloc_id: str, task: str, *, kind: str = "stdout", last: int | None = None
+    ) -> bytes:
+        """Return the output of a task so far, or its last bytes. `kind` is stdout or stderr."""
+        origin = "start" if last is None else "end"
+        return await read_log(
+            self._connection, alloc_id, task=task, kind=kind, origin=origin, offset=last or 0
+        )
+
+    def logs(
+        self,
+        alloc_id: str,
+        task: str,
+        *,
+        kind: str = "stdout",
+        origin: str = "start",
+        offset: int = 0,
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the output of a task until the task ends, each byte once, over breaks."""
+        return follow_log(
+            self._connection, alloc_id, task=task, kind=kind, origin=origin, offset=offset
+        )
+
+    def exec(
+        self, alloc_id: str, command: Sequence[str], *, task: str, tty: bool = False
+    ) -> AbstractAsyncContextManager[ExecSession]:
+        """Run a command inside a task while the block runs, with its streams."""
+        return open_session(self._connection, alloc_id, command, task=task, tty=tty)
+
+    async def exec_run(
+        self, alloc_id: str, command: Sequence[str], *, task: str, stdin: bytes = b""
+    ) -> ExecResult:
+        """Run a command inside a task to its end; return its exit code and its output."""
+        async with self.exec(alloc_id, command, task=task) as session:
+            return await session.run(stdin)
+
+    async def read_file(self, alloc_id: str, path: str) -> bytes:
+        """Return a file below the directory of an allocation. Raises `NotFound`."""
+        query: Query = {"path": path}
+        # For a missing file, the next request would have an error text with status 200.
+        await self.request("GET", f"/v1/client/fs/stat/{segment(alloc_id)}", query=query)
+        path = f"/v1/client/fs/cat/{segment(alloc_id)}"
+        return (await self.request("GET", path, query=query)).body
+
+    # --- variables ---
+
+    async def variables(self, *, prefix: str = "", namespace: str = "") -> list[Variable]:
+        """List the variables, without their values."""
+        return await self._pages("/v1/vars", list[Variable], prefix=prefix, namespace=namespace)
+
+    async def variable(self, path: str, *, namespace: str = "") -> Variable | None:
+        """Return a variable with its values, None if it does not exist."""
+        try:
+            return await self._get(variable_path(path), Variable, {"namespace": namespace})
+        except NotFound:
+            return None
+
+    async def put_variable(
+        self,
+        path: str,
+        items: Mapping[str, str],
+        *,
+        cas: int | None = None,
+        lock: HeldLock | None = None,
+        namespace: str = "",
+    ) -> Variable:
+        """Create or change a variable.
+
+        With `cas`, its last change must have been at that index (0: it must not exist), otherwise
+        `Conflict`. A locked variable needs its `lock`.
+        """
+        body: dict[str, object] = {"Path": path, "Items": dict(items)}
+        if lock is not None:
+            body["Lock"] = {"ID": lock.id}
+        answer = await self.request(
+            "PUT",
+            variable_path(path),
+            query={"cas": cas, "namespace": namespace},
+            body=body,
+            repeatable=cas is None,
+        )
+        return answer.decode(Variable)
+
+    async def delete_variable(
+        self, path: str, *, cas: int | None = None, namespace: str = ""
+    ) -> None:
+        """Delete a variable, if it exists."""
+        query: Query = {"cas": cas, "namespace": namespace}
+        await self.request("DELETE", variable_path(path), query=query, repeatable=cas is None)
+
+    def lock(
+        self, path: str, *, ttl: float = 15.0, delay: float = 15.0, wait: bool = True
+    ) -> AbstractAsyncContextManager[HeldLock]:
+        """Hold the lock of a variable while the block runs.
+
+        `ttl` and `delay` are seconds: the lifetime without a renewal, and the time before a lost lock
+        is free again. If the lock is lost, the block is cancelled and `LockLost` is raised. Without
+        `wait`, a held lock raises `Conflict`.
+        """
+        return hold_lock(self._connection, path, ttl=ttl, delay=delay, wait=wait)
+
+    # --- pages ---
+
+    async def _pages(self, path: str, kind: type[list[T]], **query: str) -> list[T]:
+        found: list[T] = []
+        token = ""
+        while True:
+            page: Query = {**query, "per_page": 1000, "next_token": token}
+            answer = await self.request("GET", path, query=page)
+            found += answer.decode(kind)
+            if not (token := answer.next_token):
+                return found
+
+
+def _setting(name: str) -> str:
+    return os.environ.get(f"STEWARD_{name}") or os.environ.get(f"NOMAD_{name}") or ""
+
+
+def _of(job: AnyJob) -> Query:
+    return {"namespace": job.namespace} if job.namespace else {}
+
+
+def _document(job: AnyJob) -> Job | msgspec.Raw:
+    return job.document if isinstance(job, ParsedJob) else job
+
+
+def _submission(job: AnyJob) -> _Submission | None:
+    if not isinstance(job, ParsedJob) or not job.source:
+        return None
+    return _Submission(
+        source=job.source, variables=job.variables, variable_flags=job.variable_flags
+    )
+
+
+def _parsed(answer: Answer, given: _Parse) -> ParsedJob:
+    try:
+        head = msgspec.json.decode(answer.body, type=_Head)
+    except msgspec.MsgspecError as error:
+        raise InvalidResponse(f"the response is not a job: {error}") from error
+    return ParsedJob(
+        id=head.id,
+        namespace=head.namespace or "",
+        type=head.type or "",
+        document=msgspec.Raw(answer.body),
+        source=given.job_hcl,
+        variables=given.variables,
+        variable_flags=given.variable_flags,
+    )

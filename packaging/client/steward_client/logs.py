@@ -1,0 +1,111 @@
+"""Output of tasks: once, or as a stream that continues after a break."""
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Self
+
+import anyio
+
+from steward_client.errors import Unreachable
+from steward_client.transport import Call, Chunks, Connection, Query, segment
+from steward_client.wire import Record, decode
+
+_Position = tuple[int, int]  # number of the file, offset in it
+_objects = json.JSONDecoder()
+
+
+class _Frame(Record, frozen=True, kw_only=True):
+    """A piece of a log file; `offset` is the offset after it."""
+
+    data: bytes = b""
+    file: str = ""
+    offset: int = 0
+    file_event: str = ""
+
+    @property
+    def end(self) -> _Position:
+        """Return the position after the data."""
+        number = self.file.rpartition(".")[2]
+        return (int(number) if number.isdecimal() else 0, self.offset)
+
+    def after(self, position: _Position) -> bytes:
+        """Return the data after a position."""
+        number, end = self.end
+        if number != position[0]:
+            return self.data if number > position[0] else b""
+        fresh = min(end - position[1], len(self.data))
+        return self.data[-fresh:] if fresh > 0 else b""
+
+
+async def read_log(
+    connection: Connection,
+    alloc_id: str,
+    *,
+    task: str,
+    kind: str,
+    origin: str,
+    offset: int,
+) -> bytes:
+    """Return the present output of a task. Raises `NotFound`."""
+    query: Query = {"task": task, "type": kind, "plain": True, "origin": origin, "offset": offset}
+    call = Call(method="GET", path=_path(alloc_id), query=query, repeatable=True)
+    return (await connection.send(call)).body
+
+
+async def follow_log(
+    connection: Connection, alloc_id: str, *, task: str, kind: str, origin: str, offset: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield the output of a task until the task ends, each byte once.
+
+    After a break, the stream continues behind the last byte. If the server stays unreachable for the
+    time of the retries, raises `Unreachable`.
+    """
+    query: Query = {"task": task, "type": kind, "follow": True, "origin": origin, "offset": offset}
+    seen: _Position = (-1, 0)
+    failures, last_sign = 0, anyio.current_time()
+    while True:
+        call = Call(method="GET", path=_path(alloc_id), query=query)
+        try:
+            async with connection.stream(call) as chunks:
+                async for frame in _Frames(chunks):
+                    failures, last_sign = 0, anyio.current_time()
+                    if frame.data:
+                        data, seen = frame.after(seen), max(seen, frame.end)
+                        if data:
+                            yield data
+        except Unreachable:
+            delay = connection.delay(failures)
+            if anyio.current_time() + delay > last_sign + connection.retry.within:
+                raise
+        else:
+            return
+        await anyio.sleep(delay)
+        failures += 1
+        if seen >= (0, 0):
+            query = {**query, "origin": "start", "offset": 0}
+
+
+class _Frames:
+    """The frames of a stream: JSON objects, one after the other without separators."""
+
+    def __init__(self, chunks: Chunks) -> None:
+        self._chunks = chunks
+        self._rest = ""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _Frame:
+        while True:
+            try:
+                _, end = _objects.raw_decode(self._rest)
+            except ValueError:  # the object is not complete
+                piece = await anext(self._chunks)
+                self._rest = (self._rest + piece.decode(errors="surrogateescape")).lstrip()
+            else:
+                text, self._rest = self._rest[:end], self._rest[end:].lstrip()
+                return decode(text.encode(errors="surrogateescape"), _Frame)
+
+
+def _path(alloc_id: str) -> str:
+    return f"/v1/client/fs/logs/{segment(alloc_id)}"

@@ -1,0 +1,341 @@
+"""Records that the server sends. Times and durations are nanoseconds, unless a field says otherwise."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from steward_client.wire import Record
+
+_ENDED = frozenset({"complete", "failed", "lost"})
+_EXITED = "Terminated"  # the type of the task event with the exit code
+
+
+class Registered(Record, frozen=True, kw_only=True):
+    """The response to a registration. Jobs that only launch children have no evaluation."""
+
+    eval_id: str = ""
+    job_modify_index: int = 0
+    warnings: str = ""
+
+
+class Dispatched(Record, frozen=True, kw_only=True):
+    """The child of a dispatch. `index` is the index of the write."""
+
+    job_id: str = msgspec.field(name="DispatchedJobID")
+    eval_id: str = ""
+    index: int = 0
+
+
+class JobStub(Record, frozen=True, kw_only=True):
+    """A job in a listing: `status` is pending, running or dead."""
+
+    id: str
+    parent_id: str = ""
+    name: str = ""
+    namespace: str = ""
+    type: str = ""
+    priority: int = 0
+    periodic: bool = False
+    parameterized: bool = msgspec.field(default=False, name="ParameterizedJob")
+    stop: bool = False
+    status: str = ""
+    status_description: str = ""
+    submit_time: int = 0
+    create_index: int = 0
+    modify_index: int = 0
+    job_modify_index: int = 0
+
+
+class JobDetail(Record, frozen=True, kw_only=True):
+    """The newest version of a job: the fields that describe its state.
+
+    `Client.job_document` returns the whole definition.
+    """
+
+    id: str
+    parent_id: str = ""
+    name: str = ""
+    namespace: str = ""
+    type: str = ""
+    priority: int = 0
+    datacenters: list[str] = []
+    meta: dict[str, str] = {}
+    dispatched: bool = False
+    payload: bytes = b""
+    stop: bool = False
+    status: str = ""
+    status_description: str = ""
+    stable: bool = False
+    version: int = 0
+    submit_time: int = 0
+    create_index: int = 0
+    modify_index: int = 0
+    job_modify_index: int = 0
+
+
+class PlacementFailure(Record, frozen=True, kw_only=True):
+    """Why a group was not placed: the number of nodes, and the reasons with their counts."""
+
+    nodes_evaluated: int = 0
+    nodes_filtered: int = 0
+    nodes_exhausted: int = 0
+    constraint_filtered: Mapping[str, int] = {}
+    class_filtered: Mapping[str, int] = {}
+    dimension_exhausted: Mapping[str, int] = {}
+
+
+class Evaluation(Record, frozen=True, kw_only=True):
+    """A request to the scheduler: `status` is pending, blocked, complete, failed or canceled."""
+
+    id: str
+    namespace: str = ""
+    job_id: str = ""
+    type: str = ""
+    triggered_by: str = ""
+    priority: int = 0
+    status: str = ""
+    status_description: str = ""
+    wait_until: str = ""
+    next_eval: str = ""
+    blocked_eval: str = ""
+    deployment_id: str = ""
+    failed_tg_allocs: Mapping[str, PlacementFailure] = {}
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class TaskEvent(Record, frozen=True, kw_only=True):
+    """A task event."""
+
+    type: str = ""
+    time: int = 0
+    display_message: str = ""
+    exit_code: int = 0
+    signal: int = 0
+    details: dict[str, str] = {}
+
+
+class TaskState(Record, frozen=True, kw_only=True):
+    """The state of a task: `state` is pending, running or dead; times are RFC 3339 texts."""
+
+    state: str = ""
+    failed: bool = False
+    restarts: int = 0
+    started_at: str = ""
+    finished_at: str = ""
+    events: list[TaskEvent] = []
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the exit code of the last attempt, None if no attempt has ended."""
+        ends = [event for event in self.events if event.type == _EXITED]
+        return ends[-1].exit_code if ends else None
+
+    @property
+    def signal(self) -> int:
+        """Return the signal that ended the last attempt, 0 without one."""
+        ends = [event for event in self.events if event.type == _EXITED]
+        return ends[-1].signal if ends else 0
+
+
+class DeploymentHealth(Record, frozen=True, kw_only=True):
+    """The health of an allocation in a deployment."""
+
+    healthy: bool | None = None
+    canary: bool = False
+
+
+class Allocation(Record, frozen=True, kw_only=True):
+    """An allocation: `client_status` is pending, running, complete, failed, lost or unknown."""
+
+    id: str
+    eval_id: str = ""
+    name: str = ""
+    namespace: str = ""
+    node_id: str = ""
+    node_name: str = ""
+    job_id: str = ""
+    job_version: int = 0
+    task_group: str = ""
+    desired_status: str = ""
+    desired_description: str = ""
+    client_status: str = ""
+    client_description: str = ""
+    task_states: Mapping[str, TaskState] = {}
+    deployment_status: DeploymentHealth | None = None
+    followup_eval_id: str = ""
+    previous_allocation: str = ""
+    next_allocation: str = ""
+    create_index: int = 0
+    modify_index: int = 0
+    create_time: int = 0
+    modify_time: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether no task of the allocation runs anymore."""
+        return self.client_status in _ENDED
+
+
+class DeploymentGroup(Record, frozen=True, kw_only=True):
+    """The progress of one group of a deployment."""
+
+    promoted: bool = False
+    desired_canaries: int = 0
+    desired_total: int = 0
+    placed_allocs: int = 0
+    healthy_allocs: int = 0
+    unhealthy_allocs: int = 0
+
+
+class Deployment(Record, frozen=True, kw_only=True):
+    """The rollout of a version: `status` is running, paused, successful, failed or cancelled."""
+
+    id: str
+    namespace: str = ""
+    job_id: str = ""
+    job_version: int = 0
+    status: str = ""
+    status_description: str = ""
+    task_groups: Mapping[str, DeploymentGroup] = {}
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class DesiredUpdates(Record, frozen=True, kw_only=True):
+    """The numbers of a group's allocations by their treatment in a plan."""
+
+    ignore: int = 0
+    place: int = 0
+    migrate: int = 0
+    stop: int = 0
+    in_place_update: int = 0
+    destructive_update: int = 0
+    canary: int = 0
+    preemptions: int = 0
+
+
+class PlanAnnotations(Record, frozen=True, kw_only=True):
+    """The changes of a plan by group."""
+
+    desired_updates: Mapping[str, DesiredUpdates] = msgspec.field(
+        default={}, name="DesiredTGUpdates"
+    )
+
+
+class FieldDiff(Record, frozen=True, kw_only=True):
+    """A changed field: `type` is Added, Deleted, Edited or None."""
+
+    type: str = ""
+    name: str = ""
+    old: str = ""
+    new: str = ""
+    annotations: list[str] = []
+
+
+class ObjectDiff(Record, frozen=True, kw_only=True):
+    """A changed block of a job, a group or a task."""
+
+    type: str = ""
+    name: str = ""
+    fields: list[FieldDiff] = []
+    objects: list["ObjectDiff"] = []
+
+
+class TaskDiff(Record, frozen=True, kw_only=True):
+    """A changed task."""
+
+    type: str = ""
+    name: str = ""
+    fields: list[FieldDiff] = []
+    objects: list[ObjectDiff] = []
+    annotations: list[str] = []
+
+
+class GroupDiff(Record, frozen=True, kw_only=True):
+    """A changed group."""
+
+    type: str = ""
+    name: str = ""
+    fields: list[FieldDiff] = []
+    objects: list[ObjectDiff] = []
+    tasks: list[TaskDiff] = []
+    updates: dict[str, int] = {}
+
+
+class JobDiff(Record, frozen=True, kw_only=True):
+    """The difference between the stored job and the planned one."""
+
+    type: str = ""
+    id: str = ""
+    fields: list[FieldDiff] = []
+    objects: list[ObjectDiff] = []
+    groups: list[GroupDiff] = msgspec.field(default=[], name="TaskGroups")
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    """The effect of a registration. `job_modify_index` makes it conditional (`enforce_index`)."""
+
+    job_modify_index: int = 0
+    annotations: PlanAnnotations = PlanAnnotations()
+    diff: JobDiff = JobDiff()
+    failed_tg_allocs: Mapping[str, PlacementFailure] = {}
+    warnings: str = ""
+    next_periodic_launch: str = ""
+
+
+class Lock(Record, frozen=True, kw_only=True):
+    """The lock of a variable; durations are texts such as `15s`."""
+
+    id: str = ""
+    ttl: str = ""
+    lock_delay: str = ""
+
+
+class Variable(Record, frozen=True, kw_only=True):
+    """A variable. A listing has no `items`."""
+
+    path: str
+    namespace: str = ""
+    items: dict[str, str] = {}
+    lock: Lock | None = None
+    create_index: int = 0
+    modify_index: int = 0
+    create_time: int = 0
+    modify_time: int = 0
+
+
+class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a task. `exit_code` is None if it never ran; the output may be cut at the front."""
+
+    exit_code: int | None
+    signal: int
+    failed: bool
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+class AllocationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an allocation."""
+
+    allocation: Allocation
+    tasks: Mapping[str, TaskResult]
+
+
+class JobResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a job: its newest allocations, without those that were replaced."""
+
+    job_id: str
+    status_description: str
+    allocations: list[AllocationResult]
+
+    @property
+    def succeeded(self) -> bool:
+        """Return whether the job ran, and every allocation completed."""
+        states = [result.allocation.client_status for result in self.allocations]
+        return bool(states) and set(states) == {"complete"}
+
+    @property
+    def tasks(self) -> Mapping[str, TaskResult]:
+        """Return the tasks of the newest allocation by name; empty if none was placed."""
+        return self.allocations[-1].tasks if self.allocations else {}

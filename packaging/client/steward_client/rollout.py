@@ -1,0 +1,102 @@
+"""A registration under way: its events up to its outcome."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from steward_client.errors import NotFound
+from steward_client.events import Event, read_writes
+from steward_client.records import Allocation, Deployment, Evaluation, JobDetail, Registered
+from steward_client.transport import Answer, Call, Connection, Query, segment
+
+_TOPICS = ("Job", "Evaluation", "Allocation", "Deployment")
+_EVALUATED = frozenset({"complete", "failed", "canceled", "blocked"})
+_ACTIVE = frozenset({"running", "paused", "pending", "initializing", "blocked", "unblocking"})
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered job: pass it to `Client.follow` and `Client.wait`."""
+
+    job_id: str
+    namespace: str
+    registered: Registered
+
+    @property
+    def eval_id(self) -> str:
+        """Return the evaluation of the registration, empty for jobs that only launch children."""
+        return self.registered.eval_id
+
+
+async def follow_run(connection: Connection, run: Run) -> AsyncGenerator[Event, None]:
+    """Yield the events of a registration until its outcome is certain.
+
+    A batch job has its outcome when it is dead. A service has it when its deployment has ended, or,
+    without a deployment, when its evaluation has ended and no allocation is pending.
+    """
+    if not run.eval_id:
+        return
+    rollout = _Rollout(connection, run)
+    writes = read_writes(
+        connection,
+        dict.fromkeys(_TOPICS, run.job_id),
+        index=run.registered.job_modify_index,
+        namespace=run.namespace or None,
+    )
+    last: int | None = None
+    async with aclosing(writes):
+        async for events in writes:
+            for event in events:
+                yield event
+            last = await rollout.last_index() if last is None else last
+            if last is not None and events[-1].index >= last:
+                return
+
+
+class _Rollout:
+    def __init__(self, connection: Connection, run: Run) -> None:
+        self._connection, self._run = connection, run
+        self._path = f"/v1/job/{segment(run.job_id)}"
+        self._query: Query = {"namespace": run.namespace}
+
+    async def last_index(self) -> int | None:
+        """Return the index of the last change before the outcome, None before it.
+
+        A purged job has no further events, so its index is 0.
+        """
+        try:
+            job = (await self._get(self._path)).decode(JobDetail)
+        except NotFound:
+            return 0
+        body = await self._get(f"{self._path}/deployment")
+        deployment = body.decode(Deployment | None)  # type: ignore[arg-type]  # mypy: no type form
+        evaluation = (await self._get(f"/v1/evaluation/{segment(self._run.eval_id)}")).decode(
+            Evaluation
+        )
+        allocations = (await self._get(f"{self._path}/allocations")).decode(list[Allocation])
+        if not _is_over(job, deployment, evaluation, allocations):
+            return None
+        changed = [one.modify_index for one in allocations] + [evaluation.modify_index]
+        return max(changed + ([deployment.modify_index] if deployment else []))
+
+    async def _get(self, path: str) -> Answer:
+        call = Call(method="GET", path=path, query=self._query, repeatable=True)
+        return await self._connection.send(call)
+
+
+def _is_over(
+    job: JobDetail,
+    deployment: Deployment | None,
+    evaluation: Evaluation,
+    allocations: list[Allocation],
+) -> bool:
+    if job.status == "dead":
+        return True
+    if job.stop or job.type in ("batch", "sysbatch"):
+        return False
+    if deployment is not None and deployment.job_version == job.version:
+        return deployment.status not in _ACTIVE
+    if evaluation.status not in _EVALUATED:
+        return False
+    wanted = [one for one in allocations if one.desired_status == "run"]
+    return all(one.client_status != "pending" for one in wanted)

@@ -1,0 +1,33 @@
+"""Many requests at the same time."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import anyio
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_AT_ONCE = 16  # requests that one call sends at the same time
+
+
+async def each(work: Callable[[S], Awaitable[T]], given: Sequence[S]) -> list[T]:
+    """Return the results of work on each object, in their order. Raises the first error."""
+    results: dict[int, T] = {}
+    failed: list[Exception] = []
+    limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def do(number: int, one: S) -> None:
+        async with limiter:
+            try:
+                results[number] = await work(one)
+            except Exception as error:  # a task group would wrap it
+                failed.append(error)
+                group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for number, one in enumerate(given):
+            group.start_soon(do, number, one)
+    if failed:
+        raise failed[0]
+    return [results[number] for number in range(len(given))]

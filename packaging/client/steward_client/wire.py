@@ -1,0 +1,72 @@
+"""The JSON form of all records: wire names, and decoding that accepts Go's nulls.
+
+A field `memory_max_mb` is `MemoryMaxMB` on the wire. Unknown fields are ignored, so that newer
+servers work. A null means the default of its field.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from steward_client.errors import InvalidResponse
+
+T = TypeVar("T")
+
+SECOND = 1_000_000_000  # nanoseconds: the unit of durations and times on the wire
+
+_WORDS = {
+    "cni": "CNI",
+    "cpu": "CPU",
+    "dns": "DNS",
+    "fs": "FS",
+    "grpc": "GRPC",
+    "hcl": "HCL",
+    "http": "HTTP",
+    "id": "ID",
+    "ids": "IDs",
+    "ip": "IP",
+    "mb": "MB",
+    "mbits": "MBits",
+    "tg": "TG",
+    "tls": "TLS",
+    "ttl": "TTL",
+    "ui": "UI",
+    "url": "URL",
+}
+
+
+def wire_name(field: str) -> str:
+    """Return the wire name of a field, as Nomad spells it."""
+    return "".join(_WORDS.get(word, word.capitalize()) for word in field.split("_"))
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name, omit_defaults=True):
+    """The base of all parts of a job. The server sets the fields that are absent."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name):
+    """The base of all records that the server sends."""
+
+
+def seconds(number: float) -> int:
+    """Return a duration as nanoseconds."""
+    return round(number * SECOND)
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """Return decoded JSON. Raises `InvalidResponse` if it does not have this type."""
+    try:
+        return msgspec.convert(_without_nulls(msgspec.json.decode(body)), kind)
+    except msgspec.MsgspecError as error:
+        shown = body[:200].decode(errors="replace")
+        raise InvalidResponse(
+            f"the response is not of this API: {error}; it starts {shown!r}"
+        ) from (error)
+
+
+def _without_nulls(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _without_nulls(entry) for name, entry in value.items() if entry is not None}
+    if isinstance(value, list):
+        return [_without_nulls(entry) for entry in value]
+    return value
