@@ -576,8 +576,9 @@ CREATE TABLE variables (
 CREATE INDEX variables_locked ON variables (lock_ends) WHERE lock_id <> '';
 
 -- Everything secret is in this table and nowhere else, and only sealed: variables, signing keys,
--- client secrets. A place says what a value is; the seal is bound to it, so that no row can stand
--- in for another. Written by whoever owns the secret, with daemon/acl/seal.py.
+-- client secrets, and the secrets that tasks received (at `output/<allocation>/<number>`), which are
+-- masked in their output. A place says what a value is; the seal is bound to it, so that no row can
+-- stand in for another. Written by whoever owns the secret, with daemon/acl/seal.py.
 CREATE TABLE secrets (
     place         TEXT    NOT NULL PRIMARY KEY,
     sealed        BLOB    NOT NULL                -- names the version of its key

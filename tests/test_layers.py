@@ -128,6 +128,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.launcher.client",
         "daemon.log",
         "daemon.runner.core.task_log",
+        "daemon.text.masking",
     ),
     "daemon.web": (*STORAGE, *COMMON, "daemon.acl"),
     "daemon.api": (
@@ -221,7 +222,7 @@ ONLY_IN = {
     ),
     "bcrypt": ("daemon.jobspec.hcl.functions.crypto",),
     "yaml": ("daemon.jobspec.hcl.functions.yaml_codec", "daemon.templates.documents"),
-    "re2": ("daemon.matching.regexp",),
+    "re2": ("daemon.matching.regexp", "daemon.text.masking"),
     "prometheus_client": ("daemon.api.cluster.metrics",),
     "asyncio": (),
 }

@@ -56,6 +56,7 @@ _NAMESPACE = frozenset(
         *_NAMESPACE_WRITE,
         *("alloc-node-exec", "csi-register-plugin", "policy-override", "sentinel-override"),
         "read-secrets",  # Steward's own: names and sizes of files in secret directories
+        "read-raw-logs",  # Steward's own: output of tasks with its secrets
         *("host-volume-register", "host-volume-write", "host-volume-delete"),
         *("register-job", "plan-job", "evaluate-job", "revert-job", "stable-job"),
         *("tag-job-version", "purge-job", "deregister-job", "exec-unfiltered"),

@@ -21,6 +21,7 @@ from daemon.identity.lazy_methods import LazyMethods
 from daemon.jobspec.policies import JobPolicySet
 from daemon.log.daemon_log import LogMonitor
 from daemon.runner.core.task_log import Logs as TaskLogs
+from daemon.text.masking import Matcher
 from storage import garbage
 from storage.errors import TooOften
 from storage.records.notification import ReceiverResult
@@ -209,6 +210,14 @@ class AdmissionControl:
         return made
 
 
+class OutputMasks(Protocol):
+    """The secrets that are masked in the output of tasks."""
+
+    async def matcher(self, alloc_id: str) -> Matcher | None:
+        """Return the matcher of an allocation, or None if its tasks received no secrets."""
+        ...
+
+
 class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     """The open parts of one daemon."""
 
@@ -226,6 +235,7 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     fences: Fences
     door: LazyMethods  # the login methods
     notify: Receivers
+    output: OutputMasks
     wrappers: WrapperProtocol | None = None  # None without clusters
     policies: JobPolicySet = JobPolicySet()
     feed: EventFeed = msgspec.field(default_factory=EventFeed)

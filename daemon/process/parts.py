@@ -215,6 +215,7 @@ async def _runner(parts: DaemonParts) -> None:
     from daemon.acl.task_tokens import TaskTokens
     from daemon.runner.node import RunnerDependencies, open_runner
     from daemon.variables.task_reader import TaskVariableReader
+    from daemon.variables.task_secrets import TaskSecretStore
 
     begun, store, config = parts.begun, parts.store, parts.config
     parts.runner = await parts.enter(
@@ -234,6 +235,7 @@ async def _runner(parts: DaemonParts) -> None:
                 fences=parts.fences,
                 pool_drivers=parts.engine.drivers if parts.engine else {},
                 is_separated=begun.welcome.is_root and os.geteuid() != ROOT,
+                secret_keeper=TaskSecretStore(store, parts.seal),
             )
         )
     )
@@ -351,6 +353,7 @@ async def _context(parts: DaemonParts) -> None:
     """Collect what the request handlers use."""
     from daemon.api.routes import ROUTES
     from daemon.api.vault_routes import ENDPOINTS
+    from daemon.variables.task_secrets import OutputMatchers
     from daemon.web.rights import RouteRights
 
     parts.context = AppContext(
@@ -370,6 +373,7 @@ async def _context(parts: DaemonParts) -> None:
         door=parts.login,
         policies=parts.policies,
         wrappers=parts.engine.desk if parts.engine else None,
+        output=OutputMatchers(parts.store, parts.seal),
     )
 
 

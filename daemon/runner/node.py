@@ -53,6 +53,7 @@ from daemon.runner.node_registration import (
     restore_unreadable,
 )
 from daemon.runner.setup.artifacts.install import discard
+from daemon.runner.setup.given_secrets import SecretKeeper
 from daemon.runner.setup.runtime import (
     Listeners,
     RuntimeContext,
@@ -486,6 +487,7 @@ class RunnerDependencies(msgspec.Struct, frozen=True, kw_only=True):
     `environment`, the agent's own environment. `listeners` returns the listening sockets on given
     ports. `chance` returns random numbers in [0, 1). `pool_drivers` are the drivers of each cluster
     pool. `is_separated` means that the launcher has privileges that the daemon lacks.
+    `secret_keeper` stores the secrets of tasks, so that their output can be masked.
     """
 
     store: Store
@@ -505,6 +507,7 @@ class RunnerDependencies(msgspec.Struct, frozen=True, kw_only=True):
     pool_drivers: Mapping[str, Mapping[str, Driver]] = MappingProxyType({})
     fences: Fences | None = None
     is_separated: bool = False
+    secret_keeper: SecretKeeper | None = None
 
 
 @asynccontextmanager
@@ -533,7 +536,7 @@ async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
             if config.usage_history:
                 runner.recorder = _recorder(runner, needs)
                 nursery.start_soon(fences.keep_running, "usage history", runner.recorder.run)
-            logs = partial(retain_logs, config, needs.clock, launcher)
+            logs = partial(retain_logs, config, needs.clock, launcher, needs.secret_keeper)
             nursery.start_soon(fences.keep_running, "logs of what has ended", logs)
             if config.alloc_disk_limit != DISK_OFF:
                 period = config.alloc_disk_seconds
@@ -614,6 +617,7 @@ async def _open_host(
         listeners=needs.listeners,
         chance=needs.chance,
         egress=guard.check if guard else unguarded,
+        secret_keeper=needs.secret_keeper,
     )
 
 

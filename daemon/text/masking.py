@@ -8,6 +8,7 @@ by line. A mask has as many bytes as the secret, so that log offsets stay valid.
 
 import base64
 from collections.abc import Iterable, Iterator
+from typing import Protocol, cast
 from urllib.parse import quote_from_bytes
 
 LEAST = 8  # bytes; a shorter value is not masked
@@ -15,35 +16,93 @@ _OPENING, _CLOSING = "‹".encode(), "›".encode()
 _WORD = b"masked"
 _FILL = b"*"
 _FEW = 400  # forms of secrets
+_MOST_BYTES = 1024 * 1024  # of all secrets of one kind
 _KEPT = 1000  # secrets of one kind, a limit for a variable that changes every minute
+_KEY = 8  # bytes of a form that the pattern finds; the rest is compared
+_SAMPLE = 5  # bytes of a form that its samples have at least
+_SEARCHED = 32  # first bytes of a form among which its key is chosen
+_DENSITY = 16  # bytes for each candidate of a text; beyond this, its rest is masked
+_ALWAYS = 64  # candidates that any text may have
+_MEMORY = 64 * 1024 * 1024  # bytes for the states of the pattern
+
+Span = tuple[int, int]
 
 
 class TaskSecrets:
-    """The secrets that a task received, oldest first; beyond 1000 the oldest is dropped."""
+    """The secrets that a task received, oldest first; beyond 1000 or 1 MiB the oldest is dropped."""
 
     def __init__(self) -> None:
         self._known: dict[str, None] = {}
+        self._size = 0
 
-    def add(self, secret: str) -> None:
-        """Add a secret as the newest one."""
+    def add(self, secret: str) -> bool:
+        """Add a secret as the newest one; return whether it was unknown."""
+        is_new = secret not in self._known
+        if is_new:
+            self._size += len(secret)
         self._known.pop(secret, None)
         self._known[secret] = None
-        if len(self._known) > _KEPT:
-            del self._known[next(iter(self._known))]
+        while len(self._known) > _KEPT or (self._size > _MOST_BYTES and len(self._known) > 1):
+            oldest = next(iter(self._known))
+            self._size -= len(oldest)
+            del self._known[oldest]
+        return is_new
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the secrets as bytes."""
         return (secret.encode(errors="replace") for secret in self._known)
 
 
+class _Search(Protocol):
+    """A compiled pattern."""
+
+    def search(self, text: bytes, pos: int = 0) -> "_Found | None": ...
+
+
+class _Found(Protocol):
+    """A match of a pattern."""
+
+    def start(self) -> int: ...
+
+
 class Matcher:
-    """A search for secrets in bytes, with masking."""
+    """A search for secrets in bytes, with masking.
+
+    One pattern finds eight bytes of each form, whatever the number of secrets. The other bytes of
+    the form are compared where these eight stand.
+    """
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
         found = {form for secret in secrets for one in _parts(secret) for form in _forms(one)}
         self._forms = sorted((one for one in found if len(one) >= LEAST), key=len, reverse=True)
         self.longest = len(self._forms[0]) if self._forms else 0
         self.is_quick = len(self._forms) <= _FEW  # 16 KiB take less than 2 ms
+        self._by_key: dict[bytes, list[tuple[bytes, int]]] = {}
+        for form in self._forms:
+            offset = _best_key(form)
+            key = form[offset : offset + _KEY]
+            self._by_key.setdefault(key, []).append((form, offset))
+        self._pattern = _compile(self._by_key) if self._by_key else None
+        # Every second or fourth byte of a text decides fast that there is no secret in it.
+        self._step = _step(len(self._forms[-1])) if self._forms else 1
+        self._sampled = _compile(_samples(self._forms, self._step)) if self._step > 1 else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to mask."""
+        return not self._forms
+
+    def warm(self) -> None:
+        """Prepare the states of the pattern, which the first search would wait for."""
+        if self._pattern is not None:
+            self._pattern.search(b"".join(self._forms)[1:])
+        self.finds(b"".join(self._forms))
+
+    def finds(self, data: bytes) -> bool:
+        """Return whether `data` may hold a secret; False is certain."""
+        if self._sampled is not None:
+            return self._sampled.search(data[:: self._step]) is not None
+        return self._pattern is not None and self._pattern.search(data) is not None
 
     def mask(self, data: bytes, *, is_cut: bool = False) -> bytes:
         """Return bytes of the same length, with every secret masked.
@@ -53,37 +112,122 @@ class Matcher:
         """
         spans = self._whole(data)
         if is_cut:
-            spans += self._cut(data)
-        spans.sort(key=lambda span: (span[0], -span[1]))
-        pieces, at = [], 0
-        for begin, end in spans:
-            if end <= max(at, begin):
-                continue
-            # If secrets overlap, only the remaining part of the second one follows.
-            pieces.append(data[at:begin] if begin >= at else b"")
-            pieces.append(mask_of(end - begin) if begin >= at else _FILL * (end - at))
-            at = end
-        return b"".join((*pieces, data[at:]))
+            spans += self._heads(data) + self._tails(data)
+        return _masked(data, [(max(0, begin), min(end, len(data))) for begin, end in spans])
 
-    def _whole(self, data: bytes) -> list[tuple[int, int]]:
-        return [(at, at + len(form)) for form in self._forms for at in _places(data, form)]
+    def mask_part(
+        self, data: bytes, begin: int, end: int, *, at_start: bool, at_end: bool
+    ) -> bytes:
+        """Return the bytes of `data` from `begin` to `end`, masked; the other bytes are context.
 
-    def _cut(self, data: bytes) -> list[tuple[int, int]]:
-        """Return for each form at most one span at each end: the longest partial match."""
-        if len(data) < LEAST:
-            return []
-        spans = []
-        for form in self._forms:
-            heads = (len(form) - at for at in _places(form, data[:LEAST]))
-            head = max((size for size in heads if data.startswith(form[-size:])), default=0)
-            tails = (at + LEAST for at in _places(form, data[-LEAST:]))
-            tail = max((size for size in tails if data.endswith(form[:size])), default=0)
-            spans += [(0, head), (len(data) - tail, len(data))]
-        return spans
+        With `at_start` or `at_end`, nothing before or after `data` is known. So two adjacent parts
+        show one mask for a secret that lies across their border.
+        """
+        spans = self._whole(data)
+        if at_start:
+            spans += self._heads(data)
+        if at_end:
+            spans += self._tails(data)
+        return _masked(data, spans)[begin:end]
 
     def mask_text(self, text: str) -> str:
         """Return a text with every secret masked."""
         return self.mask(text.encode(errors="replace")).decode(errors="replace")
+
+    def _whole(self, data: bytes) -> list[Span]:
+        """Return the places of all secrets.
+
+        A text with more candidates than one in 16 bytes is not logged by accident. The rest of it
+        counts as one secret, which bounds the time.
+        """
+        if self._pattern is None or not self.finds(data):
+            return []
+        spans: list[Span] = []
+        at = 0
+        for _ in range(_ALWAYS + len(data) // _DENSITY):
+            found = self._pattern.search(data, at)
+            if found is None:
+                return spans
+            at = found.start()
+            spans += self._around(data, at)
+            at += 1
+        return [*spans, (at, len(data))]
+
+    def _around(self, data: bytes, at: int) -> Iterator[Span]:
+        """Yield the places of the secrets whose key stands at a position."""
+        for form, offset in self._by_key.get(data[at : at + _KEY], ()):
+            if at >= offset and data.startswith(form, at - offset):
+                yield at - offset, at - offset + len(form)
+
+    def _heads(self, data: bytes) -> list[Span]:
+        """Return where each form would begin of which `data` begins with the last bytes."""
+        spans = []
+        for form in self._forms if len(data) >= LEAST else ():
+            sizes = (len(form) - at for at in _places(form, data[:LEAST]))
+            size = max((one for one in sizes if data.startswith(form[-one:])), default=0)
+            if size:
+                spans.append((size - len(form), size))
+        return spans
+
+    def _tails(self, data: bytes) -> list[Span]:
+        """Return where each form would end of which `data` ends with the first bytes."""
+        spans = []
+        for form in self._forms if len(data) >= LEAST else ():
+            sizes = (at + LEAST for at in _places(form, data[-LEAST:]))
+            size = max((one for one in sizes if data.endswith(form[:one])), default=0)
+            if size:
+                spans.append((len(data) - size, len(data) - size + len(form)))
+        return spans
+
+
+def _masked(data: bytes, spans: list[Span]) -> bytes:
+    """Return bytes with masks at some places, which may begin before them and end after them."""
+    if not spans:
+        return data
+    ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
+    shown, covered = bytearray(data), ordered[0][0]
+    for begin, end in ordered:
+        if end <= covered:
+            continue
+        # If secrets overlap, only the remaining part of the second one follows.
+        is_apart = begin >= covered
+        start = begin if is_apart else covered
+        mask = mask_of(end - begin) if is_apart else _FILL * (end - covered)
+        first, last = max(start, 0), min(end, len(data))
+        shown[first:last] = mask[first - start : last - start]
+        covered = end
+    return bytes(shown)
+
+
+def _compile(keys: Iterable[bytes]) -> _Search:
+    """Return a pattern that finds any key, in linear time."""
+    # Imported late: a daemon without secrets of tasks never needs it.
+    import re2
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.max_mem = _MEMORY
+    return cast(_Search, re2.compile(b"|".join(map(re2.escape, sorted(keys))), options))
+
+
+def _step(shortest: int) -> int:
+    """Return the distance of the bytes to look at, so that at least five of each form remain."""
+    return next((step for step in (4, 2) if shortest >= step * _SAMPLE), 1)
+
+
+def _samples(forms: Iterable[bytes], step: int) -> set[bytes]:
+    """Return the bytes that a form leaves in a text of which every `step`-th byte is taken."""
+    return {form[first::step][:_KEY] for form in forms for first in range(step)}
+
+
+def _best_key(form: bytes) -> int:
+    """Return where the eight bytes with the most different values stand among the first ones.
+
+    Many secrets begin alike, such as addresses and signed tokens. Their first bytes would be found
+    in texts without secrets.
+    """
+    last = min(len(form) - _KEY, _SEARCHED)
+    return max(range(0, last + 1, 4), key=lambda at: (len({*form[at : at + _KEY]}), at))
 
 
 def mask_of(length: int) -> bytes:

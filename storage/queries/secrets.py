@@ -34,6 +34,11 @@ _BELOW = """
      WHERE place >= :prefix AND place < :prefix || char(1114111)
   ORDER BY place
 """
+_PLACES = """
+    SELECT place FROM secrets
+     WHERE place >= :prefix AND place < :prefix || char(1114111)
+  ORDER BY place
+"""
 _PUT = """
     INSERT INTO secrets (place, sealed) VALUES (:place, :sealed)
     ON CONFLICT (place) DO UPDATE SET sealed = excluded.sealed
@@ -55,6 +60,11 @@ def find(db: ReadSnapshot, place: str) -> bytes | None:
 def below(db: ReadSnapshot, prefix: str = "") -> list[SealedSecret]:
     """Return the encrypted values at paths with a prefix, by path."""
     return [SealedSecret(row["place"], row["sealed"]) for row in db.all(_BELOW, {"prefix": prefix})]
+
+
+def places(db: ReadSnapshot, prefix: str) -> list[str]:
+    """Return the paths with a prefix, sorted."""
+    return [row["place"] for row in db.all(_PLACES, {"prefix": prefix})]
 
 
 def put(tx: Transaction, place: str, sealed: bytes) -> None:

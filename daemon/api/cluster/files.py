@@ -172,7 +172,7 @@ async def _pieces(
 ) -> AsyncIterator[bytes]:
     while offset < end:
         with _asked(files, "open", path):
-            piece = file.read(offset, _most(offset, end))
+            piece = await file.fetch(offset, _most(offset, end))
         if not piece:
             return
         offset += len(piece)
@@ -220,10 +220,10 @@ async def _followed(
     with register_follower() as pace:
         while True:
             try:
-                piece = file.read(offset, _CHUNK)
+                piece = await file.fetch(offset, _CHUNK)
                 if not piece:  # another file may have this name now
                     file = await files.open(path)
-                    piece = file.read(offset, _CHUNK)
+                    piece = await file.fetch(offset, _CHUNK)
                 size = file.info.size
             except (StewardError, OSError):
                 yield encode(LogStreamFrame(file=path, file_event="file deleted"))

@@ -114,7 +114,7 @@ class Tail:
         if self._end is not None:
             most = min(most, self._end - self._position)
         stream = await self._log.look()
-        chunk = stream.read(self._position, most) if most > 0 else None
+        chunk = await stream.fetch(self._position, most) if most > 0 else None
         if chunk is None:
             if is_last and self._rest:
                 self._add(self._rest)

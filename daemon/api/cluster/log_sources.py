@@ -5,6 +5,8 @@ import re
 import msgspec
 
 from daemon.api.cluster.lookup import resolve_allocation
+from daemon.api.cluster.masked_log import READ_RAW_LOGS, MaskedLog
+from daemon.app.context import OutputMasks
 from daemon.runner.core.task_log import Logs, TaskLog
 from daemon.runner.logs import retained_logs
 from daemon.runner.logs.alloc_files import is_there
@@ -20,17 +22,23 @@ _IDENTIFIER = re.compile(r"[0-9a-f-]{36}")
 
 
 class LogSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The logs of one allocation; `root` is their directory, for display."""
+    """The logs of one allocation; `root` is their directory, for display.
+
+    With `masks`, secrets of the tasks are masked.
+    """
 
     alloc_id: str
     namespace: str
     root: str
     tasks: dict[str, LogConfig]
     logs: Logs
+    masks: OutputMasks | None
 
     def log(self, task: str, kind: str) -> TaskLog:
         """Return a log of a task; `kind` is stdout or stderr."""
-        return self.logs.log(self.alloc_id, task, kind, self.tasks[task])
+        if self.masks is None:
+            return self.logs.log(self.alloc_id, task, kind, self.tasks[task])
+        return MaskedLog(self.logs, (self.alloc_id, task, kind), self.tasks[task], self.masks)
 
 
 async def find_source(request: Request, alloc_id: str) -> LogSource:
@@ -53,6 +61,7 @@ async def find_source(request: Request, alloc_id: str) -> LogSource:
             root=str(parts.config.logs_dir / alloc_id),
             tasks=about.tasks,
             logs=parts.logs,
+            masks=_masks(request, about.namespace),
         )
     request.require(allocation.namespace)
     return await sources_of_group(request, allocation, group)
@@ -86,7 +95,13 @@ async def source_of_tasks(
         root=str(parts.config.alloc_dir / allocation.id),
         tasks=tasks,
         logs=parts.logs,
+        masks=_masks(request, allocation.namespace),
     )
+
+
+def _masks(request: Request, namespace: str) -> OutputMasks | None:
+    """Return the masks for the caller, or None if the caller may see the output as it is."""
+    return None if request.caller.grant.may(namespace, READ_RAW_LOGS) else request.parts.output
 
 
 def has_ended(store: Store, alloc_id: str, task_name: str) -> bool:

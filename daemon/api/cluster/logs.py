@@ -100,7 +100,7 @@ def parse_origin(query: QueryParameters) -> str:
 async def _present(stream: Stream, position: int) -> AsyncGenerator[LogChunk | None, None]:
     """Yield the current content, up to the current end."""
     _, end = stream.span()
-    while position < end and (chunk := stream.read(position)) is not None:
+    while position < end and (chunk := await stream.fetch(position)) is not None:
         position = chunk.end
         yield chunk
 

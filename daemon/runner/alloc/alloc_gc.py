@@ -19,6 +19,8 @@ from daemon.config.settings import Settings
 from daemon.launcher.client import Launcher
 from daemon.launcher.messages import DirectoryUsage
 from daemon.runner.logs import retained_logs
+from daemon.runner.logs.alloc_files import is_there
+from daemon.runner.setup.given_secrets import SecretKeeper
 from storage.records.base import SECOND
 
 _LOGS_LOOKED_AT = 600  # seconds between two sweeps; there may be many logs
@@ -160,8 +162,13 @@ async def _taken(alloc_id: str, measure: Callable[[str], Awaitable[DirectoryUsag
         return 0
 
 
-async def retain_logs(config: Settings, clock: Clock, launcher: Launcher) -> None:
-    """Enforce the retention and the total size of logs periodically, until cancelled."""
+async def retain_logs(
+    config: Settings, clock: Clock, launcher: Launcher, secrets: SecretKeeper | None
+) -> None:
+    """Enforce the retention and the total size of logs periodically, until cancelled.
+
+    The stored secrets of an allocation are deleted with its logs.
+    """
 
     async def sweep() -> None:
         await retained_logs.delete_expired(
@@ -171,6 +178,8 @@ async def retain_logs(config: Settings, clock: Clock, launcher: Launcher) -> Non
             now=clock.now() / SECOND,
         )
         await retained_logs.tidy(launcher, config.output_dir)
+        if secrets is not None:
+            await secrets.tidy(partial(is_there, launcher))
 
     await in_rounds("garbage collection of logs", sweep, period=_LOGS_LOOKED_AT, first=0)
 

@@ -220,7 +220,7 @@ class TaskLog:
             while True:
                 over = ended()  # evaluated before the last read, so that no data is missed
                 stream = await self.look()
-                while (chunk := stream.read(position)) is not None:
+                while (chunk := await stream.fetch(position)) is not None:
                     position = chunk.end
                     pace.hurry()
                     yield chunk
@@ -299,6 +299,10 @@ class Stream:
             return None
         end = position + len(data)
         return LogChunk(self._log.name(position), position % limit + len(data), data, end)
+
+    async def fetch(self, position: int, most: int = _CHUNK) -> LogChunk | None:
+        """Return the data at an offset, as `read` does."""
+        return self.read(position, most)
 
     def content(self, piece: LogSegment, offset: int, most: int) -> bytes:
         """Return bytes of a piece; empty if it cannot be read."""

@@ -87,6 +87,10 @@ class File(Protocol):
         """
         ...
 
+    async def fetch(self, offset: int, most: int) -> bytes:
+        """Return bytes as `read` does; it may take a thread."""
+        ...
+
 
 class _Plain:
     """A file in the allocation directory; `path` is the requested path."""
@@ -112,6 +116,9 @@ class _Plain:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self._path)
         return b""
 
+    async def fetch(self, offset: int, most: int) -> bytes:
+        return self.read(offset, most)
+
 
 class _Numbered:
     """A numbered file of a log."""
@@ -128,6 +135,13 @@ class _Numbered:
         if offset >= self._file.size:
             return b""
         chunk = self._stream.read(self._file.start + offset, min(most, self._file.size - offset))
+        return chunk.data if chunk else b""
+
+    async def fetch(self, offset: int, most: int) -> bytes:
+        left = min(most, self._file.size - offset)
+        if left <= 0:
+            return b""
+        chunk = await self._stream.fetch(self._file.start + offset, left)
         return chunk.data if chunk else b""
 
 

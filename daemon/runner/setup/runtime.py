@@ -17,6 +17,7 @@ from daemon.runner.core.status_report import ReportQueue
 from daemon.runner.core.task_log import Logs
 from daemon.runner.logs.rotation import LogRotator
 from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
+from daemon.runner.setup.given_secrets import SecretKeeper
 from daemon.runner.setup.secrets_tmpfs import SecretsTmpfs
 from daemon.runner.setup.workload_identity import IdentitySigner
 from storage.queries.variables import VariableRow
@@ -143,6 +144,7 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     listeners: Listeners
     chance: Callable[[], float]  # return a random number in [0, 1)
     egress: Callable[[], tuple[bool, str]] = unguarded  # state of the egress policy
+    secret_keeper: SecretKeeper | None = None  # stores the secrets of tasks for masking
 
     def directory(self, alloc_id: str) -> str:
         """Return the directory of an allocation."""

@@ -6,6 +6,7 @@ allocation directory records that across daemon restarts. Identities are signed 
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,6 +21,7 @@ from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.setup.artifacts.fetch import ArtifactRequest, FetchFailed
 from daemon.runner.setup.change_actions import ChangeAction
+from daemon.runner.setup.given_secrets import GivenSecrets
 from daemon.runner.setup.runtime import RuntimeContext
 from daemon.runner.setup.vault_token import VaultTokenRenewer
 from daemon.runner.setup.workload_identity import IssuerInfo, WorkloadIdentities
@@ -165,12 +167,14 @@ class TaskSetup:
             task=task.name,
             places=places_of(host, instance(), task),
         )
+        self._secrets = GivenSecrets(host.secret_keeper, instance().allocation.id)
         self._identities = WorkloadIdentities(
             host.signer,
             IssuerInfo(host.issuer, host.values.get("node.region", ""), host.claims, host.values),
             self._files,
             task,
             services_of(instance().group, task),
+            self._secrets,
         )
         self._token = VaultTokenRenewer(
             host.credentials,
@@ -179,6 +183,7 @@ class TaskSetup:
             self._files,
             host.clock.now,
             note,
+            self._secrets,
         )
         self._templates = self._writer()
 
@@ -195,6 +200,7 @@ class TaskSetup:
             files=self._files,
             environment=self._own_environment,
             note=self._note,
+            secrets=self._secrets,
         )
         return TemplateRunner(desk, self._instance)
 
@@ -257,9 +263,7 @@ class TaskSetup:
 
     async def matcher(self) -> Matcher:
         """Return the matcher that masks the task's secrets in output."""
-        secrets = [*self._identities.secrets, *self._token.secrets]
-        if self._templates is not None:
-            secrets += self._templates.secrets
+        secrets = [*self._secrets]
         if sum(map(len, secrets)) <= _FEW_SECRETS:
             return Matcher(secrets)
         return await trio.to_thread.run_sync(Matcher, secrets)
@@ -338,6 +342,7 @@ class TaskSetup:
     async def recall(self, started_at: str) -> None:
         """Restore the inputs that an earlier daemon gave to the task."""
         instance = self._instance()
+        await self._secrets.recall()
         began = nanoseconds(started_at) if started_at else self._now()
         try:
             await self._identities.recall(instance.allocation, instance.job, began, self._now())
@@ -347,6 +352,8 @@ class TaskSetup:
             await self._token.recall()
         if self._templates is not None:
             await self._templates.recall()
+        with suppress(Refused):  # the next delivery tries again
+            await self._secrets.store()
 
     async def tend(self) -> None:
         """Renew and update the inputs, and run the change actions, until cancelled."""

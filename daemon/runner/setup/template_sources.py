@@ -11,6 +11,7 @@ import msgspec
 
 from daemon.runner.core.task_files import Signature, TaskFiles
 from daemon.runner.core.task_instance import TaskInstance, workload
+from daemon.runner.setup.given_secrets import GivenSecrets
 from daemon.runner.setup.runtime import VariableReader
 from daemon.templates.errors import LONGEST
 from daemon.templates.lookups import (
@@ -21,7 +22,6 @@ from daemon.templates.lookups import (
     VariableStub,
 )
 from daemon.templates.values import StringMap
-from daemon.text.masking import TaskSecrets
 from storage.errors import Refused
 from storage.queries import services
 from storage.queries.variables import VariableRow
@@ -41,10 +41,16 @@ class TemplateContext(msgspec.Struct, frozen=True, kw_only=True):
 class TemplateSources:
     """The lookups of one task's templates."""
 
-    def __init__(self, ground: TemplateContext, instance: Callable[[], TaskInstance]) -> None:
+    def __init__(
+        self,
+        ground: TemplateContext,
+        instance: Callable[[], TaskInstance],
+        secrets: GivenSecrets | None = None,
+    ) -> None:
+        """Note the values of all variables that are read in `secrets`."""
         self._ground, self._instance = ground, instance
         self.refusals: dict[LookupKey, str] = {}
-        self.secrets = TaskSecrets()  # values of all variables read
+        self.secrets = secrets or GivenSecrets()
 
     async def answer(self, question: LookupKey) -> object:
         """Return the current answer of a lookup; None if it is missing or not permitted."""

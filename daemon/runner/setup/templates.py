@@ -18,13 +18,13 @@ from daemon.runner.core.task_env import pairs, resolve
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.setup.change_actions import ChangeAction
+from daemon.runner.setup.given_secrets import GivenSecrets
 from daemon.runner.setup.runtime import RuntimeContext
 from daemon.runner.setup.template_sources import TemplateContext, TemplateSources
 from daemon.templates.errors import LONGEST, TemplateError, TemplateOutputTooLong
 from daemon.templates.lookups import Answers, LookupKey, missing_lookups
 from daemon.templates.nodes import ParsedTemplate
 from daemon.templates.render import FEW_STEPS, MOST_STEPS, RenderResult, read, render
-from daemon.text.masking import TaskSecrets
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
@@ -48,6 +48,7 @@ class TemplateWriter(msgspec.Struct, frozen=True, kw_only=True):
     files: TaskFiles
     environment: Callable[[], Mapping[str, str]]
     note: Callable[[TaskEvent], None]
+    secrets: GivenSecrets | None = None
 
 
 class TemplateRunner:
@@ -60,7 +61,7 @@ class TemplateRunner:
             variables=desk.host.variables,
             files=desk.files,
         )
-        self._sources = TemplateSources(ground, instance)
+        self._sources = TemplateSources(ground, instance, desk.secrets)
         self._programs: dict[str, ParsedTemplate] = {}
         self._texts: dict[str, str] = {}  # last written text by destination
         self._asked: set[LookupKey] = set()
@@ -69,7 +70,7 @@ class TemplateRunner:
         self.environment: dict[str, str] = {}
 
     @property
-    def secrets(self) -> TaskSecrets:
+    def secrets(self) -> GivenSecrets:
         """Return the values of the variables that the templates have read."""
         return self._sources.secrets
 
@@ -276,6 +277,7 @@ class TemplateRunner:
 
     async def _write(self, template: Template, text: str) -> None:
         environment = _environment(template, text)
+        await self.secrets.store()
         files, owner = self._desk.files, None
         if template.uid is not None or template.gid is not None:
             owner = (_whose(template.uid), _whose(template.gid))

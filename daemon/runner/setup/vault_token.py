@@ -14,8 +14,8 @@ from daemon.runner.core import task_events
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance, workload
 from daemon.runner.setup.change_actions import ChangeAction
+from daemon.runner.setup.given_secrets import GivenSecrets
 from daemon.runner.setup.runtime import TaskToken, TokenProvider
-from daemon.text.masking import TaskSecrets
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
@@ -38,12 +38,13 @@ class VaultTokenRenewer:
         files: TaskFiles,
         now: Callable[[], int],
         note: Callable[[TaskEvent], None],
+        secrets: GivenSecrets | None = None,
     ) -> None:
         self._credentials, self._instance, self._task = credentials, instance, task
         self._files, self._now, self._note = files, now, note
         self._held: TaskToken | None = None
         self._secret = ""
-        self.secrets = TaskSecrets()
+        self.secrets = secrets or GivenSecrets()
 
     @property
     def _block(self) -> SecretsConfig:
@@ -126,13 +127,14 @@ class VaultTokenRenewer:
     async def _replace(self) -> None:
         before = self._held
         held = await self._credentials.make(workload(self._instance(), self._task), self._block)
+        self.secrets.add(held.secret)
         try:
+            await self.secrets.store()
             await self._write(held.accessor, held.secret)
         except (Refused, OSError):
             await self._credentials.end(held.accessor)
             raise
         self._held, self._secret = held, held.secret
-        self.secrets.add(held.secret)
         if before is not None:
             await self._credentials.end(before.accessor)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from daemon.runner.core.task_env import resolve
 from daemon.runner.core.task_files import TaskFiles
-from daemon.text.masking import TaskSecrets
+from daemon.runner.setup.given_secrets import GivenSecrets
 from storage.errors import Refused
 from storage.records.allocation import Allocation
 from storage.records.base import HOUR, SECOND
@@ -65,13 +65,14 @@ class WorkloadIdentities:
         files: TaskFiles,
         task: Task,
         services: Sequence[Service] = (),
+        secrets: GivenSecrets | None = None,
     ) -> None:
-        """Take the task's identities and those of its `services`."""
+        """Take the task's identities and those of its `services`; note tokens in `secrets`."""
         self._signer, self._place, self._files = signer, place, files
         self._task, self._services = task, services
         self._made: dict[str, int] = {}  # identity -> issue time of its token, nanoseconds
         self.environment: dict[str, str] = {}
-        self.secrets = TaskSecrets()
+        self.secrets = secrets or GivenSecrets()
 
     @property
     def wanted(self) -> list[Identity]:
@@ -101,6 +102,7 @@ class WorkloadIdentities:
         token = self._signer.sign({**extra, **msgspec.to_builtins(claims)}, key_id)
         self._made[identity.name] = now
         self.secrets.add(token)
+        await self.secrets.store()
         if identity.env:
             self.environment[env_variable(identity)] = token
         if identity.file:

@@ -18,6 +18,7 @@ from daemon.app.context import AppContext
 from daemon.config.settings import Settings
 from daemon.fences import Fences
 from daemon.identity.issuer import Issuer
+from daemon.variables.task_secrets import OutputMatchers
 from daemon.web.parameters import QueryParameters
 from daemon.web.request import Request
 from daemon.web.rights import RouteRights
@@ -58,6 +59,7 @@ def parts_of(store: Store, config: Settings = DEFAULTS, *, asks: bool = True) ->
         issuer=Issuer(store, SEAL, clock, ids),
         tasks=Tasks(),
         logs=logs_below(config.alloc_dir),
+        output=OutputMatchers(store, SEAL),
         tokens=TokenStore(store, clock, Keyring(bytes(32)), asks=asks),
         door=door,
         notify=notify,

@@ -27,6 +27,7 @@ from daemon.runner.node import NodeRunner, RunnerDependencies, open_runner
 from daemon.runner.task_containment import hold
 from daemon.variables import change
 from daemon.variables.task_reader import TaskVariableReader
+from daemon.variables.task_secrets import TaskSecretStore
 from storage.queries import allocations, job_status, jobs, nodes
 from storage.queries.variables import VariableLock
 from storage.records.allocation import (
@@ -196,6 +197,10 @@ class World:
     def types(self, alloc_id: str, task: str = "main") -> list[str]:
         return [one.type for one in self.events(alloc_id, task)]
 
+    async def secrets(self, alloc_id: str) -> list[str]:
+        """Return the stored secrets that the tasks of an allocation received."""
+        return await TaskSecretStore(self.store, SEAL).recall(alloc_id)
+
     def output(self, alloc_id: str, task: str = "main", kind: str = "stdout") -> str:
         return (self.directory(alloc_id) / f"alloc/logs/{task}.{kind}.0").read_text()
 
@@ -240,6 +245,7 @@ async def open_world(
                 environment=environment or {},
                 pool_drivers=pool_drivers or {},
                 listeners=port_listeners.listeners_on,
+                secret_keeper=TaskSecretStore(store, SEAL),
             )
         ) as runner,
     ):

@@ -1,0 +1,134 @@
+"""Task output with its secrets masked, for callers who may not see it as the task wrote it.
+
+A mask has the length of its secret, so positions, sizes and cursors are those of the files. Each
+read also looks at the bytes before and after, so a secret is found wherever readers divide the log.
+At the end of a growing log, up to seven first bytes of a secret can be visible.
+"""
+
+from functools import partial
+
+import msgspec
+
+from daemon.app.context import OutputMasks
+from daemon.runner.core.opened_files import OpenedFile
+from daemon.runner.core.task_log import LogChunk, Logs, LogSegment, Stream, TaskLog
+from daemon.text.masking import Matcher
+from storage import garbage
+from storage.records.task import LogConfig
+
+READ_RAW_LOGS = "read-raw-logs"  # the capability to see output as the task wrote it
+_CHUNK = 64 * 1024  # bytes per read, as in other logs
+
+
+class MaskedLog(TaskLog):
+    """One stream of a task's output, masked."""
+
+    def __init__(
+        self, logs: Logs, place: tuple[str, str, str], config: LogConfig, masks: OutputMasks
+    ) -> None:
+        super().__init__(logs, place, config)
+        self._masks = masks
+
+    async def look(self) -> Stream:
+        """Return the current stream, masked if the tasks of the allocation received secrets."""
+        opened = await self._logs.reading(self.place)
+        return MaskedStream(self, opened, await self.matcher())
+
+    async def matcher(self) -> Matcher | None:
+        """Return the current matcher, or None if there is nothing to mask."""
+        return await self._masks.matcher(self.place[0])
+
+
+class MaskedStream(Stream):
+    """The content of a log, masked. `matcher` knows the secrets that the tasks received before."""
+
+    def __init__(self, log: MaskedLog, present: OpenedFile | None, matcher: Matcher | None) -> None:
+        super().__init__(log, present)
+        self._masked, self._matcher = log, matcher
+
+    def read(self, position: int, most: int = _CHUNK) -> LogChunk | None:
+        """Return the masked data at an offset; see `Stream.read`. Called in a thread."""
+        if self._matcher is None:
+            return super().read(position, most)
+        window = self._window(position, most, self._matcher.longest)
+        return None if window is None else window.masked(self._matcher)
+
+    async def fetch(self, position: int, most: int = _CHUNK) -> LogChunk | None:
+        """Return the masked data at an offset, with all secrets masked that the task can know."""
+        if self._matcher is None:
+            plain = super().read(position, most)
+            self._matcher = await self._masked.matcher()
+            if self._matcher is None or plain is None:
+                return plain
+        while True:
+            matcher = self._matcher
+            window = self._window(position, most, matcher.longest)
+            # A secret is stored before its task receives it. So it is known after the data was read.
+            self._matcher = await self._masked.matcher() or matcher
+            if self._matcher is matcher:
+                break
+        if window is None:
+            return None
+        if matcher.is_quick and not matcher.finds(window.data):
+            return window.masked(matcher)
+        return await garbage.in_thread(partial(window.masked, matcher))
+
+    def _window(self, position: int, most: int, around: int) -> "_Window | None":
+        """Return the data at an offset with bytes around it; None at the end."""
+        pieces, limit = self.pieces(), self._masked.limit
+        first = self._masked.kept_from(pieces[-1].end)
+        position = max(position, first)
+        most = min(most, limit - position % limit)
+        begin, data = self._between(pieces, max(first, position - around), position, most + around)
+        size = min(most, len(data) - (position - begin))
+        if size <= 0:
+            return None
+        return _Window(
+            name=self._masked.name(position),
+            offset=position % limit + size,
+            end=position + size,
+            data=data,
+            begin=position - begin,
+            stop=position - begin + size,
+            at_start=begin <= first,
+            at_end=begin + len(data) < position + most + around,
+        )
+
+    def _between(
+        self, pieces: list[LogSegment], begin: int, position: int, most: int
+    ) -> tuple[int, bytes]:
+        """Return the bytes from `begin`, or later up to `position`, and where they begin."""
+        stop, parts, at = position + most, list[bytes](), begin
+        for piece in pieces:
+            if at < piece.start <= position:  # the bytes before it are not kept
+                begin = at = piece.start
+                parts.clear()
+            if at >= stop or not piece.start <= at < piece.end:
+                continue
+            parts.append(self.content(piece, at - piece.start, stop - at))
+            at += len(parts[-1])
+        return begin, parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class _Window(msgspec.Struct, frozen=True):
+    """The bytes of a chunk, from `begin` to `stop` in `data`; the others are its surroundings.
+
+    `name`, `offset` and `end` are those of the chunk. `at_start` and `at_end` say whether the log
+    has no bytes before or after `data`.
+    """
+
+    name: str
+    offset: int
+    end: int
+    data: bytes
+    begin: int
+    stop: int
+    at_start: bool
+    at_end: bool
+
+    def masked(self, matcher: Matcher) -> LogChunk:
+        """Return the chunk with its secrets masked."""
+        shown = matcher.mask_part(
+            self.data, self.begin, self.stop, at_start=self.at_start, at_end=self.at_end
+        )
+        return LogChunk(self.name, self.offset, shown, self.end)

@@ -1,0 +1,121 @@
+"""The secrets that tasks received, stored encrypted so that their output can be masked later.
+
+The values outlive the variable that they came from, the token, and the daemon. They are deleted
+with the logs of their allocation.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from daemon.acl.seal import EnvelopeCipher
+from daemon.text.masking import Matcher
+from storage import garbage
+from storage.errors import Refused, StorageUnavailable
+from storage.queries import secrets
+from storage.queries.secrets import SealedSecret
+from storage.records.codec import encode
+from storage.store import Store
+from storage.writer import Transaction
+
+_ROOT = "output/"
+_MOST_ROWS = 200  # deliveries of an allocation; the oldest are dropped
+_MOST_MATCHERS = 64  # allocations whose matcher is cached
+_STEP = 100  # allocations per write of a cleanup
+
+
+class TaskSecretStore:
+    """The stored secrets of tasks, by allocation."""
+
+    def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
+        self._store, self._seal = store, seal
+
+    async def recall(self, alloc_id: str) -> list[str]:
+        """Return the secrets that the tasks of an allocation received, oldest first."""
+        rows = await self._store.look(lambda db: secrets.below(db, _prefix(alloc_id)))
+        return decrypted(self._seal, rows)
+
+    async def keep(self, alloc_id: str, values: Sequence[str]) -> None:
+        """Store secrets before a task receives them. Raises `Refused` if the store cannot."""
+
+        def write(tx: Transaction) -> None:
+            present = secrets.places(tx, _prefix(alloc_id))
+            number = int(present[-1].rpartition("/")[2]) + 1 if present else 0
+            place = f"{_prefix(alloc_id)}{number:09d}"
+            secrets.put(tx, place, self._seal.seal(encode(list(values)), place))
+            for oldest in present[: max(0, len(present) + 1 - _MOST_ROWS)]:
+                secrets.remove(tx, oldest)
+
+        try:
+            await self._store.write(write)
+        except StorageUnavailable as error:
+            raise Refused(f"secrets cannot be recorded for masking: {error}") from error
+
+    async def tidy(self, has_logs: Callable[[str], Awaitable[bool]]) -> None:
+        """Delete the secrets of allocations that have neither a directory nor retained logs."""
+        found = await self._store.read_long(lambda db: secrets.places(db, _ROOT))
+        owners = dict.fromkeys(place.split("/")[1] for place in found)
+        gone = [one for one in owners if not await has_logs(one)]
+        for first in range(0, len(gone), _STEP):
+            await self._store.write(partial(_forget, ids=gone[first : first + _STEP]))
+
+
+class _Known(NamedTuple):
+    """The matcher for stored rows, and how many commits the store had when they were read."""
+
+    commits: int
+    rows: list[SealedSecret]
+    matcher: Matcher | None
+
+
+_NOTHING = _Known(-1, [], None)
+
+
+class OutputMatchers:
+    """Matchers for the output of allocations, cached while their stored secrets stay the same."""
+
+    def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
+        self._store, self._seal = store, seal
+        self._made: OrderedDict[str, _Known] = OrderedDict()
+
+    async def matcher(self, alloc_id: str) -> Matcher | None:
+        """Return the matcher of an allocation, or None if its tasks received no secrets."""
+        commits, known = self._store.commits, self._made.pop(alloc_id, _NOTHING)
+        if known.commits != commits:
+            rows = await self._store.look(lambda db: secrets.below(db, _prefix(alloc_id)))
+            matcher = known.matcher
+            if rows != known.rows:
+                matcher = await garbage.in_thread(partial(_matcher, self._seal, rows))
+            known = _Known(commits, rows, matcher if rows else None)
+        self._made[alloc_id] = known
+        if len(self._made) > _MOST_MATCHERS:
+            self._made.popitem(last=False)
+        return known.matcher
+
+
+def decrypted(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> list[str]:
+    """Return the values in rows. Raises `Unsealable`."""
+    found: dict[str, None] = {}
+    for row in rows:
+        plain = seal.unseal(row.sealed, row.place)
+        found |= dict.fromkeys(msgspec.json.decode(plain, type=list[str]))
+    return list(found)
+
+
+def _matcher(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Matcher:
+    found = Matcher(value.encode(errors="replace") for value in decrypted(seal, rows))
+    found.warm()
+    return found
+
+
+def _prefix(alloc_id: str) -> str:
+    return f"{_ROOT}{alloc_id}/"
+
+
+def _forget(tx: Transaction, *, ids: Sequence[str]) -> None:
+    for alloc_id in ids:
+        for place in secrets.places(tx, _prefix(alloc_id)):
+            secrets.remove(tx, place)

@@ -1,0 +1,181 @@
+"""Output of tasks for callers without `read-raw-logs`: no secret at any border, every offset right."""
+
+import base64
+import random
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import trio
+
+from daemon.api.cluster.masked_log import MaskedLog
+from daemon.runner.core.task_log import TaskLog
+from daemon.text.masking import Matcher
+from daemon.variables.task_secrets import OutputMatchers, TaskSecretStore
+from storage.records.task import LogConfig
+from storage.store import Store
+from tests.parts.api.asking import SEAL
+from tests.tasklogs import add, log_in
+
+ALLOC = "3f0c8a52-7b51-4a53-8d7e-111111111111"
+SMALL = LogConfig(max_files=3, max_file_size_mb=1)
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/=%&? "
+
+
+class Known:
+    """Secrets that are given to the test's reader directly."""
+
+    def __init__(self, *secrets: bytes) -> None:
+        self.found: Matcher | None = Matcher(secrets)
+
+    async def matcher(self, alloc_id: str) -> Matcher | None:
+        assert alloc_id == ALLOC
+        return self.found
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> TaskLog:
+    (tmp_path / ALLOC / "alloc/logs").mkdir(parents=True)
+    return log_in(tmp_path / ALLOC, config=SMALL)
+
+
+def masked(log: TaskLog, masks: Known | OutputMatchers) -> MaskedLog:
+    return MaskedLog(log._logs, log.place, SMALL, masks)
+
+
+async def everything(log: MaskedLog, chance: random.Random, most: int) -> bytes:
+    """Return the whole log, read in pieces of odd sizes, each twice in both ways."""
+    stream, found = await log.look(), b""
+    position, end = stream.span()
+    while position < end:
+        size = chance.randint(1, most)
+        chunk = await stream.fetch(position, size)
+        assert chunk == stream.read(position, size)
+        assert chunk is not None
+        found += chunk.data
+        position = chunk.end
+    return found
+
+
+def secret_of(chance: random.Random) -> str:
+    return "".join(chance.choices(LETTERS, k=chance.randint(8, 40))).strip().ljust(8, "x")
+
+
+def forms_of(secret: str) -> list[bytes]:
+    """Return how programs print a secret: as it is, in a URL, and in base64 after other bytes."""
+    plain = secret.encode()
+    return [
+        plain,
+        quote(secret, safe="").encode(),
+        *(base64.b64encode(b"-" * before + plain + b"-" * (3 - before)) for before in range(3)),
+    ]
+
+
+async def test_no_secret_is_visible_at_any_border(log: TaskLog) -> None:
+    """10,000 secrets, in every encoding, read in pieces from one byte to 4 KiB."""
+    chance = random.Random(34)
+    for number in range(100):
+        secrets = [secret_of(chance) for _ in range(100)]
+        forms = [form for secret in secrets for form in forms_of(secret)]
+        text = b"".join(
+            form + "".join(chance.choices(LETTERS, k=chance.randint(0, 9))).encode() + b"\n"
+            for form in chance.sample(forms, 100)
+        )
+        begin = (await log.look()).span()[1]
+        add(log, text)
+        masks = Known(*(secret.encode() for secret in secrets))
+        stream, found, position = await masked(log, masks).look(), b"", begin
+        most = 3 if number == 0 else chance.choice((80, 500, 4096))
+        while (chunk := await stream.fetch(position, chance.randint(1, most))) is not None:
+            found += chunk.data
+            position = chunk.end
+        assert len(found) == len(text), number
+        assert not [one for one in secrets if one.encode() in found], number
+        assert not [one for one in forms if one[4:-4] in found and len(one) > 20], number
+
+
+async def test_pieces_show_what_one_read_shows(log: TaskLog) -> None:
+    chance = random.Random(1)
+    secrets = [secret_of(chance).encode() for _ in range(5)]
+    text = b"".join(
+        b"line %d %s\n" % (number, chance.choice([*secrets, b"-", b"other"]))
+        for number in range(400)
+    )
+    add(log, text)
+    assert await everything(masked(log, Known(*secrets)), chance, 40) == Matcher(secrets).mask(text)
+
+
+async def test_a_mask_keeps_offsets_across_numbered_files(log: TaskLog) -> None:
+    secret = b"correct horse battery"
+    text = b"x" * (1024 * 1024 - 10) + secret + b"!\n"
+    add(log, text)
+    stream = await masked(log, Known(secret)).look()
+    chunk = await stream.fetch(1024 * 1024 - 16, 100)
+    assert chunk is not None
+    assert (chunk.file, chunk.offset, chunk.end) == ("alloc/logs/main.stdout.0", 1 << 20, 1 << 20)
+    rest = await stream.fetch(chunk.end, 100)
+    assert rest is not None
+    assert (chunk.data + rest.data).decode() == "xxxxxx‹masked*********›!\n"
+
+
+async def test_the_rest_of_a_secret_that_rotation_has_cut_is_masked(log: TaskLog) -> None:
+    secret = b"correct horse battery"
+    add(log, b"x" * (1024 * 1024 - 10) + secret + b"!" + b"y" * (3 * 1024 * 1024 - 100))
+    stream = await masked(log, Known(secret)).look()
+    assert stream.span()[0] == 1024 * 1024
+    chunk = await stream.fetch(0, 20)
+    assert chunk is not None
+    assert chunk.data.endswith(b"!" + b"y" * 8)
+    assert b"battery" not in chunk.data
+
+
+async def test_a_half_written_secret_is_masked_and_so_is_its_rest(log: TaskLog) -> None:
+    secret = b"correct horse battery"
+    add(log, b"> correct ho")
+    reader = masked(log, Known(secret))
+    first = await (await reader.look()).fetch(0)
+    add(log, b"rse battery\n")
+    second = await (await reader.look()).fetch(12)
+    assert first is not None
+    assert second is not None
+    assert (first.data + second.data).decode() == "> ‹masked*********›\n"
+
+
+async def test_a_follower_learns_secrets_that_come_later(log: TaskLog, store: Store) -> None:
+    keeper, matchers = TaskSecretStore(store, SEAL), OutputMatchers(store, SEAL)
+    ended, seen = trio.Event(), []
+    add(log, b"first\n")
+    async for chunk in masked(log, matchers).follow(0, ended.is_set):
+        if chunk is None:
+            continue
+        seen.append(chunk.data.decode())
+        if len(seen) == 1:
+            await keeper.keep(ALLOC, ["tr0ub4dor and 3"])
+            add(log, b"second tr0ub4dor and 3\n")
+            ended.set()
+    assert "".join(seen) == "first\nsecond ‹masked***›\n"
+
+
+async def test_stored_secrets_end_with_their_logs(store: Store) -> None:
+    keeper = TaskSecretStore(store, SEAL)
+    other = ALLOC.replace("1", "2")
+    await keeper.keep(ALLOC, ["value one"])
+    await keeper.keep(ALLOC, ["value two", "value one"])
+    await keeper.keep(other, ["value three"])
+
+    async def has_logs(alloc_id: str) -> bool:
+        return alloc_id == other
+
+    assert await keeper.recall(ALLOC) == ["value one", "value two"]
+    await keeper.tidy(has_logs)
+    assert await keeper.recall(ALLOC) == []
+    assert await keeper.recall(other) == ["value three"]
+    assert await OutputMatchers(store, SEAL).matcher(ALLOC) is None
+
+
+async def test_only_the_newest_deliveries_are_kept(store: Store) -> None:
+    keeper = TaskSecretStore(store, SEAL)
+    for number in range(205):
+        await keeper.keep(ALLOC, [f"value {number}"])
+    known = await keeper.recall(ALLOC)
+    assert (len(known), known[0], known[-1]) == (200, "value 5", "value 204")
