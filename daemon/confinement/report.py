@@ -111,7 +111,7 @@ def _namespaces(pid: int) -> Finding:
 
 def _set_id(pid: int) -> Finding:
     try:
-        loose = loose_mounts(_read(f"/proc/{pid}/mountinfo"))
+        loose = loose_mounts(_read_mounts(pid))
     except PermissionError:
         return Finding("nosuid", False, _CLOSED)
     reason = (
@@ -162,7 +162,7 @@ def of_place(path: str, mountinfo: str) -> Finding:
 
 def mounts() -> str:
     """Return the kernel's mount table of this process. Raises `OSError`."""
-    return _read("/proc/self/mountinfo")
+    return _read_mounts("self")
 
 
 def loose_mounts(mountinfo: str) -> list[str]:
@@ -227,8 +227,8 @@ def _capabilities(fields: Mapping[str, str], *, can_gain: bool) -> list[str]:
 
 def _mounts(mountinfo: str) -> Iterable[tuple[str, list[str]]]:
     """Yield mount points with their options, in mount order."""
-    for line in mountinfo.splitlines():
-        words = line.split()
+    for line in mountinfo.removesuffix("\n").split("\n"):  # a path may have other line ends
+        words = line.split(" ")
         place = words[4].encode("latin-1", "replace").decode("unicode_escape")
         yield place, words[5].split(",")
 
@@ -251,6 +251,11 @@ def _namespace(pid: int | str, name: str) -> str:
 def _read(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
+
+
+def _read_mounts(pid: int | str) -> str:
+    with open(f"/proc/{pid}/mountinfo", "rb") as file:
+        return file.read().decode(errors="replace")
 
 
 def _some(names: list[str]) -> str:

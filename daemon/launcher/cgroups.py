@@ -72,10 +72,10 @@ def threads(group: str) -> Iterator[tuple[str, str]]:
 def _kill(thread: str, group: str) -> None:
     with suppress(OSError):  # the process has ended
         status = _read(f"/proc/{thread}/status")
-        (process,) = (line.split()[1] for line in status.splitlines() if line.startswith("Tgid:"))
+        (process,) = (line.split()[1] for line in status.split("\n") if line.startswith("Tgid:"))
         descriptor = os.pidfd_open(int(process))
         try:
-            lines = _read(f"/proc/{process}/task/{thread}/cgroup").splitlines()
+            lines = _read(f"/proc/{process}/task/{thread}/cgroup").split("\n")
             # Still in the cgroup after the pidfd was opened, so the process ID was not reused.
             if any(one.startswith("0::") and group.endswith(one[3:]) for one in lines):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -84,7 +84,8 @@ def _kill(thread: str, group: str) -> None:
 
 
 def _read(file: str) -> str:
-    with open(file) as opened:
+    # The name of a process may have any bytes except a newline, which the kernel escapes.
+    with open(file, encoding="utf-8", errors="replace", newline="\n") as opened:
         return opened.read()
 
 

@@ -183,7 +183,9 @@ def _owner(pid: int, directory: str) -> tuple[str, str]:
         )
         whole = directory.encode() + shared
         if place != whole:
-            mounts = map(bytes.split, _read(f"/proc/{pid}/mountinfo").splitlines())
+            # Only a newline ends a line: the kernel escapes no other character of a path.
+            lines = _read(f"/proc/{pid}/mountinfo").removesuffix(b"\n").split(b"\n")
+            mounts = [line.split(b" ") for line in lines]
             own = {one[_WHERE] for one in mounts if one[_MOUNTED_AT] == place}
             whole = whole.replace(b" ", rb"\040")
             if not any(one.endswith(shared) and whole.endswith(one) for one in own):

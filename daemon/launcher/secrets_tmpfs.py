@@ -86,9 +86,9 @@ def reveal(directory: str, allocation: str) -> None:
 def mounted(home: str) -> list[str]:
     """Return Steward's tmpfs mounts below a directory, in mount order."""
     found = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            before, _, after = line.partition(" - ")
+    with open("/proc/self/mountinfo", "rb") as lines:  # a text would end lines at `\r`, too
+        for raw in lines:
+            before, _, after = os.fsdecode(raw).partition(" - ")
             place = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4])
             if after.startswith(SECRETS_MOUNT) and place.startswith(f"{home}/"):
                 found.append(place)

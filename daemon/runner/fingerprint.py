@@ -73,7 +73,9 @@ def fingerprint(
         "memory.totalbytes": str(memory),
         "unique.hostname": config.node_name,
         "unique.network.ip-address": network.ip,
-        "unique.storage.volume": volume(Path("/proc/self/mountinfo").read_text(), config.data_dir),
+        "unique.storage.volume": volume(
+            os.fsdecode(Path("/proc/self/mountinfo").read_bytes()), config.data_dir
+        ),
         "unique.storage.bytestotal": str(disk.f_blocks * disk.f_frsize),
         "unique.storage.bytesfree": str(disk.f_bavail * disk.f_frsize),
         **of_daemon(),
@@ -205,9 +207,9 @@ def memory_bytes(meminfo: str) -> int:
 def volume(mountinfo: str, path: Path) -> str:
     """Return the device or file system that holds a path, from the text of a `mountinfo` file."""
     best, source = "", ""
-    for line in mountinfo.splitlines():
+    for line in mountinfo.removesuffix("\n").split("\n"):  # a path may have other line ends
         before, _, after = line.partition(" - ")
-        point = before.split()[4]
+        point = before.split(" ")[4]
         if path.is_relative_to(point) and len(point) >= len(best):
-            best, source = point, after.split()[1]
+            best, source = point, after.split(" ")[1]
     return source

@@ -86,8 +86,8 @@ def _cover(place: str) -> None:
 
 def mounts() -> Iterator[NosuidMount]:
     """Yield the mounts in the order of the kernel's table. Raises `OSError`."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        yield from map(NosuidMount, lines)
+    with open("/proc/self/mountinfo", "rb") as lines:  # a text would end lines at `\r`, too
+        yield from (NosuidMount(os.fsdecode(line)) for line in lines)
 
 
 def _at(place: str) -> NosuidMount | None:

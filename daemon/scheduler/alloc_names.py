@@ -11,7 +11,7 @@ class AllocNameIndex:
 
     def __init__(self, job_id: str, group: str, taken: Iterable[Allocation]) -> None:
         """Take the group and the allocations whose names are in use."""
-        self._form = f"{job_id}.{group}[{{}}]"
+        self._stem = f"{job_id}.{group}"
         self._taken = Counter(allocation.index for allocation in taken)
         self._lowest = 0
 
@@ -20,7 +20,11 @@ class AllocNameIndex:
         while self._taken[self._lowest]:
             self._lowest += 1
         self._taken[self._lowest] = 1
-        return self._form.format(self._lowest)
+        return self._name(self._lowest)
+
+    def _name(self, number: int) -> str:
+        # No format string: a job or group may have any characters in its name.
+        return f"{self._stem}[{number}]"
 
     def canaries(
         self, count: int, *, existing: Collection[Allocation], to_replace: Iterable[Allocation]
@@ -30,7 +34,7 @@ class AllocNameIndex:
         numbers = sorted({allocation.index for allocation in to_replace} - used)[:count]
         for number in numbers:
             self._taken[number] += 1
-        names = [self._form.format(number) for number in numbers]
+        names = [self._name(number) for number in numbers]
         return names + [self.next() for _ in range(count - len(names))]
 
     def for_replacement(self, allocation: Allocation) -> str:

@@ -65,8 +65,9 @@ class UsageSample(msgspec.Struct, frozen=True):
 def sample(pid: int) -> ProcessSample | None:
     """Return a sample of a process; None if it does not exist or `pid` is a thread."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        # The name of a process may have any bytes.
+        status = Path(f"/proc/{pid}/status").read_bytes().decode(errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
     except OSError:
         return None
     return sample_of(status, stat).get(pid)
@@ -75,7 +76,7 @@ def sample(pid: int) -> ProcessSample | None:
 def sample_of(status: str, stat: str) -> dict[int, ProcessSample]:
     """Return the sample in `status` and `stat` by process ID; empty for a thread."""
     fields = stat.rpartition(")")[2].split()
-    values = dict(line.partition(":")[::2] for line in status.splitlines())
+    values = dict(line.partition(":")[::2] for line in status.split("\n"))
     if int(values["Tgid"]) != int(values["Pid"]):
         return {}
     found = ProcessSample(

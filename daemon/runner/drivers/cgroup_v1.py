@@ -212,7 +212,7 @@ def find(owner: Path, missing: Mapping[str, str]) -> CgroupV1:
     name = name_of(owner)
     own = memberships(_OWN.read_text())
     bases = {}
-    for kind, mount in mounts(_MOUNTS.read_text()).items():
+    for kind, mount in mounts(os.fsdecode(_MOUNTS.read_bytes())).items():
         base = mount / own.get(kind, "/").lstrip("/") / name
         try:
             trial = base / f"trial-{os.getpid()}"
@@ -227,12 +227,12 @@ def find(owner: Path, missing: Mapping[str, str]) -> CgroupV1:
 def mounts(mountinfo: str) -> dict[str, Path]:
     """Return the mount point of each controller, from the text of `mountinfo`."""
     found = {}
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):  # a path may have other line ends
         before, _, after = line.partition(" - ")
-        words = after.split()
+        words = after.split(" ")
         if words[:1] == ["cgroup"]:
             for kind in _KINDS.intersection(words[-1].split(",")):
-                found[kind] = Path(before.split()[4].encode().decode("unicode_escape"))
+                found[kind] = Path(before.split(" ")[4].encode().decode("unicode_escape"))
     return found
 
 

@@ -159,7 +159,7 @@ def hand_over(base: Path, owner: tuple[int, int]) -> None:
 
 def places(*groups: str) -> list[Path]:
     """Return the mount points of cgroup v2 with a path from the root of the hierarchy."""
-    mount = mount_point(_MOUNTS.read_text())
+    mount = mount_point(os.fsdecode(_MOUNTS.read_bytes()))
     return [mount / one.lstrip("/") for one in sorted(set(groups)) if one and mount]
 
 
@@ -180,7 +180,7 @@ def find(owner: Path) -> CgroupV2Groups | None:
 
     Each `owner`, the directory of the allocations, has its own tree.
     """
-    mount = mount_point(_MOUNTS.read_text())
+    mount = mount_point(os.fsdecode(_MOUNTS.read_bytes()))
     own = own_path(_OWN.read_text())
     if mount is None or own is None:
         return None
@@ -228,10 +228,10 @@ def is_delegated(path: str) -> bool:
 
 def mount_point(mountinfo: str) -> Path | None:
     """Return the mount point of cgroup v2, from the text of `mountinfo`."""
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):  # a path may have other line ends
         before, _, after = line.partition(" - ")
         if after.startswith("cgroup2 "):
-            return Path(before.split()[4].encode().decode("unicode_escape"))
+            return Path(before.split(" ")[4].encode().decode("unicode_escape"))
     return None
 
 

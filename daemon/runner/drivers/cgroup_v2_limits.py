@@ -251,7 +251,7 @@ class CgroupMount(msgspec.Struct, frozen=True):
 
 def own_tree() -> CgroupMount | None:
     """Return the hierarchy of this process, or None."""
-    mount, own = mount_point(_MOUNTS.read_text()), own_path(_OWN.read_text())
+    mount, own = mount_point(os.fsdecode(_MOUNTS.read_bytes())), own_path(_OWN.read_text())
     return None if mount is None or own is None else CgroupMount(str(mount), own)
 
 

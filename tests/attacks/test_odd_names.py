@@ -1,0 +1,89 @@
+"""Jobs, tasks and processes whose names break the readers of formats and of the kernel's tables."""
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from daemon.confinement import report
+from daemon.launcher import cgroups, secrets_tmpfs
+from daemon.runner import fingerprint, nosuid_mount
+from daemon.runner.core import resource_usage
+from daemon.runner.drivers import cgroup_v1, cgroup_v2
+from daemon.scheduler.alloc_names import AllocNameIndex
+from tests.parts.launcher.test_directories import needs_root
+
+_DETACH = 2
+_ODD = "\r\x0b\x1c\x85\u2028\xa0end"  # each ends a line or a word for Python, not for the kernel
+_LINES = f"""\
+30 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+31 30 0:50 / /{_ODD} rw,nosuid,relatime - tmpfs steward rw
+32 30 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw
+33 30 0:27 / /sys/fs/cgroup/cpu rw,nosuid - cgroup cgroup rw,cpu
+"""
+
+
+@pytest.mark.parametrize("name", ["{", "{0.__class__}", "{:>99999999999}", "{x}", "}"])
+def test_name_of_a_job_is_no_format(name: str) -> None:
+    names = AllocNameIndex(name, name, [])
+    assert names.next() == f"{name}.{name}[0]"
+    assert names.canaries(1, existing=[], to_replace=[]) == [f"{name}.{name}[1]"]
+
+
+def test_mount_points_may_have_any_characters() -> None:
+    assert fingerprint.volume(_LINES, Path("/var")) == "/dev/vda"
+    assert fingerprint.volume(_LINES, Path(f"/{_ODD}/x")) == "steward"
+    assert cgroup_v2.mount_point(_LINES) == Path("/sys/fs/cgroup")
+    assert cgroup_v1.mounts(_LINES)["cpu"] == Path("/sys/fs/cgroup/cpu")
+    assert report.loose_mounts(_LINES) == ["/"]
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """Mount a tmpfs of Steward in the directory of a task with such a name."""
+    place = tmp_path / f"{_ODD}/secrets"
+    place.mkdir(parents=True)
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mount(b"steward", os.fsencode(place), b"tmpfs", 0, None):
+        pytest.skip(f"nothing can be mounted here: {os.strerror(ctypes.get_errno())}")
+    yield place
+    library.umount2(os.fsencode(place), _DETACH)
+
+
+@needs_root
+def test_mount_below_a_task_of_any_name_hides_no_other(mounted: Path) -> None:
+    assert secrets_tmpfs.mounted(str(mounted.parent.parent)) == [str(mounted)]
+    assert str(mounted) in {one.place for one in nosuid_mount.mounts()}
+    assert report.mounts()
+
+
+@pytest.fixture(params=[b"a\xff", b"a\rTgid:\t1", b"\x85Tgid:\t1"])
+def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program whose process has such a name."""
+    program = os.fsencode(tmp_path) + b"/" + request.param
+    shutil.copy("/bin/sleep", program)
+    with subprocess.Popen([program, "1000"]) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def test_process_of_any_name_is_measured(process: subprocess.Popen[bytes]) -> None:
+    found = resource_usage.sample(process.pid)
+    assert found is not None
+    assert found.rss > 0
+
+
+def test_process_of_any_name_is_killed(process: subprocess.Popen[bytes]) -> None:
+    with closing(open(f"/proc/{process.pid}/cgroup", encoding="utf-8")) as lines:
+        own = next((line[3:].rstrip("\n") for line in lines if line.startswith("0::")), None)
+    if own is None:
+        pytest.skip("no cgroup v2 here")
+    cgroups._kill(str(process.pid), f"/sys/fs/cgroup{own}")
+    assert process.wait(timeout=30) == -9
