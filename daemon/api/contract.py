@@ -56,7 +56,7 @@ from storage.records.operator_api import ConfinementShown
 from storage.records.periodic import PeriodicSchedule, ScheduledLaunch, Slot
 from storage.records.pool_check import PoolCheck
 from storage.records.scaling import ScaleStatus, ScalingPolicy, ScalingPolicyStub
-from storage.records.state import Run, StateLine
+from storage.records.state import Run, RunCalendar, StateLine
 from storage.records.statuses import JobStatusLine
 from storage.records.usage_history import UsageHistory
 
@@ -225,7 +225,10 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     job_status.summary: EndpointSchema(gives=JobSummary),
     job_status.explain: EndpointSchema(gives=Explanation),
     job_status.state: EndpointSchema(gives=StateLine),
-    job_status.runs: EndpointSchema(gives=list[Run], query={"per_page": NUMBER}),
+    job_status.runs: EndpointSchema(
+        gives=list[Run], query={"per_page": NUMBER, "day": TEXT, "result": TEXT}
+    ),
+    job_status.calendar: EndpointSchema(gives=RunCalendar),
     pools.check: EndpointSchema(gives=PoolCheck),
     usage_history.of_node: EndpointSchema(gives=UsageHistory, query=_HISTORY),
     usage_history.of_job: EndpointSchema(gives=UsageHistory, query=_HISTORY),

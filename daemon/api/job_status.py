@@ -1,12 +1,14 @@
 """The state of a job: counts, allocations, evaluations, deployments, services; and re-evaluation."""
 
+from datetime import date
+
 import msgspec
 
 from daemon.api.cluster.allocations import line
 from daemon.api.jobs import JobRegisterResponse
 from daemon.api.paging import Key, Listing, show
 from daemon.evals import explain as explanation
-from daemon.evals import job_states, run_views
+from daemon.evals import job_states, run_history, run_views
 from daemon.evals.failures import newest_error
 from daemon.jobs.evaluate import JobEvaluateRequest, check_ids, evaluate_job
 from daemon.jobspec.filter import compile_filter
@@ -14,7 +16,7 @@ from daemon.text.job_state import TROUBLE, State
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
-from storage.errors import NotFound, Refused
+from storage.errors import Malformed, NotFound, Refused
 from storage.queries import allocations, deployments, evaluations, job_listings, jobs
 from storage.queries import services as services_of
 from storage.queries.pages import PageRequest
@@ -25,6 +27,7 @@ from storage.records.base import Record
 from storage.records.codec import encode, parse
 from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation
+from storage.records.job import Job
 
 _RUNS, _MOST_RUNS = 50, 500  # child jobs in one response
 
@@ -69,15 +72,44 @@ def state(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def runs(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the latest children of a periodic or parameterized job, or the runs of a workflow."""
-    namespace, job_id = request.namespace, request["job_id"]
-    if jobs.current_wire(db, namespace, job_id) is None:
-        raise NotFound("job not found", index=db.table_index("jobs"))
+    """List the latest children of a periodic or parameterized job, or the runs of a workflow.
+
+    `day` and `result` select some of the children. Raises `NotFound` and `Malformed`.
+    """
+    job, now = _job(request, db), request.parts.clock.now()
     most = min(request.query.natural("per_page") or _RUNS, _MOST_RUNS)
-    if of_workflow := run_views.listed(db, namespace, job_id, most):
+    wanted = _filter(request.query.text("day"), request.query.text("result"))
+    if of_workflow := run_views.listed(db, job.namespace, job.id, most):
         return reply.read_reply(of_workflow, max(_index(db), db.table_index("runs")))
-    found = job_states.runs(db, namespace, job_id, request.parts.clock.now(), most)
-    return reply.read_reply(list(found), _index(db))
+    if wanted == run_history.RunFilter():
+        found = list(job_states.runs(db, job.namespace, job.id, now, most))
+    else:
+        found = run_history.selected(db, job, now, most, wanted)
+    return reply.read_reply(found, _index(db))
+
+
+def _job(request: Request, db: ReadSnapshot) -> Job:
+    job = jobs.current(db, request.namespace, request["job_id"])
+    if job is None:
+        raise NotFound("job not found", index=db.table_index("jobs"))
+    return job
+
+
+def _filter(day: str, result: str) -> run_history.RunFilter:
+    if result and result not in run_history.RESULTS:
+        known = ", ".join(run_history.RESULTS)
+        raise Malformed(f"result={result[:40]!r} is not known: give one of {known}")
+    try:
+        found = date.fromisoformat(day).isoformat() if day else ""
+    except ValueError:
+        raise Malformed(f"day={day[:40]!r} is no date such as 2026-11-21") from None
+    return run_history.RunFilter(found, result)
+
+
+def calendar(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the results of the children of a job by day. Raises `NotFound`."""
+    found = run_history.calendar(db, _job(request, db), request.parts.clock.now())
+    return reply.read_reply(found, _index(db))
 
 
 def _index(db: ReadSnapshot) -> int:

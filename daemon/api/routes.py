@@ -248,6 +248,7 @@ ROUTES: tuple[Route, ...] = (
     ReadRoute("/v1/job/{job_id}/explain", job_status.explain, READ),
     ReadRoute("/v1/job/{job_id}/state", job_status.state, READ, _STATE, long=True),
     ReadRoute("/v1/job/{job_id}/runs", job_status.runs, READ, _STATE, long=True),
+    ReadRoute("/v1/job/{job_id}/calendar", job_status.calendar, READ, _STATE, long=True),
     StreamRoute("/v1/job/{job_id}/logs", job_logs.stream_job_logs, LOGS_HERE),
     StreamRoute("/v1/job/{job_id}/logs/lines", job_log_views.lines, LOGS_HERE),
     StreamRoute("/v1/job/{job_id}/logs/search", job_log_views.search, LOGS_HERE),

@@ -33,7 +33,7 @@ from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus, TaskPhase
 from storage.records.deployment import Deployment
 from storage.records.evaluation import EvalStatus, Evaluation
-from storage.records.job import JobType
+from storage.records.job import Job, JobType
 from storage.records.state import Run, RunsLine, StateLine
 from storage.records.times import nanoseconds
 
@@ -199,10 +199,11 @@ def runs(db: ReadSnapshot, namespace: str, job_id: str, now: int, most: int) -> 
         one.child_id: one.slot for one in periodic.slots(db, namespace, job_id) if one.child_id
     }
     for row in tallies.newest_children(db, namespace, job_id, most):
-        yield _run(db, row, slots.get(row["id"], 0), now)
+        yield run_of(db, row, slots.get(row["id"], 0), now)
 
 
-def _run(db: ReadSnapshot, row: job_status.Row, slot: int, now: int) -> Run:
+def run_of(db: ReadSnapshot, row: job_status.Row, slot: int, now: int) -> Run:
+    """Return a child job as a run; `slot` is the slot that launched it, or 0."""
     state = job_state(of_row(db, row, now))
     began, changed = tallies.times(db, row["namespace"], row["id"])
     error = None
@@ -222,16 +223,33 @@ def _run(db: ReadSnapshot, row: job_status.Row, slot: int, now: int) -> Run:
         ended=changed if has_ended else 0,
         duration=changed - began if has_ended else 0,
         slot=slot,
+        meta=_given_meta(job),
+        payload_size=_payload_size(job.payload or "") if job else 0,
         error=error,
     )
 
 
+def _payload_size(payload: str) -> int:
+    """Return the number of bytes in a payload, which is in base64."""
+    return len(payload) * 3 // 4 - payload[-2:].count("=")
+
+
+def _given_meta(job: Job | None) -> dict[str, str]:
+    """Return the metadata that the dispatch of a child gave."""
+    block = job.parameterized_job if job else None
+    if job is None or block is None:
+        return {}
+    names = {*(block.meta_required or ()), *(block.meta_optional or ())}
+    return {name: value for name, value in (job.meta or {}).items() if name in names}
+
+
 def strip(db: ReadSnapshot, namespace: str, job_id: str) -> list[State]:
     """Return the states of the last ended child jobs, newest first, including stopped ones."""
-    return [_ended_as(one) for one in tallies.results(db, namespace, job_id, STRIP)]
+    return [ended_as(one) for one in tallies.results(db, namespace, job_id, STRIP)]
 
 
-def _ended_as(one: tallies.ChildResult) -> State:
+def ended_as(one: tallies.ChildResult) -> State:
+    """Return the state of an ended child."""
     if one.is_stopped:
         return State.STOPPED
     if one.is_failed:

@@ -4,8 +4,8 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from daemon.ui import formatting
-from daemon.ui.render import Found, nanoseconds, page
+from daemon.ui import formatting, gantt
+from daemon.ui.render import Found, page
 from daemon.ui.usage import usage_section
 from daemon.web.reply import HandlerReply, of_error
 from daemon.web.ui_session import UiRequest
@@ -35,25 +35,12 @@ async def overview(visit: UiRequest) -> Found:
             usage = await visit.get(f"/v1/client/allocation/{base['alloc']['ID']}/stats")
         except NotFound:  # it ended in the meantime
             usage = None
-    lines = {name: _line(state, visit.now) for name, state in base["tasks"].items()}
+    alloc = base["alloc"]
+    lifecycles = alloc["AllocatedResources"]["TaskLifecycles"] or {}
+    line = gantt.timeline(base["tasks"], lifecycles, alloc["CreateTime"], visit.now)
     path = formatting.address("/v1/allocation/", visit["alloc_id"])
     history = await usage_section(visit, path, base["base"])
-    return {**base, "usage": usage, "lines": lines, "history": history}
-
-
-def _line(state: dict[str, Any], now: int) -> dict[str, Any]:
-    """Return the positions of a task's events on a time line, in percent."""
-    events = state["Events"] or []
-    if not events:
-        return {"events": [], "end": now}
-    first = events[0]["Time"]
-    last = nanoseconds(state["FinishedAt"]) or now
-    length = max(last - first, 1)
-    placed = [
-        {**one, "At": min(max(round(100 * (one["Time"] - first) / length), 0), 100)}
-        for one in events
-    ]
-    return {"events": placed, "begin": first, "end": last}
+    return {**base, "usage": usage, "line": line, "history": history}
 
 
 @page("terminal.html")

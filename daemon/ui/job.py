@@ -1,11 +1,12 @@
 """The pages of one job: its state, its history, and its runs."""
 
+from datetime import date
 from typing import Any
 from urllib.parse import quote
 
 import trio
 
-from daemon.ui import formatting, highlight
+from daemon.ui import formatting, heatmap, highlight
 from daemon.ui.cluster import checks
 from daemon.ui.render import Found, page
 from daemon.ui.usage import UsageSection, usage_section
@@ -14,6 +15,8 @@ from storage.errors import NotFound
 
 _ALLOCATIONS = 200  # latest ones on the page of a job
 _STRIP = 50  # child jobs in the strip of a page
+_MOST_RUNS = 500  # of one day, or if more are wanted
+RESULTS = ("complete", "failed", "stopped", "blocked", "active")  # filters of runs
 _NEWEST = 20  # allocations, evaluations and slots that a page shows at first
 
 
@@ -195,19 +198,30 @@ async def evaluations(visit: UiRequest) -> Found:
 
 @page("launches.html")
 async def periodic_page(visit: UiRequest) -> Found:
-    """Show the child jobs of a job: launched by schedule or dispatched."""
+    """Show the child jobs of a job: a calendar, one day, and the runs with a result."""
     base = await job_header(visit, "launches")
     job: Any = base["job"]
-    children = await visit.get(
-        "/v1/jobs/statuses",
-        namespace=base["namespace"],
-        prefix=f"{job['ID']}/",
-        include_children=True,
-        states=True,
-        per_page=_NEWEST,
-    )
+    asked = {"namespace": base["namespace"]}
+    day, result = visit.query.text("day"), visit.query.text("result")
+    most = _MOST_RUNS if visit.query.flag("more") or day else _STRIP
+    runs = await visit.get(job_url(visit, "/runs"), **asked, day=day, result=result, per_page=most)
+    calendar = await visit.get(job_url(visit, "/calendar"), **asked)
     slots, clock = [], None
     if job["Periodic"]:
-        slots = await visit.get(job_url(visit, "/periodic/slots"), namespace=base["namespace"])
-        clock = await visit.get(job_url(visit, "/periodic"), namespace=base["namespace"])
-    return {**base, "children": children, "slots": slots[:_NEWEST], "clock": clock}
+        slots = await visit.get(job_url(visit, "/periodic/slots"), **asked)
+        clock = await visit.get(job_url(visit, "/periodic"), **asked)
+    return {
+        **base,
+        "runs": runs,
+        "longest": max((one["Duration"] for one in runs), default=0),
+        "is_cut": len(runs) == most,
+        "results": RESULTS,
+        "result": result,
+        "calendar": calendar,
+        "year": heatmap.year_map(calendar),
+        "day": heatmap.day_map(date.fromisoformat(day), calendar["Zone"], runs, slots)
+        if day
+        else None,
+        "slots": slots[:_NEWEST],
+        "clock": clock,
+    }

@@ -57,6 +57,11 @@ _CHILDREN = """
   ORDER BY create_index DESC, id DESC
      LIMIT :most
 """
+_CHILD = "SELECT * FROM jobs WHERE namespace = :namespace AND id = :job_id"
+_LAUNCHED = """
+    SELECT submit_time FROM job_versions
+     WHERE namespace = :namespace AND job_id = :job_id AND version = 0
+"""
 _ENDED = """
     SELECT * FROM jobs
      WHERE namespace = :namespace AND parent_id = :job_id AND parent_id <> '' AND status = 'dead'
@@ -66,7 +71,9 @@ _ENDED = """
 
 # The rules of `daemon/text/job_state.py` for ended child jobs, in SQL, so that fifty need one statement.
 _RESULTS = """
-    SELECT stop,
+    SELECT id, stop,
+           (SELECT submit_time FROM job_versions
+             WHERE namespace = jobs.namespace AND job_id = jobs.id AND version = 0) AS launched,
            (SELECT max(CASE WHEN desired ->> '$.FollowupEvalID' <> '' THEN 2 ELSE 1 END)
               FROM allocations INDEXED BY allocations_considered
              WHERE namespace = jobs.namespace AND job_id = jobs.id
@@ -90,8 +97,13 @@ _RESULTS = """
 
 
 class ChildResult(NamedTuple):
-    """How a child ended; `is_unplaced` if a part of it was never placed."""
+    """How a child ended; `is_unplaced` if a part of it was never placed.
 
+    `launched` is the time of its registration in nanoseconds.
+    """
+
+    id: str
+    launched: int
     is_stopped: bool
     is_failed: bool
     is_retried: bool
@@ -172,6 +184,17 @@ def newest_children(db: ReadSnapshot, namespace: str, job_id: str, most: int) ->
     return db.all(_CHILDREN, {"namespace": namespace, "job_id": job_id, "most": most})
 
 
+def child(db: ReadSnapshot, namespace: str, job_id: str) -> sqlite3.Row | None:
+    """Return the row of a job, or None."""
+    return db.one(_CHILD, {"namespace": namespace, "job_id": job_id})
+
+
+def launched(db: ReadSnapshot, namespace: str, job_id: str) -> int:
+    """Return the time of the registration of a job in nanoseconds; 0 if it does not exist."""
+    row = db.one(_LAUNCHED, {"namespace": namespace, "job_id": job_id})
+    return int(row["submit_time"]) if row else 0
+
+
 def ended_children(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[sqlite3.Row]:
     """Return the rows of a job's children that ended last, newest end first."""
     return db.all(_ENDED, {"namespace": namespace, "job_id": job_id, "most": most})
@@ -182,7 +205,12 @@ def results(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[Ch
     rows = db.all(_RESULTS, {"namespace": namespace, "job_id": job_id, "most": most})
     return [
         ChildResult(
-            bool(row["stop"]), bool(row["failed"]), row["failed"] == 2, bool(row["unplaced"])
+            row["id"],
+            row["launched"] or 0,
+            bool(row["stop"]),
+            bool(row["failed"]),
+            row["failed"] == 2,
+            bool(row["unplaced"]),
         )
         for row in rows
     ]

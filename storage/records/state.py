@@ -28,10 +28,31 @@ class Run(Record, frozen=True, kw_only=True):
     ended: int = 0
     duration: int = 0
     slot: int = 0  # the slot that launched it; 0 if it was dispatched or forced
+    meta: dict[str, str] = {}  # given by the dispatch
+    payload_size: int = 0  # bytes
     error: TaskError | None = None
     # Only for a run of a workflow without children:
     number: int | UnsetType = UNSET
     version: int | UnsetType = UNSET
+
+
+class RunDay(Record, frozen=True, kw_only=True):
+    """The ended children of one day by result, and the slots without a launch in time."""
+
+    date: str  # in the time zone of the schedule, such as 2026-11-21
+    results: dict[str, int] = {}
+    skipped: int = 0
+    caught_up: int = 0
+    late: int = 0
+
+
+class RunCalendar(Record, frozen=True, kw_only=True):
+    """The days with children or slots, oldest first; `since` is the first complete day, if any is not."""
+
+    zone: str
+    today: str
+    days: list[RunDay]
+    since: str = ""
 
 
 class RunsLine(Record, frozen=True, kw_only=True):

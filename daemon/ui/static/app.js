@@ -18,7 +18,15 @@ function concerns(told) {
 }
 
 function isBusy(region) {
-  return region.contains(document.activeElement) || region.querySelector("details[open]") !== null;
+  return region.contains(document.activeElement) || region.querySelector("details.act[open]") !== null;
+}
+
+// What the user has opened or closed stays so in the newer part.
+function keepOpen(shown, fresh) {
+  const before = shown.querySelectorAll("details:not(.act)");
+  fresh.querySelectorAll("details:not(.act)").forEach((one, place) => {
+    if (before[place]) one.open = before[place].open;
+  });
 }
 
 async function refresh() {
@@ -58,6 +66,7 @@ function reachByKeys() {
 function show(region, place, regions) {
   const shown = document.getElementById(region.id);
   if (shown) {
+    keepOpen(shown, region);
     if (!isBusy(shown) && shown.innerHTML !== region.innerHTML) shown.replaceWith(region);
     return;
   }
@@ -77,7 +86,9 @@ async function renew(place) {
   if (!answer.ok || answer.redirected) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const part = fresh.getElementById(place.id);
-  if (part && place.innerHTML !== part.innerHTML) place.replaceChildren(...part.childNodes);
+  if (!part) return;
+  keepOpen(place, part);
+  if (place.innerHTML !== part.innerHTML) place.replaceChildren(...part.childNodes);
 }
 
 function renewRegularly() {
