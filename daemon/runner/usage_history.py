@@ -365,11 +365,12 @@ def _add(sums: dict[UsageMetric, int], one: _Measured) -> None:
     parts: list[Mapping[UsageMetric, int]] = [*one.tasks.values()]
     parts.append(
         {
-            UsageMetric.DISK: one.disk,
             UsageMetric.RESTARTS: one.restarts,
             UsageMetric.ALLOCATIONS: int(bool(one.tasks)),
         }
     )
+    if one.disk:  # 0 until the first measurement
+        parts.append({UsageMetric.DISK: one.disk})
     for part in parts:
         for metric, value in part.items():
             sums[metric] = sums.get(metric, 0) + value

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from daemon.ui import formatting
+from daemon.ui import formatting, machine
 from daemon.ui.render import Found, optional, page
 from daemon.ui.usage import usage_section
 from daemon.web.ui_session import UiRequest
@@ -29,6 +29,7 @@ async def node(visit: UiRequest) -> Found:
         "node": found,
         "placed": live,
         "taken": _taken(live),
+        "map": machine.machine_map(found, live),
         # The hosts of a cluster report no usage, and this host is not one of them.
         "usage": None if "Hosts" in found else await visit.get("/v1/client/stats"),
         "history": await usage_section(visit, path, here),

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import trio
 
-from daemon.ui import formatting, heatmap, highlight
+from daemon.ui import formatting, heatmap, highlight, rollout
 from daemon.ui.cluster import checks
 from daemon.ui.render import Found, page
 from daemon.ui.usage import UsageSection, usage_section
@@ -50,13 +50,15 @@ async def overview(visit: UiRequest) -> Found:
     allocations = await visit.parsed(found)
     job: Any = base["job"]
     state: Any = base["state"]
+    deployment = await visit.get(job_url(visit, "/deployment"), **asked)
     return {
         **base,
         "summary": summary,
         "scale": scale["TaskGroups"] or {},
         "allocations": allocations,
         "more_allocations": bool(found.next_token),
-        "deployment": await visit.get(job_url(visit, "/deployment"), **asked),
+        "deployment": deployment,
+        "rollout": rollout.rollout(deployment, allocations, visit.now) if deployment else None,
         "evaluations": (await visit.get(job_url(visit, "/evaluations"), **asked))[:1],
         "services": await _services(visit, asked),
         "parent": job["ParentID"],
@@ -185,7 +187,13 @@ async def deployments(visit: UiRequest) -> Found:
     """Show the deployments of a job."""
     base = await job_header(visit, "deployments")
     found = await visit.get(job_url(visit, "/deployments"), namespace=base["namespace"])
-    return {**base, "deployments": found}
+    if not found:
+        return {**base, "deployments": [], "newest": "", "rollout": None}
+    newest = max(found, key=lambda one: int(one["CreateIndex"]))
+    asked = {"namespace": base["namespace"], "per_page": _ALLOCATIONS}
+    allocations = await visit.get(job_url(visit, "/allocations"), **asked)
+    picture = rollout.rollout(newest, allocations, visit.now)
+    return {**base, "deployments": found, "newest": newest["ID"], "rollout": picture}
 
 
 @page("job_evaluations.html")

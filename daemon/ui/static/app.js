@@ -91,13 +91,13 @@ async function renew(place) {
   if (place.innerHTML !== part.innerHTML) place.replaceChildren(...part.childNodes);
 }
 
+let seconds = 0;
+
 function renewRegularly() {
-  const found = document.querySelector("[data-every]");
-  if (!found) return;
-  setInterval(() => {
-    const place = document.getElementById(found.id);
-    if (place) renew(place).catch(() => {});
-  }, Number(found.dataset.every) * 1000);
+  seconds += 1;
+  for (const place of document.querySelectorAll("[data-every]")) {
+    if (seconds % Number(place.dataset.every) === 0) renew(place).catch(() => {});
+  }
 }
 
 function showLink(isOpen) {
@@ -308,7 +308,7 @@ reachByKeys();
 addEventListener("resize", reachByKeys);
 signInByLink();
 openFile();
-renewRegularly();
+setInterval(renewRegularly, 1000);
 follow();
 const log = document.querySelector("pre#log");
 if (log) new Log(log).follow();

@@ -146,6 +146,14 @@ async def test_job_has_the_sum_of_its_allocations(store: Store) -> None:
     assert found[""][CPU] == [1000]  # type: ignore[index]
 
 
+async def test_disk_is_missing_until_it_is_measured(host: Host, alloc: Allocation) -> None:
+    await host.sample(0)
+    alloc.disk_used = 2048
+    await host.sample(1)
+    found = await host.read(JOB, 0, 20, FINE)
+    assert found[""][UsageMetric.DISK] == [None, 2]  # type: ignore[index]
+
+
 async def test_round_measures_a_bounded_number_of_allocations(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,147 @@
+"""The resources of a node by job: shares, ports, and free capacity. No I/O."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+HUES = 8  # classes of colors, used in turns
+WIDTH = 1000  # units of a strip
+_KEPT = 40  # jobs with a separate share; the others share one
+
+
+class HeldPort(msgspec.Struct, frozen=True, order=True):
+    """A port, with the allocation that has it."""
+
+    port: int
+    label: str
+    alloc_id: str
+    job_id: str
+    namespace: str
+
+
+class JobShare(msgspec.Struct, kw_only=True):
+    """The resources that the allocations of one job hold: MHz and MiB.
+
+    `fits` is how many more of its largest allocation the free CPU and memory would take.
+    """
+
+    job_id: str
+    namespace: str
+    hue: int = 0
+    allocations: int = 0
+    cpu: int = 0
+    memory: int = 0
+    devices: int = 0
+    largest: tuple[int, int] = (0, 0)
+    fits: int = 0
+
+
+class StripPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a strip: its place, its color and its text; `job_id` is empty for free resources."""
+
+    x: float
+    width: float
+    hue: int
+    job_id: str
+    namespace: str
+    text: str
+
+
+class Strip(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource of the node, divided among jobs."""
+
+    title: str
+    parts: list[StripPart]
+    said: str
+
+
+class MachineMap(msgspec.Struct, frozen=True, kw_only=True):
+    """The strips of a node, its jobs and its ports."""
+
+    strips: list[Strip]
+    jobs: list[JobShare]
+    ports: list[HeldPort]
+
+
+def machine_map(node: Mapping[str, Any], placed: Sequence[Mapping[str, Any]]) -> MachineMap:
+    """Return the map of a node, from its allocations that are not terminal."""
+    has, keeps = node["NodeResources"], node["ReservedResources"]
+    cpu = has["Cpu"]["CpuShares"] - keeps["Cpu"]["CpuShares"]
+    memory = has["Memory"]["MemoryMB"] - keeps["Memory"]["MemoryMB"]
+    jobs = _shares(placed)
+    free = (cpu - sum(one.cpu for one in jobs), memory - sum(one.memory for one in jobs))
+    for number, one in enumerate(jobs):
+        one.hue, one.fits = number % HUES, _fits(free, one.largest)
+    return MachineMap(
+        strips=[
+            _strip("CPU", "MHz", [(one, one.cpu) for one in jobs], cpu),
+            _strip("Memory", "MiB", [(one, one.memory) for one in jobs], memory),
+        ],
+        jobs=jobs,
+        ports=sorted(_ports(placed)),
+    )
+
+
+def _shares(placed: Iterable[Mapping[str, Any]]) -> list[JobShare]:
+    """Return the shares of all jobs, the largest first."""
+    found: dict[tuple[str, str], JobShare] = {}
+    for one in placed:
+        key = (one["Namespace"], one["JobID"])
+        share = found.setdefault(key, JobShare(job_id=key[1], namespace=key[0]))
+        tasks = one["AllocatedResources"]["Tasks"].values()
+        cpu = sum(task["Cpu"]["CpuShares"] for task in tasks)
+        memory = sum(task["Memory"]["MemoryMB"] for task in tasks)
+        share.allocations += 1
+        share.cpu, share.memory = share.cpu + cpu, share.memory + memory
+        share.devices += sum(
+            len(each["DeviceIDs"]) for task in tasks for each in task["Devices"] or ()
+        )
+        share.largest = max(share.largest, (cpu, memory))
+    return sorted(
+        found.values(), key=lambda one: (-one.cpu - one.memory, one.namespace, one.job_id)
+    )
+
+
+def _fits(free: tuple[int, int], wanted: tuple[int, int]) -> int:
+    counts = [left // each for left, each in zip(free, wanted, strict=True) if each]
+    return max(0, min(counts, default=0))
+
+
+def _strip(title: str, unit: str, shares: Sequence[tuple[JobShare, int]], total: int) -> Strip:
+    used, whole = sum(number for _, number in shares), max(total, 1)
+    whole = max(whole, used)
+    parts, x = [], 0.0
+    for share, number in [*shares[:_KEPT], *_rest(shares[_KEPT:])]:
+        width = WIDTH * number / whole
+        if number:
+            text = f"{share.job_id or 'other jobs'}: {number} {unit}, {100 * number / whole:.1f} %"
+            parts.append(_part(x, width, share, text))
+        x += width
+    free = max(0, total - used)
+    return Strip(
+        title=title, parts=parts, said=f"{used} of {total} {unit} allocated, {free} {unit} free"
+    )
+
+
+def _rest(shares: Sequence[tuple[JobShare, int]]) -> list[tuple[JobShare, int]]:
+    if not shares:
+        return []
+    return [(JobShare(job_id="", namespace=""), sum(number for _, number in shares))]
+
+
+def _part(x: float, width: float, share: JobShare, text: str) -> StripPart:
+    return StripPart(
+        x=round(x, 1),
+        width=round(width, 1),
+        hue=share.hue,
+        job_id=share.job_id,
+        namespace=share.namespace,
+        text=text,
+    )
+
+
+def _ports(placed: Iterable[Mapping[str, Any]]) -> Iterable[HeldPort]:
+    for one in placed:
+        for port in one["AllocatedResources"]["Shared"]["Ports"] or ():
+            yield HeldPort(port["Value"], port["Label"], one["ID"], one["JobID"], one["Namespace"])

@@ -1,0 +1,192 @@
+"""A rollout as a picture: a square for each allocation, by version and health. No I/O."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from daemon.ui.formatting import format_duration
+from storage.records.times import nanoseconds
+
+MOST = 120  # squares of one row; the others are a number
+_LIVE = frozenset({"pending", "running", "unknown"})
+_ACTIVE = frozenset({"running", "paused", "pending", "blocked", "initializing", "unblocking"})
+# The kinds of squares, with the sign and the words of each.
+KINDS = {
+    "healthy": ("✔", "healthy"),
+    "unhealthy": ("▲", "unhealthy"),
+    "failed": ("✖", "failed"),
+    "checking": ("◌", "not yet healthy"),
+    "older": ("●", "runs an older version"),
+    "stopping": ("■", "stopping"),
+    "missing": ("·", "not placed yet"),
+}
+
+
+class Square(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocation; without `alloc_id`, one that is not placed yet."""
+
+    kind: str
+    alloc_id: str = ""
+    text: str
+
+
+class SquareRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Squares of one kind of allocations; `more` is the number of those left out."""
+
+    title: str
+    squares: list[Square]
+    more: int
+
+
+class GroupRollout(msgspec.Struct, frozen=True, kw_only=True):
+    """The rollout of one group; `elapsed` is a part of the progress deadline, in percent."""
+
+    name: str
+    healthy: int
+    desired: int
+    unhealthy: int
+    rows: list[SquareRow]
+    canaries: str
+    elapsed: int | None
+    deadline: str
+
+
+class RolloutPicture(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of a deployment, and the kinds of squares that occur."""
+
+    is_active: bool
+    groups: list[GroupRollout]
+    kinds: list[tuple[str, str, str]]
+
+    def sign(self, kind: str) -> str:
+        """Return the sign of a kind of squares."""
+        return KINDS[kind][0]
+
+
+def rollout(
+    deployment: Mapping[str, Any], allocations: Sequence[Mapping[str, Any]], now: int
+) -> RolloutPicture:
+    """Return the picture of a deployment, from the allocations of its job."""
+    is_active = deployment["Status"] in _ACTIVE
+    groups = [
+        _group(
+            name,
+            group,
+            [one for one in allocations if one["TaskGroup"] == name],
+            deployment,
+            now if is_active else 0,
+        )
+        for name, group in sorted(deployment["TaskGroups"].items())
+    ]
+    shown = {square.kind for one in groups for row in one.rows for square in row.squares}
+    return RolloutPicture(
+        is_active=is_active,
+        groups=groups,
+        kinds=[(kind, *KINDS[kind]) for kind in KINDS if kind in shown],
+    )
+
+
+def _group(
+    name: str,
+    group: Mapping[str, Any],
+    allocations: Iterable[Mapping[str, Any]],
+    deployment: Mapping[str, Any],
+    now: int,
+) -> GroupRollout:
+    version, known = deployment["JobVersion"], sorted(allocations, key=lambda one: str(one["Name"]))
+    newer = [one for one in known if one["JobVersion"] == version and _counts(one)]
+    canaries = [one for one in newer if _is_canary(one)]
+    others = [one for one in newer if not _is_canary(one)]
+    older = [one for one in known if one["JobVersion"] < version and one["ClientStatus"] in _LIVE]
+    missing = max(0, group["DesiredTotal"] - len(newer)) if now else 0
+    return GroupRollout(
+        name=name,
+        healthy=group["HealthyAllocs"],
+        desired=group["DesiredTotal"],
+        unhealthy=group["UnhealthyAllocs"],
+        rows=[
+            row
+            for row in (
+                _row("Canaries", [_new(one) for one in canaries]),
+                _row(f"Version {version}", [*map(_new, others), *[_MISSING] * missing]),
+                _row("Older versions", [_old(one) for one in older] if now else []),
+            )
+            if row.squares
+        ],
+        canaries=_canaries(group),
+        elapsed=_elapsed(group, now),
+        deadline=_deadline(group, now),
+    )
+
+
+_MISSING = Square(kind="missing", text=KINDS["missing"][1])
+
+
+def _counts(one: Mapping[str, Any]) -> bool:
+    """Return whether an allocation is wanted, or shows why the rollout does not progress."""
+    return bool(one["DesiredStatus"] == "run" or one["ClientStatus"] == "failed")
+
+
+def _is_canary(one: Mapping[str, Any]) -> bool:
+    return bool((one["DeploymentStatus"] or {}).get("Canary"))
+
+
+def _row(title: str, squares: list[Square]) -> SquareRow:
+    return SquareRow(title=title, squares=squares[:MOST], more=max(0, len(squares) - MOST))
+
+
+def _new(one: Mapping[str, Any]) -> Square:
+    healthy = (one["DeploymentStatus"] or {}).get("Healthy")
+    if one["ClientStatus"] in ("failed", "lost"):
+        kind = "failed"
+    elif healthy is None:
+        kind = "checking"
+    else:
+        kind = "healthy" if healthy else "unhealthy"
+    return _square(kind, one)
+
+
+def _old(one: Mapping[str, Any]) -> Square:
+    return _square("older" if one["DesiredStatus"] == "run" else "stopping", one)
+
+
+def _square(kind: str, one: Mapping[str, Any]) -> Square:
+    text = f"{one['Name']}, version {one['JobVersion']}: {KINDS[kind][1]}, {one['ClientStatus']}"
+    return Square(kind=kind, alloc_id=one["ID"], text=text)
+
+
+def _canaries(group: Mapping[str, Any]) -> str:
+    if not group["DesiredCanaries"]:
+        return ""
+    placed = len(group["PlacedCanaries"] or ())
+    said = f"{placed} of {group['DesiredCanaries']} canaries placed"
+    if group["Promoted"]:
+        return f"{said}, promoted"
+    return f"{said}, {'promoted when healthy' if group['AutoPromote'] else 'not promoted'}"
+
+
+def _due(group: Mapping[str, Any]) -> int:
+    text = group["RequireProgressBy"]
+    return 0 if not text or text.startswith("0001-") else nanoseconds(text)
+
+
+def _elapsed(group: Mapping[str, Any], now: int) -> int | None:
+    """Return how much of the time for the next progress has passed, in percent."""
+    due, length = _due(group), group["ProgressDeadline"]
+    if not now or not due or not length or _is_done(group):
+        return None
+    return min(100, max(0, round(100 * int(length - (due - now)) / int(length))))
+
+
+def _is_done(group: Mapping[str, Any]) -> bool:
+    return bool(group["HealthyAllocs"] >= group["DesiredTotal"])
+
+
+def _deadline(group: Mapping[str, Any], now: int) -> str:
+    due = _due(group)
+    if not now or not due or _is_done(group):
+        return ""
+    if now > due:
+        return f"the deadline passed {format_duration(now - due)} ago"
+    return f"{format_duration(due - now)} left for the next healthy allocation"
