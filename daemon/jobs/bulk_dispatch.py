@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from daemon.jobs.dispatch import (
+    ChildDispatcher,
     DispatchOutcome,
     DispatchRequestData,
     JobDispatchRequest,
-    dispatch_child,
     dispatch_errors,
     read_request,
 )
@@ -149,23 +149,20 @@ async def dispatch_lines(
         parent = jobs.current(tx, namespace, parent_id)
         if parent is None:
             raise Refused("parameterized job not found")
-        return [dispatch_line(tx, parent, line) for line in batch]
+        children = ChildDispatcher(tx, parent, budgets=budgets, now=now, ids=ids)
+        answers = [dispatch_line(children, parent, line) for line in batch]
+        children.close()
+        return answers
 
-    def dispatch_line(tx: Transaction, parent: Job, line: LineRequest) -> BulkDispatchAnswer:
+    def dispatch_line(
+        children: ChildDispatcher, parent: Job, line: LineRequest
+    ) -> BulkDispatchAnswer:
         if line.request is None:
             return line.refused(line.field, line.error)
         for field, error in dispatch_errors(parent, line.request):
             return line.refused(field, error)
         try:
-            outcome = dispatch_child(
-                tx,
-                parent,
-                line.request,
-                budgets=budgets,
-                now=now,
-                ids=ids,
-                suffix=f"{suffix}-{line.number:05}",
-            )
+            outcome = children.dispatch(line.request, f"{suffix}-{line.number:05}")
         except StorageError:
             raise
         except StewardError as error:  # the other lines continue

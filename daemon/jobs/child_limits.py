@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+import msgspec
 import trio
 
 from daemon.clock import Clock, wait_until
@@ -19,7 +20,7 @@ from daemon.jobspec.steward_meta import CHILDREN_AT_ONCE, CHILDREN_BEYOND, Overf
 from storage.errors import StorageError, TooOften
 from storage.queries import children, evaluations, job_status, jobs
 from storage.read_pool import ReadSnapshot
-from storage.records.evaluation import Trigger
+from storage.records.evaluation import Evaluation, Trigger
 from storage.records.job import Job
 from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
@@ -123,6 +124,16 @@ def release_children(
         children.release(tx, namespace, child_id)
         if (child := jobs.current(tx, namespace, child_id)) is not None:
             evaluate_child(tx, child, now=now, eval_id=next(ids))
+
+
+def child_evaluation(
+    parent: Job, child_id: str, eval_id: str, priority: int, index: int
+) -> Evaluation:
+    """Return the first evaluation of a child, created at `index`; `priority` 0 is the parent's."""
+    evaluation = new_evaluation(
+        parent, eval_id, Trigger.JOB_REGISTER, priority=priority, job_modify_index=index
+    )
+    return msgspec.structs.replace(evaluation, job_id=child_id)
 
 
 def evaluate_child(tx: Transaction, child: Job, *, now: int, eval_id: str) -> None:

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from daemon.jobs.child_limits import evaluate_child, may_start_child
+from daemon.jobs.child_limits import child_evaluation, may_start_child
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.rules.job import total_count
+from daemon.jobspec.steward_meta import CHILDREN_BEYOND, OverflowPolicy
 from storage.errors import Invalid, Malformed, Refused
-from storage.queries import job_status, jobs
+from storage.queries import evaluations, job_status, jobs
+from storage.queries.new_children import ChildRows, NewChild
 from storage.records.base import SECOND, Record
 from storage.records.go_base64 import decode_base64
 from storage.records.job import Job, JobStatus, Parameterized
@@ -21,6 +23,7 @@ from storage.store import Store
 from storage.writer import Transaction
 
 MAX_PAYLOAD = 16384  # bytes, decoded (spec: limits)
+_HEAD = 1024  # bytes of a child beyond its document, at most
 
 
 class JobDispatchRequest(Record, frozen=True, kw_only=True):
@@ -44,6 +47,9 @@ class DispatchRequestData(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     id_prefix: str = ""
     token: str = ""
+
+
+_NOTHING = DispatchRequestData(payload=b"", meta={})
 
 
 class DispatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,49 +99,107 @@ async def dispatch_job(
         parent = jobs.current(tx, namespace, parent_id)
         if parent is None:
             raise Refused("parameterized job not found")
-        return dispatch_child(tx, parent, request, budgets=budgets, now=now, ids=ids, suffix=suffix)
+        check(parent, request)
+        children = ChildDispatcher(tx, parent, budgets=budgets, now=now, ids=ids)
+        outcome = children.dispatch(request, suffix)
+        children.close()
+        return outcome
 
     return await store.write(write)
 
 
-def dispatch_child(
-    tx: Transaction,
-    parent: Job,
-    request: DispatchRequestData,
-    *,
-    budgets: Budgets,
-    now: int,
-    ids: Iterator[str],
-    suffix: str,
-) -> DispatchOutcome:
-    """Store a child of a parameterized job with its evaluation, as part of a write.
+class ChildDispatcher:
+    """The dispatch of children of one job within one write. Call `close` after the last child."""
 
-    Raises `Refused`, `Invalid` or `TooOften` before it changes anything.
-    """
-    check(parent, request)
-    if request.token:
-        earlier = jobs.find_by_idempotency_token(tx, parent.namespace, parent.id, request.token)
-        if earlier:
-            child_id, create_index = earlier
-            return DispatchOutcome(
-                job_id=child_id, create_index=create_index, index=create_index, existed=True
-            )
-    derived = derive_child(parent, request, child_id_of(parent, request, now, suffix), now)
-    check_child(derived, budgets)
-    begins = may_start_child(tx, parent, now=now, ids=ids)
-    child = jobs.append_version(tx, derived, held=not begins)
-    if not begins:
-        job_status.refresh_summary(tx, child.namespace, child.id)
-        return DispatchOutcome(job_id=child.id, create_index=tx.index, index=tx.index)
-    eval_id = next(ids)
-    evaluate_child(tx, child, now=now, eval_id=eval_id)
-    return DispatchOutcome(
-        job_id=child.id,
-        create_index=tx.index,
-        index=tx.index,
-        eval_id=eval_id,
-        eval_create_index=tx.index,
-    )
+    def __init__(
+        self, tx: Transaction, parent: Job, *, budgets: Budgets, now: int, ids: Iterator[str]
+    ) -> None:
+        """`now` is in nanoseconds; `ids` are those of the evaluations."""
+        self._tx, self._parent = tx, parent
+        self._budgets, self._now, self._ids = budgets, now, ids
+        pattern = derive_child(parent, _NOTHING, "", now)
+        self._rows = ChildRows(tx, pattern) if ChildRows.fit(parent) else None
+        self._is_within = _is_within(pattern, budgets)
+        # Nothing ends during the write, so a full queue stays full.
+        self._queues = CHILDREN_BEYOND.of(parent.meta) is OverflowPolicy.QUEUE
+        self._is_full = False
+
+    def dispatch(self, request: DispatchRequestData, suffix: str) -> DispatchOutcome:
+        """Store a child with its evaluation, for a request without errors.
+
+        Raises `Refused`, `Invalid` or `TooOften` before it changes anything.
+        """
+        tx, parent = self._tx, self._parent
+        if request.token:
+            earlier = jobs.find_by_idempotency_token(tx, parent.namespace, parent.id, request.token)
+            if earlier:
+                child_id, create_index = earlier
+                return DispatchOutcome(
+                    job_id=child_id, create_index=create_index, index=create_index, existed=True
+                )
+        child_id = child_id_of(parent, request, self._now, suffix)
+        if self._rows is None:
+            begins = self._add_slowly(request, child_id)
+        else:
+            begins = self._add(self._rows, request, child_id)
+        eval_id = next(self._ids) if begins else ""
+        if begins:
+            evaluation = child_evaluation(parent, child_id, eval_id, request.priority, tx.index)
+            evaluations.put(tx, evaluation, self._now)
+        if self._rows is None:
+            job_status.refresh_summary(tx, parent.namespace, child_id)
+        return DispatchOutcome(
+            job_id=child_id,
+            create_index=tx.index,
+            index=tx.index,
+            eval_id=eval_id,
+            eval_create_index=tx.index if begins else 0,
+        )
+
+    def _add(self, rows: ChildRows, request: DispatchRequestData, child_id: str) -> bool:
+        """Insert a child; return whether it may start."""
+        child = NewChild(
+            id=child_id,
+            meta=_child_meta(self._parent, request),
+            payload=_child_payload(request),
+            priority=request.priority or self._parent.priority,
+            token=request.token,
+        )
+        document = rows.document(child)
+        most = self._budgets.job_max_kb * 1024
+        if not self._is_within or (most and len(document) + _HEAD > most):
+            check_child(derive_child(self._parent, request, child_id, self._now), self._budgets)
+        begins = self._may_start()
+        rows.add(child, document, held=not begins)
+        return begins
+
+    def _add_slowly(self, request: DispatchRequestData, child_id: str) -> bool:
+        derived = derive_child(self._parent, request, child_id, self._now)
+        check_child(derived, self._budgets)
+        begins = self._may_start()
+        jobs.append_version(self._tx, derived, held=not begins)
+        return begins
+
+    def _may_start(self) -> bool:
+        if not self._is_full:
+            begins = may_start_child(self._tx, self._parent, now=self._now, ids=self._ids)
+            self._is_full = self._queues and not begins
+            return begins
+        return False
+
+    def close(self) -> None:
+        """Count the new children."""
+        if self._rows is not None:
+            self._rows.close()
+
+
+def _is_within(child: Job, budgets: Budgets) -> bool:
+    """Return whether a child is within all limits, apart from its size with meta and payload."""
+    try:
+        check_child(child, budgets)
+    except (Invalid, Refused):
+        return False
+    return True
 
 
 def child_id_of(parent: Job, request: DispatchRequestData, now: int, suffix: str) -> str:
@@ -191,7 +255,6 @@ def check_child(child: Job, budgets: Budgets) -> None:
 
 def derive_child(parent: Job, request: DispatchRequestData, child_id: str, now: int) -> Job:
     """Return the child: the parent's definition with a new ID, the payload, and the merged meta."""
-    payload = base64.b64encode(request.payload).decode() if request.payload else None
     return msgspec.structs.replace(
         parent,
         id=child_id,
@@ -199,9 +262,17 @@ def derive_child(parent: Job, request: DispatchRequestData, child_id: str, now: 
         parent_id=parent.id,
         dispatched=True,
         dispatch_idempotency_token=request.token,
-        payload=payload,
-        meta={**(parent.meta or {}), **request.meta} or None,
+        payload=_child_payload(request),
+        meta=_child_meta(parent, request),
         priority=request.priority or parent.priority,
         status=JobStatus.PENDING,
         submit_time=now,
     )
+
+
+def _child_payload(request: DispatchRequestData) -> str | None:
+    return base64.b64encode(request.payload).decode() if request.payload else None
+
+
+def _child_meta(parent: Job, request: DispatchRequestData) -> dict[str, str] | None:
+    return {**(parent.meta or {}), **request.meta} or None

@@ -194,10 +194,17 @@ _COUNT_CHILD = """
 
 
 def count_child(
-    tx: Transaction, namespace: str, parent_id: str, before: str | None, after: str | None
+    tx: Transaction,
+    namespace: str,
+    parent_id: str,
+    before: str | None,
+    after: str | None,
+    number: int = 1,
 ) -> None:
-    """Move a child from one status count of its parent to another; None means no count."""
-    change = {status.value: (after == status) - (before == status) for status in JobStatus}
+    """Move children from one status count of their parent to another; None means no count."""
+    change = {
+        status.value: number * ((after == status) - (before == status)) for status in JobStatus
+    }
     key = {"namespace": namespace, "id": parent_id, "index": tx.index}
     if tx.execute(_COUNT_CHILD, {**key, **change}):
         tx.touch("summaries", summary_topic(namespace, parent_id))

@@ -227,11 +227,11 @@ _ADOPT = """
        AND EXISTS (SELECT 1 FROM jobs c
                     WHERE c.namespace = :namespace AND c.parent_id = :id AND c.parent_id <> '')
 """
-_ADD_VERSION = """
+ADD_VERSION = """
     INSERT INTO job_versions (namespace, job_id, version, submit_time, create_index, document)
     VALUES (:namespace, :id, :version, :submit_time, :index, :document)
 """
-_ADD_STATE = """
+ADD_STATE = """
     INSERT INTO job_version_states (namespace, job_id, version, stable, status, modify_index)
     VALUES (:namespace, :id, :version, :stable, 'pending', :index)
 """
@@ -278,7 +278,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
         "stop": stored.stop,
         "has_scaling": has_scaling,
         "stable": stored.stable,
-        "listing": encode(_listing(stored)).decode().removesuffix("}"),
+        "listing": encode(listing_of(stored)).decode().removesuffix("}"),
         "queued": encode(queued).decode(),
         "submit_time": stored.submit_time,
         "document": document,
@@ -290,8 +290,8 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
     tx.execute(_ADD_JOB, values)
     if not row:
         tx.execute(_ADOPT, values)
-    tx.execute(_ADD_VERSION, values)
-    tx.execute(_ADD_STATE, values)
+    tx.execute(ADD_VERSION, values)
+    tx.execute(ADD_STATE, values)
     periodic.sync_schedule(tx, stored)
     if not row and stored.parent_id:
         job_status.count_child(tx, stored.namespace, stored.parent_id, None, JobStatus.PENDING)
@@ -312,7 +312,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
     return stored
 
 
-def _listing(job: Job) -> JobListing:
+def listing_of(job: Job) -> JobListing:
     """Return the listing values of a job that only a new version changes."""
     return JobListing(
         id=job.id,

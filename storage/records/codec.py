@@ -238,10 +238,15 @@ HEAD_FIELDS = (
 
 def job_document(job: Job) -> str:
     """Return the definition of a job for storage: with both names, without its head."""
-    document = msgspec.to_builtins(job)
+    return encode(job_builtins(job)).decode()
+
+
+def job_builtins(job: Job) -> Document:
+    """Return the same definition as an object."""
+    document: Document = msgspec.to_builtins(job)
     for name in HEAD_FIELDS:
         del document[name]
-    return encode(spell_job_twice(document)).decode()
+    return spell_job_twice(document)
 
 
 def spell_job_twice(document: Document) -> Document:

@@ -1,0 +1,148 @@
+"""New children of one job: what all of them have in common is encoded once.
+
+A child that has no rows yet needs no lookup of an earlier version, of allocations or of a summary.
+The rows are those of `jobs.append_version` and `job_status.refresh_summary`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from storage.errors import Refused
+from storage.queries import events, job_status
+from storage.queries.jobs import ADD_STATE, ADD_VERSION, listing_of
+from storage.records import notification
+from storage.records.codec import encode, job_builtins
+from storage.records.job import GroupSummary, Job, JobCounts, JobStatus, JobType
+from storage.writer import Transaction
+
+_PREFIX = "steward_"  # of the keys in meta that are settings
+
+_ADD = """
+    INSERT INTO jobs (namespace, id, version, type, parent_id, dispatch_token, launches_children,
+                      stop, has_scaling, status, listing, queued, children_pending,
+                      children_running, children_dead, summary, summary_index, create_index,
+                      modify_index, job_modify_index, held, notify, versions_bytes)
+    VALUES (:namespace, :id, 0, :type, :parent_id, :dispatch_token, 0, :stop, 0, 'pending',
+            :listing, :queued, 0, 0, 0, :summary, :index, :index, :index, :index, :held, :notify,
+            :bytes)
+    ON CONFLICT (namespace, id) DO NOTHING
+"""
+
+
+class NewChild(msgspec.Struct, frozen=True, kw_only=True):
+    """The values in which the children of a job differ."""
+
+    id: str
+    meta: Mapping[str, str] | None
+    payload: str | None  # base64
+    priority: int
+    token: str = ""  # of its dispatch
+
+
+class ChildRows:
+    """The rows of new children within one write. Call `close` after the last child."""
+
+    def __init__(self, tx: Transaction, pattern: Job) -> None:
+        """`pattern` is a child of the job, except for the values of `NewChild`."""
+        self._tx, self._namespace, self._parent_id = tx, pattern.namespace, pattern.parent_id
+        pattern = msgspec.structs.replace(
+            pattern, create_index=tx.index, modify_index=tx.index, job_modify_index=tx.index
+        )
+        self._document = _encoded_fields(job_builtins(pattern))
+        self._listing = _encoded_fields(msgspec.to_builtins(listing_of(pattern)))
+        groups = [group.name for group in pattern.task_groups or ()]
+        self._counts = _encoded_fields(
+            msgspec.to_builtins(
+                JobCounts(
+                    job_id="",
+                    namespace=pattern.namespace,
+                    summary=dict.fromkeys(groups, GroupSummary()),
+                )
+            )
+        )
+        self._notify = notification.encoded(notification.wishes(pattern.meta))
+        self._same = {
+            "namespace": pattern.namespace,
+            "version": 0,
+            "type": pattern.type,
+            "parent_id": pattern.parent_id,
+            "stop": pattern.stop,
+            "stable": pattern.stable,
+            "queued": encode(dict.fromkeys(groups, 0)).decode(),
+            "submit_time": pattern.submit_time,
+            "index": tx.index,
+        }
+        self._number = 0
+
+    @staticmethod
+    def fit(parent: Job) -> bool:
+        """Return whether the children of a job are simple enough: nothing but them runs."""
+        return parent.periodic is None and parent.type != JobType.SYSTEM
+
+    def document(self, child: NewChild) -> bytes:
+        """Return the definition of a child for storage."""
+        values = {
+            "ID": child.id,
+            "Name": child.id,
+            "Payload": child.payload,
+            "Meta": child.meta,
+            "Priority": child.priority,
+            "DispatchIdempotencyToken": child.token,
+        }
+        return encode({**self._document, **values})
+
+    def add(self, child: NewChild, document: bytes, *, held: bool) -> None:
+        """Insert a child with its definition. Raises `Refused` if a job has its ID."""
+        tx = self._tx
+        listed = {"ID": child.id, "Name": child.id, "Priority": child.priority}
+        values = {
+            **self._same,
+            "id": child.id,
+            "dispatch_token": child.token,
+            "listing": encode({**self._listing, **listed}).decode().removesuffix("}"),
+            "summary": encode({**self._counts, "JobID": child.id}).decode(),
+            "document": document.decode(),
+            "bytes": len(document),
+            "held": held,
+            "notify": self._notify_of(child.meta or {}),
+        }
+        if not tx.execute(_ADD, values):
+            raise Refused(f'there is already a job with the ID "{child.id}": dispatch again')
+        tx.execute(ADD_VERSION, values)
+        tx.execute(ADD_STATE, values)
+        events.add(
+            tx,
+            "Job",
+            "JobRegistered",
+            namespace=self._namespace,
+            key=child.id,
+            payload='{"Version":0}',
+        )
+        tx.publish(
+            job_status.topic(self._namespace, child.id),
+            job_status.summary_topic(self._namespace, child.id),
+        )
+        self._number += 1
+
+    def _notify_of(self, meta: Mapping[str, str]) -> str:
+        if not self._notify and not any(name.startswith(_PREFIX) for name in meta):
+            return ""
+        return notification.encoded(notification.wishes(meta))
+
+    def close(self) -> None:
+        """Count the new children."""
+        if self._number:
+            self._tx.touch("jobs")
+            self._tx.touch("job_versions")
+            self._tx.touch("summaries")
+            job_status.count_child(
+                *(self._tx, self._namespace, self._parent_id, None, JobStatus.PENDING),
+                number=self._number,
+            )
+
+
+def _encoded_fields(document: dict[str, Any]) -> dict[str, Any]:
+    """Return an object with the JSON of each of its fields."""
+    return {name: msgspec.Raw(encode(value)) for name, value in document.items()}

@@ -1,0 +1,116 @@
+"""The fast way to insert a child leaves the same rows, and wakes the same, as the general way."""
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.jobs.bulk_dispatch import dispatch_lines, read_lines, split_lines
+from daemon.jobspec.budgets import DEFAULTS
+from storage.errors import Refused
+from storage.queries import job_status, jobs
+from storage.queries.new_children import ChildRows, NewChild
+from storage.records.job import Job, JobType, Parameterized, Periodic
+from storage.store import Store, open_store
+from storage.writer import Transaction
+from tests.samples import NOW, group, job
+
+TABLES = (
+    *("jobs", "job_versions", "job_version_states", "evaluations", "events"),
+    *("table_indexes", "periodic_jobs"),
+)
+LINES = (
+    '{"Meta": {"n": "\u00e9", "steward_notify_command": "page"}, "Payload": "QQ==", "Priority": 80}\n'
+    '{"Meta": {"n": "2"}, "IdempotencyToken": "t", "IdPrefixTemplate": "x"}\n'
+    "{}\n"
+).encode()
+
+
+def parent(**fields: Any) -> Job:
+    optional = ["n", "steward_notify_command"]
+    block = Parameterized(payload="optional", meta_optional=optional)
+    made = {"type": "batch", "parameterized_job": block, **fields}
+    return job("web", group("a"), group("b"), **made)
+
+
+async def dispatched(directory: Path, made: Job) -> tuple[dict[str, list[Any]], set[str]]:
+    """Return the rows after a bulk dispatch, and the topics that it published."""
+    ids = (f"eval-{number}" for number in count(1))
+    woken: set[str] = set()
+
+    def register(tx: Transaction) -> None:
+        jobs.append_version(tx, made)
+        job_status.refresh_summary(tx, made.namespace, made.id)
+
+    directory.mkdir()  # noqa: ASYNC240  # a test
+    async with open_store(directory, cluster_id="c", now=NOW) as store:
+        await store.write(register)
+        publish = store._topics.publish
+
+        def noting(topics: tuple[str, ...]) -> None:
+            woken.update(topics)
+            publish(topics)
+
+        store._topics.publish = noting  # type: ignore[method-assign, assignment]
+        answers = await dispatch_lines(
+            store,
+            "default",
+            "web",
+            read_lines(split_lines(LINES), "web"),
+            budgets=DEFAULTS,
+            now=NOW,
+            ids=ids,
+            suffix="s",
+        )
+        assert not any(one.error for one in answers)
+        rows = {
+            name: [tuple(row) for row in store.read(lambda db, name=name: _rows(db, name))]
+            for name in TABLES
+        }
+    return rows, woken
+
+
+def _rows(db: Any, name: str) -> list[Any]:
+    found: list[Any] = db.all(f"SELECT * FROM {name}")  # noqa: S608  # fixed names
+    return found
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        None,
+        {"steward_children_at_once": "1"},
+        {"steward_notify_webhook": "https://x.example/", "a": "\u00e9"},
+    ],
+)
+async def test_a_child_has_the_rows_of_any_new_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meta: dict[str, str] | None
+) -> None:
+    fast = await dispatched(tmp_path / "fast", parent(meta=meta))
+    monkeypatch.setattr(ChildRows, "fit", lambda _parent: False)
+    slow = await dispatched(tmp_path / "slow", parent(meta=meta))
+    assert [table for table in TABLES if fast[0][table] != slow[0][table]] == []
+    assert fast[1] == slow[1]
+    assert len(fast[0]["jobs"]) == 4
+
+
+@pytest.mark.parametrize("fields", [{"periodic": Periodic(enabled=True)}, {"type": JobType.SYSTEM}])
+def test_children_that_do_more_than_run_go_the_general_way(fields: dict[str, Any]) -> None:
+    assert ChildRows.fit(parent())
+    assert not ChildRows.fit(parent(**fields))
+
+
+async def test_no_child_takes_the_place_of_another_job(store: Store) -> None:
+    def work(tx: Transaction) -> None:
+        rows = ChildRows(tx, job("", parent_id="web"))
+        child = NewChild(id="web/1", meta=None, payload=None, priority=50)
+        rows.add(child, rows.document(child), held=False)
+        with pytest.raises(Refused, match='already a job with the ID "web/1"'):
+            rows.add(child, rows.document(child), held=False)
+        rows.close()
+
+    await store.write(work)
+    found = store.read(lambda db: jobs.current(db, "default", "web/1"))
+    assert found is not None
+    assert found.version == 0
