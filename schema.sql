@@ -357,6 +357,22 @@ CREATE INDEX allocations_considered    ON allocations (namespace, job_id, create
                                           OR client_status IN ('pending', 'running', 'unknown')
                                           OR desired ->> '$.Transition.MigrateDisablePlacement';
 
+-- The allocations of a batch job that have completed and stay. A decision needs only their numbers,
+-- from the end of their names: `job.group[NUMBER]`.
+CREATE INDEX allocations_settled ON allocations
+    (namespace, job_id, task_group, job_version,
+     CAST(substr(name, length(job_id) + length(task_group) + 3) AS INTEGER))
+ WHERE job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
+   AND desired ->> '$.NextAllocation' IS NULL;
+
+-- The others that a decision about a batch job needs.
+CREATE INDEX allocations_unsettled ON allocations (namespace, job_id, create_index, id)
+ WHERE (desired_status = 'run'
+        OR client_status IN ('pending', 'running', 'unknown')
+        OR desired ->> '$.Transition.MigrateDisablePlacement')
+   AND NOT (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
+            AND desired ->> '$.NextAllocation' IS NULL);
+
 -- What the allocations of a node hold whose tasks have not ended, added up, so that a decision
 -- reads one row however many run. Kept by triggers, whatever writes an allocation.
 CREATE TABLE holdings (

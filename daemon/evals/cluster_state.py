@@ -1,20 +1,23 @@
 """Load the state for one evaluation in one read."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from daemon.evals.failures import of_allocation
-from daemon.scheduler.state import ClusterState, NodeState
+from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations
 from storage.queries import allocated_resources, allocations, deployments, jobs, nodes, runs
 from storage.queries.allocated_resources import AllocatedTotals
+from storage.queries.allocations import SettledRange
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import AllocatedResources, Allocation, ClientStatus
 from storage.records.evaluation import Evaluation
 from storage.records.flow import FlowRun
 from storage.records.job import Job, JobType
 from storage.records.node import Node
+
+FEW = 64  # allocations of a batch job that are all read
 
 
 def load_cluster_state(
@@ -33,22 +36,25 @@ def load_cluster_state(
     is_there = jobs.definition_index(db, namespace, job_id) is not None
     job = jobs.current(db, namespace, job_id) if is_there else None
     run = runs.newest(db, namespace, job_id)
-    found, ended = _allocations(db, namespace, job_id, kind or (job.type if job else None), run)
+    found = _unsettled(db, job) if job is not None and kind is None and run is None else None
+    if found is None:
+        found = _allocations(db, namespace, job_id, kind or (job.type if job else None), run)
     versions = {job.version: job} if job else {}
-    for number in {one.job_version for one in found} - versions.keys():
+    for number in {one.job_version for one in found.allocations} - versions.keys():
         if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
             versions[number] = earlier
     return ClusterState(
         index=db.last_index(),
         job=job,
         nodes=node_states(db) if states is None else states,
-        allocations=tuple(found),
-        ended=ended,
+        allocations=tuple(found.allocations),
+        ended=found.ended,
+        settled=found.settled,
         versions=versions,
         deployment=deployments.latest(db, namespace, job_id),
         run=run,
         steps=tuple(runs.steps(db, run)) if run is not None else (),
-        exit_codes=_exit_codes(db, found) if run is not None else {},
+        exit_codes=_exit_codes(db, found.allocations) if run is not None else {},
     )
 
 
@@ -64,21 +70,64 @@ def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[st
     return {group: error.exit_code for group, error in errors.items() if error is not None}
 
 
+class _Found(msgspec.Struct, frozen=True):
+    """The relevant allocations of a job, oldest first, and the counts of the others by group."""
+
+    allocations: list[Allocation]
+    ended: Mapping[str, int] = {}
+    settled: Mapping[str, SettledAllocations] = {}
+
+
 def _allocations(
     db: ReadSnapshot, namespace: str, job_id: str, kind: str | None, run: FlowRun | None
-) -> tuple[list[Allocation], Mapping[str, int]]:
-    """Return the relevant allocations of a job, oldest first, and counts of the others."""
+) -> _Found:
+    """Return the allocations of a job with this type."""
     if kind == JobType.SYSBATCH:  # stopped allocations count as completed
-        return allocations.of_job(db, namespace, job_id)[::-1], {}
+        return _Found(allocations.of_job(db, namespace, job_id)[::-1])
     if run is not None:
         found = allocations.for_run(db, run)
     else:
         found = allocations.for_scheduler(db, namespace, job_id)
     if kind != JobType.BATCH:
-        return found, {}
+        return _Found(found)
     read = Counter(one.task_group for one in found)
     every = allocations.numbers(db, namespace, job_id)
-    return found, {group: number - read[group] for group, number in every.items()}
+    return _Found(found, {group: number - read[group] for group, number in every.items()})
+
+
+def _unsettled(db: ReadSnapshot, job: Job) -> _Found | None:
+    """Return the allocations of a large batch job without those that have completed.
+
+    Otherwise each decision about a job with thousands of allocations would read all of them. None
+    for another job, and if completed allocations may have to be stopped.
+    """
+    if job.type != JobType.BATCH or job.stop:
+        return None
+    every = allocations.numbers(db, job.namespace, job.id)
+    if sum(every.values()) <= FEW:
+        return None
+    found = allocations.unsettled(db, job.namespace, job.id)
+    read = Counter(one.task_group for one in found)
+    ranges: defaultdict[str, list[SettledRange]] = defaultdict(list)
+    settled: Counter[str] = Counter()
+    for one in allocations.settled(db, job.namespace, job.id):
+        of_now = one.job_version == job.version  # completed ones of older versions do not matter
+        ranges[one.task_group] += [one] if of_now else []
+        settled[one.task_group] += one.count if of_now else 0
+    counts = {group.name: group.count for group in job.task_groups or ()}
+    for name, number in settled.items():
+        if not counts.get(name) or number + read[name] > counts[name]:
+            return None
+    return _Found(
+        found,
+        {name: number - read[name] - settled[name] for name, number in every.items()},
+        {
+            name: SettledAllocations(
+                count=settled[name], ranges=tuple((one.first, one.last) for one in known)
+            )
+            for name, known in ranges.items()
+        },
+    )
 
 
 def node_states(db: ReadSnapshot) -> tuple[NodeState, ...]:

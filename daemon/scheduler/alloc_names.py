@@ -1,7 +1,9 @@
 """Names of allocations, `<job>.<group>[<index>]`: which indexes are in use, and which are next."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from operator import itemgetter
 
 from storage.records.allocation import Allocation
 
@@ -9,16 +11,36 @@ from storage.records.allocation import Allocation
 class AllocNameIndex:
     """The names of one group; the lowest free index comes first."""
 
-    def __init__(self, job_id: str, group: str, taken: Iterable[Allocation]) -> None:
-        """Take the group and the allocations whose names are in use."""
+    def __init__(
+        self,
+        job_id: str,
+        group: str,
+        taken: Iterable[Allocation],
+        ranges: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Take the group and the allocations whose names are in use.
+
+        `ranges` are further indexes in use, as (first, last) in ascending order.
+        """
         self._stem = f"{job_id}.{group}"
         self._taken = Counter(allocation.index for allocation in taken)
+        self._ranges = ranges
         self._lowest = 0
+
+    def _end_of_range(self, number: int) -> int | None:
+        """Return the last index of the range that has this index, or None."""
+        at = bisect_right(self._ranges, number, key=itemgetter(0)) - 1
+        return self._ranges[at][1] if at >= 0 and number <= self._ranges[at][1] else None
 
     def next(self) -> str:
         """Return the lowest free name and reserve it."""
-        while self._taken[self._lowest]:
-            self._lowest += 1
+        while True:
+            if (last := self._end_of_range(self._lowest)) is not None:
+                self._lowest = last + 1
+            elif self._taken[self._lowest]:
+                self._lowest += 1
+            else:
+                break
         self._taken[self._lowest] = 1
         return self._name(self._lowest)
 
@@ -39,7 +61,7 @@ class AllocNameIndex:
 
     def for_replacement(self, allocation: Allocation) -> str:
         """Return the name of a replacement: the same, unless another allocation also has it."""
-        if self._taken[allocation.index] <= 1:
+        if self._taken[allocation.index] <= 1 and self._end_of_range(allocation.index) is None:
             return allocation.name
         self._taken[allocation.index] -= 1
         return self.next()

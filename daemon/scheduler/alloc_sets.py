@@ -12,6 +12,7 @@ import msgspec
 from daemon.scheduler import reschedule
 from daemon.scheduler.reschedule import RescheduleTiming
 from daemon.scheduler.rollout import Rollout
+from daemon.scheduler.state import SettledAllocations
 from daemon.scheduler.updates import requires_replacement
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.evaluation import Evaluation
@@ -52,6 +53,7 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     # Group -> number of stopped allocations that are counted but not loaded.
     ended: Mapping[str, int]
+    settled: Mapping[str, SettledAllocations]
     versions: Mapping[int, Job]
     nodes: Mapping[str, Node]
     evaluation: Evaluation

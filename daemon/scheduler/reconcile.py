@@ -19,6 +19,7 @@ from daemon.scheduler.alloc_sets import (
     is_on_lost_node,
     without_ids,
 )
+from daemon.scheduler.state import SettledAllocations
 from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.evaluation import DesiredUpdates
 from storage.records.group import TaskGroup
@@ -91,9 +92,13 @@ class _Reconciliation:
         self._max_parallel = 0 if situation.batch else rollout.max_parallel(group)
         self._canaries_wanted = group.update.canary if group.update and self._max_parallel else 0
         self._sets = sets = alloc_sets.sort(situation, allocations)
-        sets.ignored += situation.ended.get(group.name, 0)
+        self._settled = situation.settled.get(group.name, SettledAllocations())
+        sets.ignored += situation.ended.get(group.name, 0) + self._settled.count
         self._names = AllocNameIndex(
-            situation.job.id, group.name, [*sets.keep, *sets.migrate, *sets.lost, *sets.failed]
+            situation.job.id,
+            group.name,
+            [*sets.keep, *sets.migrate, *sets.lost, *sets.failed],
+            self._settled.ranges,
         )
         state = self._rollout.group(group.name)
         self._promoted = state is not None and state.promoted
@@ -188,6 +193,7 @@ class _Reconciliation:
         """Find failed and lost allocations to replace, and the number of missing ones."""
         sets, apart = self._sets, self._apart()
         there = len(without_ids([*sets.keep, *sets.failed], apart)) + len(sets.migrate)
+        there += self._settled.count
         room = max(self._group.count - there, 0)
         lost = sets.lost[:room]
         self._fresh = room - len(lost)

@@ -53,6 +53,7 @@ def plan_service(
     situation = ReconcileContext(
         job=job,
         ended=state.ended,
+        settled=state.settled,
         versions=state.versions,
         nodes={one.node.id: one.node for one in state.nodes},
         evaluation=evaluation,

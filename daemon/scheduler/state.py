@@ -32,11 +32,22 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     allocations: int = 0
 
 
+class SettledAllocations(msgspec.Struct, frozen=True, kw_only=True):
+    """The allocations of a batch group that have completed in the current version.
+
+    Their number, and the indexes of their names as ranges (first, last) in ascending order.
+    """
+
+    count: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """A consistent state, as far as one evaluation needs it.
 
     `allocations` are those of the job, at least all desired and all non-terminal ones. `ended`
-    counts, for a batch job, the other stopped allocations of each group. `versions` has the job in
+    counts, for a batch job, the other stopped allocations of each group. A group in `settled` has
+    completed allocations that are not in `allocations`. `versions` has the job in
     each version of these allocations and the current one. `deployment` is the job's newest.
     `run` is the newest run of a workflow, with its `steps`. `exit_codes` has that of the newest
     failure of each step. `holders` are the non-terminal allocations of all jobs if preemption is possible, otherwise
@@ -48,6 +59,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeState, ...]
     allocations: tuple[Allocation, ...] = ()
     ended: Mapping[str, int] = {}
+    settled: Mapping[str, SettledAllocations] = {}
     versions: Mapping[int, Job] = {}
     deployment: Deployment | None = None
     run: FlowRun | None = None

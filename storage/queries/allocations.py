@@ -118,6 +118,33 @@ _OF_RUN = """
                        AND outcome IS NOT NULL))
   ORDER BY create_index, id
 """
+_SETTLES = """
+    (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
+     AND desired ->> '$.NextAllocation' IS NULL)
+"""
+_UNSETTLED = f"""
+    SELECT * FROM allocations INDEXED BY allocations_unsettled
+     WHERE namespace = :namespace AND job_id = :job_id
+       AND (desired_status = 'run'
+            OR client_status IN ('pending', 'running', 'unknown')
+            OR desired ->> '$.Transition.MigrateDisablePlacement')
+       AND NOT {_SETTLES}
+  ORDER BY create_index, id
+"""
+# In each range, all have the same distance to their rank.
+_SETTLED = f"""
+    SELECT task_group, job_version, min(number) AS first, max(number) AS last, count(*) AS count
+      FROM (SELECT task_group, job_version, number,
+                   number - dense_rank() OVER (PARTITION BY task_group, job_version
+                                                   ORDER BY number) AS distance
+              FROM (SELECT task_group, job_version,
+                           CAST(substr(name, length(job_id) + length(task_group) + 3) AS INTEGER)
+                           AS number
+                      FROM allocations INDEXED BY allocations_settled
+                     WHERE namespace = :namespace AND job_id = :job_id AND {_SETTLES}))
+  GROUP BY task_group, job_version, distance
+  ORDER BY task_group, job_version, first
+"""
 _NUMBERS = """
     SELECT task_group, count(*) AS number FROM allocations INDEXED BY allocations_by_job
      WHERE namespace = :namespace AND job_id = :job_id
@@ -203,6 +230,27 @@ def for_run(db: ReadSnapshot, run: FlowRun) -> list[Allocation]:
     key = {"namespace": run.namespace, "job_id": run.job_id}
     asked = {**key, "number": run.number, "version": run.version}
     return [_from(row) for row in db.all(_OF_RUN, asked)]
+
+
+def unsettled(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
+    """Return the same allocations of a batch job without the settled ones."""
+    return [_from(row) for row in db.all(_UNSETTLED, {"namespace": namespace, "job_id": job_id})]
+
+
+class SettledRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Settled allocations of a group: consecutive indexes of names, and their number."""
+
+    task_group: str
+    job_version: int
+    first: int
+    last: int
+    count: int  # more than the indexes if some have the same name
+
+
+def settled(db: ReadSnapshot, namespace: str, job_id: str) -> list[SettledRange]:
+    """Return the settled allocations of a batch job: desired, completed and not replaced."""
+    rows = db.all(_SETTLED, {"namespace": namespace, "job_id": job_id})
+    return [SettledRange(**{name: row[name] for name in row.keys()}) for row in rows]  # noqa: SIM118
 
 
 def numbers(db: ReadSnapshot, namespace: str, job_id: str) -> dict[str, int]:
