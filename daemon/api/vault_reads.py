@@ -14,6 +14,7 @@ from storage.errors import Malformed, NotFound
 from storage.queries.pages import ALL, KeyRange
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
+from storage.records.numbers import parse_integer, shorten
 from storage.store import Store
 
 _LARGEST = 2**31 - 1  # keys in one response
@@ -29,8 +30,9 @@ def span(call: RouteCall) -> KeyRange:
     given = call.query.text("limit")
     if not given:
         return msgspec.structs.replace(ALL, after=call.query.text("after"))
-    if not given.isdecimal() or not 0 < int(given) <= _LARGEST:
-        raise Malformed(f"limit is {given!r}: give a whole number from 1 to {_LARGEST}")
+    is_number = given.isascii() and given.isdecimal()
+    if not is_number or not 0 < parse_integer(given) <= _LARGEST:
+        raise Malformed(f"limit is {shorten(given)!r}: give a whole number from 1 to {_LARGEST}")
     return KeyRange(call.query.text("after"), int(given))
 
 

@@ -24,6 +24,7 @@ from storage.queries import events
 from storage.queries.events import StoredEvent
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
+from storage.records.numbers import parse_integer, shorten
 
 HEARTBEAT = 10.0  # seconds without an event
 BACK = 100  # events for a reader without an index: the number that Nomad buffers
@@ -65,11 +66,11 @@ def _index(query: QueryParameters) -> int:
     text = query.text("index") or "0"
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         reason = "invalid syntax"
-    elif int(text) not in _INT64:
+    elif parse_integer(text) not in _INT64:
         reason = "value out of range"
     else:
-        return max(int(text), 0)
-    raise Malformed(f'Unable to parse index: strconv.Atoi: parsing "{text}": {reason}')
+        return max(parse_integer(text), 0)
+    raise Malformed(f'Unable to parse index: strconv.Atoi: parsing "{shorten(text)}": {reason}')
 
 
 def _topics(query: QueryParameters) -> dict[str, set[str]]:

@@ -198,7 +198,7 @@ async def test_a_page_of_keys_costs_its_page(
     assert counted.steps <= MOST
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "x", "99999999999"])
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "99999999999", "9" * 5000, "\u0663"])
 async def test_a_limit_that_is_none_is_refused(asking: tuple[Dispatcher, str], limit: str) -> None:
     path, query = "/v1/auth/token/accessors", f"list=true&limit={limit}"
     answer = await ask(asking, path, query, b"")
