@@ -221,7 +221,11 @@ ONLY_IN = {
         "daemon.jobspec.hcl.functions.crypto",
     ),
     "bcrypt": ("daemon.jobspec.hcl.functions.crypto",),
-    "yaml": ("daemon.jobspec.hcl.functions.yaml_codec", "daemon.templates.documents"),
+    "yaml": (
+        "daemon.cli.core.job_file",
+        "daemon.jobspec.hcl.functions.yaml_codec",
+        "daemon.templates.documents",
+    ),
     "re2": ("daemon.matching.regexp", "daemon.text.masking"),
     "prometheus_client": ("daemon.api.cluster.metrics",),
     "asyncio": (),

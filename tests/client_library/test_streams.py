@@ -4,7 +4,7 @@ from contextlib import aclosing
 
 import pytest
 import trio
-from steward_client import ApiError, Client, ExecFailed, NotFound
+from steward_client import Allocation, ApiError, Client, ExecFailed, NotFound
 
 from tests.client_library.programs import Backend, shell
 from tests.service.daemon import Steward
@@ -114,3 +114,18 @@ async def test_missing_allocation_ends_the_log_with_an_error(
 
     with pytest.raises(NotFound):
         await backend.with_client(steward, program)
+
+
+async def test_operators_socket_serves_requests_and_sessions(
+    backend: Backend, steward: Steward
+) -> None:
+    async def program() -> str:
+        async with Client(f"unix://{steward.data_dir}/steward.sock") as client:
+            await client.run(shell("target", "sleep 600", job_type="service"))
+            async for found in client.watch("/v1/job/target/allocations", list[Allocation]):
+                if [one.client_status for one in found] == ["running"]:
+                    done = await client.exec_run(found[0].id, ["/bin/echo", "x"], task="main")
+                    return done.stdout.decode()
+        raise AssertionError
+
+    assert await backend.run(program) == "x\n"

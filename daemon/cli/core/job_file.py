@@ -1,7 +1,8 @@
 """Job files: read by the client, because variables, files and errors belong to the user.
 
 A file is in the job file language (HCL, or its JSON form). Or it holds a job in the API's form:
-JSON, either `{"Job": {...}}` or the job alone.
+JSON, either `{"Job": {...}}` or the job alone. A file with the extension `.yaml` or `.yml` is read
+as the JSON with the same values, which is also what is submitted.
 """
 
 import json
@@ -28,6 +29,8 @@ _ENVIRONMENT = ("NOMAD_VAR_", "STEWARD_VAR_")  # the later one wins
 # Top-level names of the job file language; any other name means the API's form.
 _OF_THE_LANGUAGE = frozenset({"job", "variable", "variables", "locals"})
 _OF_A_JOB = frozenset({"id", "name", "taskgroups"})
+
+_YAML = (".yaml", ".yml")
 
 _Json = dict[str, object]
 
@@ -88,6 +91,8 @@ def registration(source: str, file: str, given: VariableArguments) -> _Json:
 
     Raises `Invalid`, which names the positions of errors.
     """
+    if file.endswith(_YAML):
+        source = _json_of_yaml(source, file)
     if _is_json(source, file):
         request = _request(source, file)
         if request is not None:
@@ -154,7 +159,22 @@ def launches_children(job: object) -> bool:
 
 
 def _is_json(source: str, file: str) -> bool:
-    return file.endswith(".json") or source.lstrip().startswith("{")
+    return file.endswith((".json", *_YAML)) or source.lstrip().startswith("{")
+
+
+def _json_of_yaml(source: str, file: str) -> str:
+    """Return the JSON with the values of a YAML file. Raises `Invalid`."""
+    import yaml  # slow to import, and most commands do not need it
+
+    try:
+        # Dates are text in JSON, as they are in the file.
+        return json.dumps(yaml.safe_load(source), default=str)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise Invalid(f"{file}{place}: {error.problem or 'this is not YAML'}") from error
+    except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
+        raise Invalid(f"{file} cannot be read as YAML: {error}") from error
 
 
 def _request(source: str, file: str) -> _Json | None:

@@ -1,0 +1,83 @@
+"""Job files in YAML: the same registration as from JSON, and errors with their position."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from daemon.cli.core.job_file import VariableArguments, registration
+from storage.errors import Invalid
+
+API_FORM = """
+# a comment
+ID: web
+Type: batch
+Meta: { released: 2026-11-26 }
+TaskGroups:
+  - Name: main
+    Tasks:
+      - Name: main
+        Driver: raw_exec
+        Config:
+          command: /bin/echo
+          args: [hello, "1"]
+"""
+LANGUAGE = """
+job:
+  web:
+    type: batch
+    group:
+      main:
+        task:
+          main:
+            driver: raw_exec
+            config: { command: /bin/true }
+"""
+
+
+def read(text: str, name: str = "web.yaml") -> dict[str, object]:
+    return registration(text, name, VariableArguments())
+
+
+@pytest.mark.parametrize("name", ["web.yaml", "web.yml"])
+def test_job_in_the_form_of_the_api_is_read(name: str) -> None:
+    job = read(API_FORM, name)["Job"]
+    assert job["ID"] == "web"
+    assert job["Meta"] == {"released": "2026-11-26"}
+    assert job["TaskGroups"][0]["Tasks"][0]["Config"]["args"] == ["hello", "1"]
+
+
+def test_job_with_its_wrapper_is_read() -> None:
+    assert read("Job: { ID: web, TaskGroups: [] }")["Job"] == {"ID": "web", "TaskGroups": []}
+
+
+def test_submission_is_json_with_the_same_values() -> None:
+    request = read(API_FORM)
+    submission = request["Submission"]
+    assert submission["Format"] == "json"
+    assert json.loads(submission["Source"]) == request["Job"]
+
+
+def test_job_in_the_form_of_the_language_is_read() -> None:
+    job = read(LANGUAGE)["Job"]
+    assert (job["ID"], job["TaskGroups"][0]["Tasks"][0]["Driver"]) == ("web", "raw_exec")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ID: [1, 2\nType: batch\n", r"web\.yaml, line 2, column 5: "),
+        ("- a\n- b\n", r"web\.yaml holds a list, not a job"),
+        ("", r"web\.yaml holds null, not a job"),
+        ("ID: !!python/object:os.system {}\n", r"web\.yaml, line 1, column 5: could not determine"),
+        ("a: &a [*a]\n", r"web\.yaml cannot be read as YAML: Circular reference"),
+    ],
+)
+def test_mistake_names_its_place(text: str, message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        read(text)
+
+
+def test_file_is_read_from_disk_as_its_extension_says(tmp_path: Path) -> None:
+    with pytest.raises(Invalid):
+        read(API_FORM, str(tmp_path / "web.hcl"))
