@@ -20,7 +20,7 @@ import msgspec
 import trio
 
 from daemon.clock import Clock, wait_until
-from storage.errors import StorageError
+from storage.errors import StewardError, StorageError
 from storage.queries import usage_history
 from storage.queries.usage_history import COARSE, FINE, LENGTH, Blocks
 from storage.read_pool import ReadSnapshot
@@ -41,6 +41,7 @@ from storage.writer import Transaction
 MOST_SERIES = 2000  # of allocations and tasks in the store; one takes about 60 KiB after 30 days
 _EACH_ROUND = 100  # allocations; a round takes 0.05 s of CPU time at most
 _MOST_WATCHED = 50  # allocations that are measured every second
+_ANSWER_WITHIN = 3.0  # seconds, so that one driver does not hold up the others
 _WATCHED_FOR = 15  # seconds after the last request of a client
 _LIVE_SAMPLES = 600  # of one second
 _SLOTS = LENGTH[FINE] // FINE
@@ -238,8 +239,10 @@ class UsageRecorder:
                 nursery.start_soon(self._measure_one, one)
 
     async def _measure_one(self, runner: MeasuredRunner) -> None:
-        usage = await runner.usage(_FINE)
-        before = self._latest.get(runner.id)
+        usage = await _usage_of(runner, _FINE)
+        before = self._latest.pop(runner.id, None)
+        if usage is None:
+            return
         self._latest[runner.id] = _Measured(
             {name: _samples(one.resource_usage) for name, one in usage.tasks.items()},
             runner.disk_used // _KIBIBYTE,
@@ -274,7 +277,9 @@ class UsageRecorder:
         for runner in self._present():
             if runner.id not in self._watched:
                 continue
-            usage = await runner.usage(_LIVE)
+            usage = await _usage_of(runner, _LIVE)
+            if usage is None:
+                continue
             ever = runner.restarts
             one = _Measured(
                 {name: _samples(task.resource_usage) for name, task in usage.tasks.items()},
@@ -324,6 +329,16 @@ class UsageRecorder:
             if blocks:
                 write = partial(usage_history.put, step=COARSE, begin=window, blocks=blocks)
                 await self._store.write(write, is_long=True)
+
+
+async def _usage_of(runner: MeasuredRunner, reader: str) -> AllocationUsage | None:
+    """Return the usage of an allocation; None if its driver does not answer."""
+    try:
+        with trio.move_on_after(_ANSWER_WITHIN):
+            return await runner.usage(reader)
+    except (OSError, StewardError) as error:
+        _log.debug("the usage of allocation %s is unknown: %s", runner.id, error)
+    return None
 
 
 def _begin(slot: int) -> int:

@@ -3,8 +3,10 @@
 from functools import partial
 
 import pytest
+import trio
 
 from daemon.runner import usage_history as recorder_module
+from daemon.runner.drivers.podman.api import PodmanFailed
 from daemon.runner.usage_history import UsageRecorder
 from storage.queries import usage_history
 from storage.queries.usage_history import COARSE, FINE, LENGTH
@@ -152,6 +154,37 @@ async def test_disk_is_missing_until_it_is_measured(host: Host, alloc: Allocatio
     await host.sample(1)
     found = await host.read(JOB, 0, 20, FINE)
     assert found[""][UsageMetric.DISK] == [None, 2]  # type: ignore[index]
+
+
+class Failing(Allocation):
+    """An allocation whose driver is away."""
+
+    async def usage(self, reader: str = "") -> AllocationUsage:
+        raise PodmanFailed("podman does not answer")
+
+
+class Silent(Allocation):
+    """An allocation whose driver does not answer."""
+
+    async def usage(self, reader: str = "") -> AllocationUsage:
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+async def test_failing_driver_does_not_affect_other_allocations(store: Store) -> None:
+    host = Host(store, Failing("bad"), Allocation("good"))
+    host.recorder.watch(JOB)
+    await host.sample(0)
+    await host.recorder.sample_live(BEGIN)
+    assert (await host.read(JOB, 0, 10, FINE))[""][CPU] == [500]  # type: ignore[index]
+    assert (await host.read(JOB, 0, 1, 1))[""][CPU] == [500]  # type: ignore[index]
+
+
+async def test_silent_driver_is_not_awaited_for_long(store: Store, autojump_clock: object) -> None:
+    host = Host(store, Silent("bad"), Allocation("good"))
+    await host.sample(0)
+    assert trio.current_time() < FINE
+    assert host.recorder.recent_cpu("good", "default", 1) == [500]
 
 
 async def test_round_measures_a_bounded_number_of_allocations(
