@@ -8,7 +8,7 @@ import msgspec
 from daemon.text.task_failure import sentence
 from storage.queries import allocations, tallies
 from storage.read_pool import ReadSnapshot
-from storage.records.allocation import Allocation, StoredTaskEvent, TaskPhase
+from storage.records.allocation import Allocation, ClientStatus, StoredTaskEvent, TaskPhase
 from storage.records.failure import TaskError
 
 # Events that are always errors; `Terminated` is one with a nonzero exit code.
@@ -56,7 +56,11 @@ def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:
 def _errors(db: ReadSnapshot, allocation: Allocation) -> Iterator[TaskError]:
     for name, state in (allocation.client.task_states or {}).items():
         events = allocations.newest_stored_events(db, allocation.id, name)
-        newest = _newest(events, waits=state.state == TaskPhase.PENDING)
+        newest = _newest(
+            events,
+            waits=state.state == TaskPhase.PENDING,
+            is_complete=allocation.client_status == ClientStatus.COMPLETE,
+        )
         if newest is not None:
             error = TaskError(
                 allocation_id=allocation.id,
@@ -76,13 +80,21 @@ def _errors(db: ReadSnapshot, allocation: Allocation) -> Iterator[TaskError]:
             yield msgspec.structs.replace(error, summary=sentence(error))
 
 
-def _newest(events: list[StoredTaskEvent], *, waits: bool) -> StoredTaskEvent | None:
-    """Return the newest error event; events before a requested stop do not count."""
+def _newest(
+    events: list[StoredTaskEvent], *, waits: bool, is_complete: bool
+) -> StoredTaskEvent | None:
+    """Return the newest error event.
+
+    Events before a requested stop do not count, and neither does exit code 0 of a task whose
+    allocation is complete.
+    """
     for event in reversed(events):
         if event.type in _ERRORS or (waits and event.type in _WAITS):
             return event
         if event.type == _TERMINATED:
-            is_wanted = any(one.type in _KILLED for one in events if one.time <= event.time)
+            is_wanted = is_complete or any(
+                one.type in _KILLED for one in events if one.time <= event.time
+            )
             return event if event.exit_code or event.signal or not is_wanted else None
     return None
 

@@ -114,6 +114,24 @@ async def test_what_failed_for_good_names_its_error(full: Cluster) -> None:
     assert (error.exit_code, error.stderr, error.task) == (3, "no disk\n", "main")
 
 
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(ClientStatus.COMPLETE, None), (ClientStatus.RUNNING, 0)],  # a service should not end
+)
+async def test_a_good_end_is_an_error_only_if_work_goes_on(
+    full: Cluster, status: ClientStatus, code: int | None
+) -> None:
+    await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
+    await tell(
+        full, status, TaskState(state="dead"), msgspec.structs.replace(TERMINATED, exit_code=0)
+    )
+
+    error = full.store.read(
+        lambda db: failures.of_allocation(db, allocations.of_job(db, "default", "web")[0])
+    )
+    assert (error and error.exit_code) == code
+
+
 async def test_the_last_lines_of_a_task_are_not_part_of_its_events(full: Cluster) -> None:
     await run(full, job("web", group("g")))
     noted = StoredTaskEvent(**msgspec.structs.asdict(TERMINATED), steward_stderr="no disk\n")
