@@ -25,9 +25,7 @@ def job(client: ApiClient, given: str) -> JobListItem:
 
     Raises `NotFound`, or `Invalid` if the prefix is ambiguous.
     """
-    lines = client.fetch("/v1/jobs", list[JobListItem], prefix=given)
-    exact = [line for line in lines if line.id == given]
-    found = exact or lines
+    found = _named(client, given) or client.fetch("/v1/jobs", list[JobListItem], prefix=given)
     if not found:
         where = f" in namespace {client.namespace!r}" if client.namespace else ""
         near = _near_job(client, given)
@@ -36,6 +34,18 @@ def job(client: ApiClient, given: str) -> JobListItem:
     if len(found) > 1:
         raise _ambiguous("job", given, [f"{line.id} ({line.namespace})" for line in found])
     return found[0]
+
+
+def _named(client: ApiClient, given: str) -> list[JobListItem]:
+    """Return the jobs with this identifier.
+
+    The identifiers of a job's children begin with it, so a list by prefix may be very long.
+    """
+    if not given.isprintable() or not {'"', "\\"}.isdisjoint(given):
+        return []
+    query = {"prefix": given, "filter": f'ID == "{given}"'}
+    lines = client.fetch("/v1/jobs", list[JobListItem], **query)
+    return [line for line in lines if line.id == given]
 
 
 def _near_job(client: ApiClient, given: str) -> str:

@@ -478,8 +478,29 @@ def test_a_job_that_is_not_there_is_named(fake: FakeDaemon, terminal: Terminal, 
     )
 
 
+def test_a_job_is_found_without_a_list_of_its_children(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/jobs", [stub("web")])
+    fake.tell("/v1/job/web/allocations", [])
+    assert terminal.type("job", "allocs", "web").exit_code == 0
+    (asked,) = fake.asked("/v1/jobs")
+    assert asked.query == {"prefix": "web", "filter": 'ID == "web"'}
+
+
+def test_a_job_with_a_quote_in_its_name_is_searched_by_its_prefix(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    name = 'w"eb'
+    fake.tell("/v1/jobs", [stub(name)])
+    fake.tell(f"/v1/job/{name}/allocations", [])
+    assert terminal.type("job", "allocs", name).exit_code == 0
+    assert [one.query for one in fake.asked("/v1/jobs")] == [{"prefix": name}]
+
+
 def test_a_mistyped_job_is_answered_with_the_nearest(fake: FakeDaemon, terminal: Terminal) -> None:
-    fake.tell("/v1/jobs", [], [stub("mail"), stub("web")])
+    # Nothing has this ID, nothing begins with it, and then every job.
+    fake.tell("/v1/jobs", [], [], [stub("mail"), stub("web")])
     result = terminal.type("job", "status", "wbe")
     assert result.exit_code == 1
     assert result.stderr == "steward: there is no job 'wbe'; did you mean 'web'?\n"
