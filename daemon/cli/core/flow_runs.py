@@ -58,7 +58,7 @@ def describe_run(run: FlowRunView) -> str:
 
 def step_row(step: RunStepView) -> ProgressRow:
     """Return the row of a step in the progress display."""
-    if step.total < 2:  # one element has no progress of its own
+    if step.total < 2:  # one element shows no progress
         return ProgressRow("step", step.name, "", step.state, describe_step(step))
     detail = "  ".join(filter(None, [f"{step.good}/{step.total}", describe_step(step)]))
     return ProgressRow("step", step.name, "", step.state, detail, step.good, step.total)
