@@ -12,6 +12,7 @@ from daemon.evals import placement_explain, run_views
 from daemon.evals.scheduler_config import workers
 from daemon.scheduler import reschedule
 from daemon.text.placement_message import count_noun
+from daemon.text.task_failure import plain_reason
 from storage.queries import (
     allocations,
     children,
@@ -251,7 +252,7 @@ def _who(by: Allocation | None, namespace: str) -> str:
 def _starting(db: ReadSnapshot, one: Allocation) -> Reason:
     """Return the last event of the tasks of an allocation that is not running yet."""
     last = [
-        f"task {name}: {event.display_message}"
+        f"task {name}: {plain_reason(event.display_message)}"
         for name, state in (one.client.task_states or {}).items()
         if state.state == TaskPhase.PENDING
         for event in allocations.newest_events(db, one.id, name, most=1)

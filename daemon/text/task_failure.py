@@ -1,9 +1,16 @@
 """Text of a task error: the cause in one sentence, and the last lines of its output."""
 
+import re
+
 from storage.records.failure import TaskError
 
 _TERMINATED = "Terminated"
 _SHOWN = 5  # last lines of the standard error
+# The events of the API have the text of Nomad's driver plug-ins, because clients match it. These
+# parts of it are about calls between Nomad's processes, of which Steward has none.
+_CALLS = re.compile(
+    r"(?:failed to launch command with executor: )?rpc error: code = \w+ desc = |user: (?=unknown user )"
+)
 
 
 def sentence(error: TaskError | None) -> str:
@@ -12,15 +19,24 @@ def sentence(error: TaskError | None) -> str:
         return ""
     again = f" (restarted {error.restarts} times)" if error.restarts > 1 else ""
     if error.kind != _TERMINATED:
-        return f'task "{error.task}": {error.message}{again}'
+        return f'task "{error.task}": {plain_reason(error.message)}{again}'
     if error.oom_killed:
         how = "was killed because it used more memory than its limit"
     elif error.signal:
         how = f"was ended by {error.signal}"
     else:
         how = f"exited with code {error.exit_code}"
-    said = f": {error.message}" if error.message else ""
+    said = f": {plain_reason(error.message)}" if error.message else ""
     return f'task "{error.task}" {how}{said}{again}'
+
+
+def plain_reason(text: str) -> str:
+    """Return the text of an event for people, without the parts about remote calls.
+
+    >>> plain_reason("rpc error: code = Unknown desc = binary could not be found")
+    'binary could not be found'
+    """
+    return _CALLS.sub("", text)
 
 
 def last_lines(error: TaskError, most: int = _SHOWN) -> list[str]:

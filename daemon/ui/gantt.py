@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from daemon.text.task_failure import plain_reason
 from daemon.ui.formatting import format_duration
 from storage.records.base import SECOND
 from storage.records.times import nanoseconds
@@ -207,7 +208,7 @@ def _is_failure(event: Mapping[str, Any]) -> bool:
 
 
 def _message(event: Mapping[str, Any]) -> str:
-    return str(event.get("DisplayMessage") or "")
+    return plain_reason(str(event.get("DisplayMessage") or ""))
 
 
 def _spoken(name: str, spans: Iterable[_Span], events: Sequence[Mapping[str, Any]]) -> str:

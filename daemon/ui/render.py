@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
+from daemon.text.task_failure import plain_reason
 from daemon.ui import formatting, highlight
 from daemon.version import VERSION
 from daemon.web.reply import HandlerReply, of_error
@@ -189,6 +190,7 @@ def _environment() -> Environment:
         when=_when,
         whole=_whole,
         nanos=nanoseconds,
+        plain_reason=plain_reason,
     )
     return made
 

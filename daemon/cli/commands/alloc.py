@@ -14,6 +14,7 @@ from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.cli.core.responses import AllocationDetail, AllocationItem
 from daemon.text.placement_message import count_noun
+from daemon.text.task_failure import plain_reason
 from storage.records.allocation import TaskStateWithEvents
 from storage.records.base import SECOND
 from storage.records.job import Job
@@ -206,7 +207,7 @@ def show_task(
     screen.table(
         ["Time", "Type", "Description"],
         [
-            [format_time(event.time), event.type, event.display_message]
+            [format_time(event.time), event.type, plain_reason(event.display_message)]
             for event in reversed(state.events)
         ],
     )

@@ -8,8 +8,9 @@ from daemon.cli.core.follow import error_of
 from daemon.cli.core.http_client import ApiClient, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
+from daemon.text.job_state import State
 from daemon.text.placement_message import count_noun
-from storage.records.explanation import Explanation
+from storage.records.explanation import Cause, Explanation
 from storage.records.state import Run, StateLine
 
 _SHOWN = 3  # errors shown
@@ -33,7 +34,7 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
     state = client.fetch(f"/v1/job/{segment(line.id)}/state", StateLine, namespace=line.namespace)
     running = count_noun(found.running, "allocation")
     screen.line(f'job "{line.id}" is {state.state}, {running} of it running')
-    if state.reason:
+    if state.reason and not _names_places(state, found):
         screen.line(f"- {state.reason}")
     if not found.reasons:
         screen.line("Nothing is missing")
@@ -47,6 +48,13 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
         errors += [run.error for run in runs[:1]]
     for error in filter(None, errors):
         show_error(screen, error)
+
+
+def _names_places(state: StateLine, found: Explanation) -> bool:
+    """Return whether the reasons say in more detail than the state why no node fits."""
+    return state.state in (State.BLOCKED, State.DEPLOYING) and any(
+        one.cause in (Cause.PLACE, Cause.NODE) and not one.allocation_id for one in found.reasons
+    )
 
 
 def _failed(found: Explanation) -> list[str]:

@@ -21,6 +21,7 @@ from storage.records.allocation import ClientStatus
 from storage.records.state import Run
 
 _LINES = 10  # default of -tail
+_STDOUT = "stdout"
 _PER_LINE = 200  # assumed bytes per line
 _LEAST = 64 * 1024  # bytes of the first estimate
 
@@ -85,8 +86,8 @@ class LogPosition(NamedTuple):
 @click.argument("alloc_id", metavar="ALLOCATION")
 @click.argument("task", metavar="[TASK]", required=False)
 @click.option("-f", "follow", is_flag=True, help="Follow the output.")
-@click.option("--stderr", "kind", flag_value="stderr", help="Show standard error.")
-@click.option("--stdout", "kind", flag_value="stdout", default="stdout", help="(default)")
+@click.option("--stderr", "kind", flag_value="stderr", help="Only standard error.")
+@click.option("--stdout", "kind", flag_value="stdout", help="Only standard output.")
 @click.option("--tail", is_flag=True, help=f"Show the end: {_LINES} lines unless -n is given.")
 @click.option("-n", "lines", type=click.IntRange(min=0), help="Number of lines at the end.")
 @click.option("-c", "size", type=click.IntRange(min=0), help="Number of bytes at the end.")
@@ -109,7 +110,7 @@ def logs(
     task: str | None,
     *,
     follow: bool,
-    kind: str,
+    kind: str | None,
     tail: bool,
     lines: int | None,
     size: int | None,
@@ -122,9 +123,9 @@ def logs(
 ) -> None:
     """Print the output of TASK of ALLOCATION; with one task, its name may be left out.
 
-    Instead of an allocation, a job may be named. Then the output of all its allocations is merged
-    by time, and each line begins with its allocation and task. For a periodic or parameterized job,
-    the output of its latest child is printed.
+    The default is the standard output. Instead of an allocation, a job may be named. Then both
+    streams of all its allocations are merged by time, and each line begins with its allocation and
+    task. For a periodic or parameterized job, the output of its latest child is printed.
 
     --previous prints the attempt before the current one; for an ended task, the one before its
     last. A line has the time stamp at its beginning, or else the second in which Steward read it.
@@ -133,7 +134,7 @@ def logs(
     """
     lines_wanted = LineSelection(
         task=named_task or task or "",
-        kind=kind,
+        kind=kind or "",
         contains=contains,
         since=formatting.time_of("-since", since, time.time_ns()),
         previous=previous,
@@ -153,19 +154,23 @@ def logs(
     allocation = resolve.allocation(client, alloc_id)
     chosen = choose_task(allocation, named_task or task)
     if lines_wanted.are_searched:
-        found = lines_wanted._replace(task=chosen)
+        found = lines_wanted._replace(task=chosen, kind=kind or _STDOUT)
         where = {"allocation": allocation.id, "labels": "false"}
         _print(client, screen, allocation.namespace, allocation.job_id, found, where, follow=follow)
         return
-    log = LogPosition(f"/v1/client/fs/logs/{segment(allocation.id)}", chosen, kind)
+    log = LogPosition(f"/v1/client/fs/logs/{segment(allocation.id)}", chosen, kind or _STDOUT)
     out = sys.stdout.buffer
+    is_empty = True
     try:
         for piece in _pieces(client, log, follow=follow, tail=tail, lines=lines, size=size):
+            is_empty = is_empty and not piece
             out.write(piece)
             out.flush()
     except KeyboardInterrupt:
         if not follow:
             raise
+    if is_empty and kind is None and _has_errors(client, log):
+        screen.warn("the standard output is empty; see the standard error with --stderr")
 
 
 @click.command("logs")
@@ -211,6 +216,11 @@ def job_logs(
         size=size,
     )
     _merged(client, screen, job_id, lines, follow=follow, run=run)
+
+
+def _has_errors(client: ApiClient, log: LogPosition) -> bool:
+    """Return whether the task has written to its standard error."""
+    return any(_plain(client, log._replace(kind="stderr"), follow=False, origin="end", offset=1))
 
 
 def run_of(client: ApiClient, line: JobListItem, wanted: str) -> str:

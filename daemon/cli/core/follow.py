@@ -166,6 +166,7 @@ def _follow_rollout(
             [
                 *(_group_row(*one) for one in sorted(deployment.task_groups.items())),
                 *(allocation_row(line) for line in placed),
+                *_standstill_rows(deployment),
             ]
         )
         if not deployment.active:
@@ -194,7 +195,26 @@ def _why_undeployed(
             lines += [f"    {text}" for text in task_failure.last_lines(error)]
     if job.version != deployment.job_version:
         lines.append(f"version {job.version} is desired now")
+    lines.append(f"running now: {_running_versions(client, deployment)}")
     return "\n".join(lines)
+
+
+def _running_versions(client: ApiClient, deployment: Deployment) -> str:
+    """Return how many allocations of each version of a job are running."""
+    path = f"/v1/job/{segment(deployment.job_id)}/allocations"
+    found = client.fetch(path, list[AllocationItem], namespace=deployment.namespace)
+    running = Counter(
+        line.job_version
+        for line in found
+        if line.client_status == ClientStatus.RUNNING and line.desired_status == DesiredStatus.RUN
+    )
+    return (
+        ", ".join(
+            f"{count_noun(number, 'allocation')} of version {version}"
+            for version, number in sorted(running.items())
+        )
+        or "nothing of the job"
+    )
 
 
 def error_of(client: ApiClient, alloc_id: str) -> TaskError | None:
@@ -256,6 +276,17 @@ def _group_row(name: str, state: DeploymentGroup) -> ProgressRow:
     ill = f"{state.unhealthy_allocs} unhealthy" if state.unhealthy_allocs else ""
     done, total = state.healthy_allocs, state.desired_total
     return ProgressRow("group", name, "", counts, ill, done, total)
+
+
+def _standstill_rows(deployment: Deployment) -> list[ProgressRow]:
+    """Return a row with the command that lets a deployment continue, if it waits for a user."""
+    if not deployment.active or not _waits_for_somebody(deployment):
+        return []
+    if deployment.status == DeploymentStatus.PAUSED:
+        command = f"steward deployment resume {short(deployment.id)}"
+    else:
+        command = f"steward job promote {deployment.job_id}"
+    return [ProgressRow("deployment", short(deployment.id), "", f"waits for: {command}")]
 
 
 def _waits_for_somebody(deployment: Deployment) -> bool:
@@ -395,12 +426,12 @@ def why_failed(line: AllocationItem) -> str:
 def _reasons(events: Sequence[TaskEvent]) -> list[str]:
     """Return the latest message of each event type that gives a cause."""
     newest = {event.type: event.display_message for event in events if event.type in _REASONS}
-    return list(newest.values())
+    return [task_failure.plain_reason(text) for text in newest.values()]
 
 
 def _newest_news(line: AllocationItem) -> str:
     """Return the latest event of a task that does not run yet."""
     for _, state in sorted((line.task_states or {}).items()):
         if state.state == TaskPhase.PENDING and state.events:
-            return state.events[-1].display_message
+            return task_failure.plain_reason(state.events[-1].display_message)
     return line.client_description

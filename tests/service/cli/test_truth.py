@@ -117,3 +117,71 @@ async def test_a_node_tells_what_allocations_hold_where_it_is_asked(steward: Ste
     assert node["Held"]["CPU"] == sum(one["Cpu"]["CpuShares"] for one in held.values())
     assert node["Held"]["MemoryMB"] == sum(one["Memory"]["MemoryMB"] for one in held.values())
     assert node["Held"]["CPUTotal"] > node["Held"]["CPU"]
+
+
+async def test_a_failed_deployment_without_a_way_back_names_what_runs(steward: Steward) -> None:
+    # A task that fails on a busy machine must not have been healthy for a moment before.
+    update = {**UPDATE, "AutoRevert": False, "MinHealthyTime": 2 * SECOND}
+    await steward.cli("run", "-", stdin=job_file("web", FOREVER, Update=update, Count=2))
+    bad = await steward.cli("run", "-", stdin=job_file("web", "exit 3", Update=update, Count=2))
+    assert bad.returncode == 1
+    assert "version 1 is not deployed" in bad.stdout.decode()
+    assert "running now: 1 allocation of version 0" in bad.stdout.decode()
+
+
+async def test_commands_follow_a_deployment_to_its_end(steward: Steward) -> None:
+    await steward.cli("run", "-", stdin=job_file("web", FOREVER, Update=UPDATE))
+    scaled = await steward.cli("job", "scale", "web", "2")
+    stopped = await steward.cli("stop", "web")
+    started = await steward.cli("start", "web")
+    canary = {**UPDATE, "Canary": 1}
+    changed = job_file("web", f"true; {FOREVER}", Update=canary, Count=2)
+    await steward.cli("run", "-detach", "-", stdin=changed)
+    await steward.until(
+        "/v1/job/web/deployment", lambda one: one["TaskGroups"]["web"]["HealthyAllocs"] == 1
+    )
+    promoted = await steward.cli("job", "promote", "web")
+    reverted = await steward.cli("job", "revert", "web", "0")
+    done = [scaled, stopped, started, promoted, reverted]
+    assert [one.returncode for one in done] == [0] * 5, [one.stdout for one in done]
+    assert "version 1 is deployed" in scaled.stdout.decode()
+    assert "is successful" in promoted.stdout.decode()
+    huge = json.loads(job_file("web", FOREVER, Update=UPDATE))
+    huge["Job"]["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMB"] = 10**7
+    refused = await steward.cli("run", "-", stdin=json.dumps(huge))
+    assert refused.returncode == 2
+    explained = (await steward.cli("job", "explain", "web")).stdout.decode()
+    assert explained.count("allocation not placed") == 1, explained
+
+
+async def test_a_missing_program_is_named_without_words_about_remote_calls(
+    steward: Steward,
+) -> None:
+    text = json.loads(job_file("absent", "", "batch"))
+    text["Job"]["TaskGroups"][0]["Tasks"][0]["Config"] = {"command": "/usr/bin/nonesuch"}
+    run = await steward.cli("run", "-", stdin=json.dumps(text))
+    assert run.returncode == 1
+    (one,) = await steward.get("/v1/job/absent/allocations")
+    shown = [
+        run,
+        await steward.cli("job", "status", "absent"),
+        await steward.cli("job", "explain", "absent"),
+        await steward.cli("alloc", "status", one["ID"]),
+    ]
+    texts = [one.stdout.decode() for one in shown]
+    assert ['binary "/usr/bin/nonesuch" could not be found' in text for text in texts] == [True] * 4
+    assert [text for text in texts if "rpc error" in text] == []
+    page = await steward.request("GET", f"/ui/allocation/{one['ID']}")
+    assert "could not be found" in page.text
+    assert "rpc error" not in page.text
+
+
+async def test_logs_of_a_run_that_only_wrote_errors_are_found(steward: Steward) -> None:
+    await steward.cli("run", "-", stdin=job_file("err", "echo trouble >&2", "batch"))
+    (one,) = await steward.get("/v1/job/err/allocations")
+    merged = await steward.cli("logs", "err")
+    assert merged.stdout.decode().endswith("main | trouble\n")
+    empty = await steward.cli("alloc", "logs", one["ID"])
+    assert (empty.stdout, b"see the standard error with --stderr" in empty.stderr) == (b"", True)
+    asked = await steward.cli("alloc", "logs", "--stdout", one["ID"])
+    assert (asked.stdout, asked.stderr) == (b"", b"")

@@ -2,6 +2,7 @@ import pytest
 
 from daemon.cli.core.follow import (
     AllocationOutcome,
+    _standstill_rows,
     allocation_outcome,
     allocation_row,
     current_allocations,
@@ -11,6 +12,7 @@ from daemon.cli.core.follow import (
     with_replacements,
 )
 from daemon.cli.core.output import ProgressRow
+from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.evaluation import EvalStatus
 from tests.samples import evaluation, job
 from tests.unit.cli.samples import allocation_line, task_state
@@ -109,3 +111,39 @@ def test_an_evaluation_that_decided_nothing_is_explained(
     status: EvalStatus, description: str, words: str
 ) -> None:
     assert unfinished(evaluation(job(), status=status, status_description=description)) == words
+
+
+@pytest.mark.parametrize(
+    ("status", "healthy", "promoted", "shown"),
+    [
+        (DeploymentStatus.RUNNING, 1, False, ["waits for: steward job promote web"]),
+        (DeploymentStatus.RUNNING, 0, False, []),
+        (DeploymentStatus.RUNNING, 1, True, []),
+        (DeploymentStatus.PAUSED, 0, True, ["waits for: steward deployment resume 0123abcd"]),
+        (DeploymentStatus.SUCCESSFUL, 1, False, []),
+    ],
+)
+def test_a_deployment_that_waits_for_a_user_names_the_command(
+    status: DeploymentStatus, healthy: int, promoted: bool, shown: list[str]
+) -> None:
+    group = DeploymentGroup(
+        desired_canaries=1, desired_total=2, healthy_allocs=healthy, promoted=promoted
+    )
+    deployment = Deployment(
+        id="0123abcd-0000-4000-8000-000000000000",
+        namespace="default",
+        job_id="web",
+        job_version=1,
+        job_create_index=1,
+        job_modify_index=1,
+        job_spec_modify_index=1,
+        task_groups={"g": group},
+        status=status,
+        status_description="",
+        eval_priority=50,
+        create_index=1,
+        modify_index=1,
+        create_time=1,
+        modify_time=1,
+    )
+    assert [row.status + row.detail for row in _standstill_rows(deployment)] == shown
