@@ -732,6 +732,29 @@ CREATE TABLE acl_roles (
     modify_index  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Login methods of the jobs API. At most one is the default. Written by daemon/identity/auth_methods.py.
+CREATE TABLE auth_methods (
+    name          TEXT    NOT NULL PRIMARY KEY,
+    is_default    INTEGER NOT NULL CHECK (is_default IN (0, 1)),
+    document      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX auth_methods_default ON auth_methods (is_default) WHERE is_default = 1;
+
+-- Rules that bind the logins of such a method to a role, a policy or all permissions. A rule
+-- outlives its method. Written by daemon/identity/binding_rules.py.
+CREATE TABLE binding_rules (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    auth_method   TEXT    NOT NULL,
+    document      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX binding_rules_by_method ON binding_rules (auth_method, id);
+
 -- How a login method reaches its cloud. Its secret is in `secrets`, below `identity/<mount>/`.
 CREATE TABLE method_configs (
     mount         TEXT    NOT NULL PRIMARY KEY REFERENCES mounts (accessor) ON DELETE CASCADE,

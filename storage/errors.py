@@ -5,7 +5,8 @@ StewardError
 ├── Invalid         the object is invalid, regardless of the state
 ├── Refused         the current state does not permit the request
 │   ├── Conflict    the state has changed since the caller read it
-│   └── LoginRefused    the login does not match the role's bindings
+│   ├── LoginRefused    the login does not match the role's bindings
+│   └── CredentialRejected  the credential of a login cannot be verified
 ├── Denied          the caller has no permission
 │   └── UnknownToken    the token does not exist
 │       └── UnusableToken   the token exists but is not valid now, or not from this address
@@ -53,6 +54,10 @@ class LoginRefused(Refused):
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class CredentialRejected(Refused):
+    """The credential of a login to the jobs API cannot be verified."""
 
 
 class Denied(StewardError):

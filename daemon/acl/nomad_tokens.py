@@ -18,8 +18,8 @@ from storage.records.times import nanoseconds
 
 UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 NAME = re.compile(r"[a-zA-Z0-9-]{1,128}")
-_LONGEST_NAME = 256
-_SHORTEST_LIFE, _LONGEST_LIFE = MINUTE, 24 * HOUR
+LONGEST_NAME = 256
+SHORTEST_LIFE, LONGEST_LIFE = MINUTE, 24 * HOUR
 _TYPES = ("client", "management")
 
 
@@ -132,7 +132,7 @@ def _type_errors(request: TokenRequest) -> Iterable[str]:
 
 
 def _name_errors(request: TokenRequest) -> Iterable[str]:
-    if len(request.name) > _LONGEST_NAME:
+    if len(request.name) > LONGEST_NAME:
         yield "token name too long"
     for name in sorted(BUILT_IN.intersection(request.policies or ())):
         yield f'policy "{name}" is built in: a client token cannot have it'
@@ -144,9 +144,9 @@ def _life_errors(life: int | None) -> Iterable[str]:
     if life < 0:
         yield f"token expiration TTL '{durations.text(life)}' should not be negative"
         yield "expiration time cannot be before create time"
-    if life < _SHORTEST_LIFE:
+    if life < SHORTEST_LIFE:
         yield f"expiration time cannot be less than 1m0s in the future (was {durations.text(life)})"
-    if life > _LONGEST_LIFE:
+    if life > LONGEST_LIFE:
         yield f"expiration time cannot be more than 24h0m0s in the future (was {durations.text(life)})"
 
 

@@ -62,7 +62,7 @@ class RoleRequest(Record, frozen=True, kw_only=True):
     policies: list[PolicyLink] | None = None
 
 
-def _check_on(request: Request) -> None:
+def check_acls_on(request: Request) -> None:
     """Raise Nomad's error if ACLs are off."""
     if not request.parts.tokens.asks:
         raise Malformed(_OFF)
@@ -73,7 +73,7 @@ def _check_on(request: Request) -> None:
 
 async def bootstrap(request: Request) -> HandlerReply:
     """Create the first management token."""
-    _check_on(request)
+    check_acls_on(request)
     parts = request.parts
     body = await request.decoded(BootstrapRequest) if request.body else BootstrapRequest()
     issued = await first.bootstrap(
@@ -94,7 +94,7 @@ async def bootstrap(request: Request) -> HandlerReply:
 
 def list_tokens(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the tokens of both APIs; `global` selects one kind."""
-    _check_on(request)
+    check_acls_on(request)
     query, expression = request.query, request.query.text("filter")
     is_global = query.flag("global") if "global" in query else None
     matches = compile_filter(expression, views.TokenStub) if expression else None
@@ -126,7 +126,7 @@ def read_self_token(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def read_token(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a token; its owner may, and callers that manage tokens."""
-    _check_on(request)
+    check_acls_on(request)
     is_own = request["accessor"] == request.caller.token.accessor
     if not is_own and not request.caller.grant.everything:
         raise Denied
@@ -164,7 +164,7 @@ async def update_token(request: Request) -> HandlerReply:
 
 
 async def _put_token(request: Request, body: TokenRequest) -> HandlerReply:
-    _check_on(request)
+    check_acls_on(request)
     parts = request.parts
     now, accessor, secret = parts.clock.now(), next(parts.ids), next(parts.ids)
     if body.accessor_id:
@@ -189,7 +189,7 @@ async def _put_token(request: Request, body: TokenRequest) -> HandlerReply:
 
 async def delete_token(request: Request) -> HandlerReply:
     """Revoke a token."""
-    _check_on(request)
+    check_acls_on(request)
     accessor = request["accessor"]
 
     def write(tx: Transaction) -> int:
@@ -216,6 +216,11 @@ def _written(token: Token, secret: str, names: dict[str, str]) -> HandlerReply:
     return HandlerReply(body=_whole(token, secret, names), index=token.modify_index)
 
 
+def issued_reply(store: Store, issued: IssuedToken) -> HandlerReply:
+    """Return the reply to a login: the new token with its secret."""
+    return _written(issued.token, issued.secret, store.read(_role_names))
+
+
 def token_response(store: Store, issued: IssuedToken) -> HandlerReply:
     """Return the reply that shows a token with its secret, and nothing else."""
     names = store.read(_role_names)
@@ -235,7 +240,7 @@ def _own_policies(request: Request, db: ReadSnapshot) -> Callable[[str], bool]:
 
 def list_policies(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the policies that the caller may see."""
-    _check_on(request)
+    check_acls_on(request)
     may_see = _own_policies(request, db)
     expression = request.query.text("filter")
     matches = compile_filter(expression, views.PolicyStub) if expression else None
@@ -258,7 +263,7 @@ def list_policies(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def read_policy(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a policy."""
-    _check_on(request)
+    check_acls_on(request)
     if not _own_policies(request, db)(request["name"]):
         raise Denied
     found = policies.find(db, request["name"])
@@ -269,7 +274,7 @@ def read_policy(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 async def put_policy(request: Request) -> HandlerReply:
     """Create or change a policy."""
-    _check_on(request)
+    check_acls_on(request)
     body = await request.decoded(PolicyRequest)
     if body.name != request["name"]:
         raise Malformed("ACL policy name does not match request path")
@@ -286,7 +291,7 @@ def _put_policy(tx: Transaction, policy: Policy) -> int:
 
 async def delete_policy(request: Request) -> HandlerReply:
     """Delete a policy, if it exists."""
-    _check_on(request)
+    check_acls_on(request)
     name = request["name"]
 
     def write(tx: Transaction) -> int:
@@ -344,7 +349,7 @@ def _holder(db: ReadSnapshot, names: Iterable[str]) -> Token:
 
 def list_roles(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the roles that the caller may see: its own, or all."""
-    _check_on(request)
+    check_acls_on(request)
     expression = request.query.text("filter")
     matches = compile_filter(expression, AclRole) if expression else None
     wish = wish_of(request, None, {})
@@ -379,7 +384,7 @@ def read_role_by_name(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def _role(request: Request, db: ReadSnapshot, found: AclRole | None) -> HandlerReply:
-    _check_on(request)
+    check_acls_on(request)
     if not request.caller.grant.everything and (found is None or not _may_see_role(request, found)):
         raise Denied
     if found is None:
@@ -401,7 +406,7 @@ async def update_role(request: Request) -> HandlerReply:
 
 
 async def _put_role(request: Request, body: RoleRequest) -> HandlerReply:
-    _check_on(request)
+    check_acls_on(request)
     fresh = next(request.parts.ids)
 
     def write(tx: Transaction) -> AclRole:
@@ -420,7 +425,7 @@ async def _put_role(request: Request, body: RoleRequest) -> HandlerReply:
 
 async def delete_role(request: Request) -> HandlerReply:
     """Delete a role."""
-    _check_on(request)
+    check_acls_on(request)
     role_id = request["role_id"]
 
     def write(tx: Transaction) -> int:

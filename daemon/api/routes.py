@@ -32,6 +32,7 @@ from storage.read_pool import ReadSnapshot
 if TYPE_CHECKING:
     from daemon.api import (
         acl,
+        auth_methods,
         bulk_dispatch,
         definition,
         dispatch,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
 else:  # each module is imported at its first request
     acl = LazyModule("daemon.api.acl")
     bulk_dispatch = LazyModule("daemon.api.bulk_dispatch")
+    auth_methods = LazyModule("daemon.api.auth_methods")
     definition = LazyModule("daemon.api.definition")
     openapi_page = LazyModule("daemon.api.openapi_page")
     dispatch = LazyModule("daemon.api.dispatch")
@@ -520,6 +522,29 @@ ROUTES: tuple[Route, ...] = (
     ReadRoute("/v1/acl/role/{role_id}", acl.read_role, KNOWN, ("acl_roles/{role_id}",)),
     WriteRoute("POST", "/v1/acl/role/{role_id}", acl.update_role, MANAGEMENT),
     WriteRoute("DELETE", "/v1/acl/role/{role_id}", acl.delete_role, MANAGEMENT),
+    ReadRoute("/v1/acl/auth-methods", auth_methods.list_methods, ANYONE, ("auth_methods/",)),
+    WriteRoute("POST", "/v1/acl/auth-method", auth_methods.create_method, MANAGEMENT),
+    ReadRoute(
+        "/v1/acl/auth-method/{name}",
+        auth_methods.read_method,
+        MANAGEMENT,
+        ("auth_methods/{name}",),
+    ),
+    WriteRoute("POST", "/v1/acl/auth-method/{name}", auth_methods.update_method, MANAGEMENT),
+    WriteRoute("DELETE", "/v1/acl/auth-method/{name}", auth_methods.delete_method, MANAGEMENT),
+    ReadRoute("/v1/acl/binding-rules", auth_methods.list_rules, MANAGEMENT, ("binding_rules/",)),
+    WriteRoute("POST", "/v1/acl/binding-rule", auth_methods.create_rule, MANAGEMENT),
+    ReadRoute(
+        "/v1/acl/binding-rule/{rule_id}",
+        auth_methods.read_rule,
+        MANAGEMENT,
+        ("binding_rules/{rule_id}",),
+    ),
+    WriteRoute("POST", "/v1/acl/binding-rule/{rule_id}", auth_methods.update_rule, MANAGEMENT),
+    WriteRoute("DELETE", "/v1/acl/binding-rule/{rule_id}", auth_methods.delete_rule, MANAGEMENT),
+    WriteRoute("POST", "/v1/acl/login", auth_methods.login, ANYONE),
+    WriteRoute("POST", "/v1/acl/oidc/auth-url", auth_methods.oidc_url, ANYONE),
+    WriteRoute("POST", "/v1/acl/oidc/complete-auth", auth_methods.oidc_complete, ANYONE),
     ReadRoute("/v1/namespaces", namespaces.index, KNOWN, ("namespaces/",)),
     WriteRoute("POST", "/v1/namespace", namespaces.create, MANAGEMENT),
     ReadRoute("/v1/namespace/{name}", namespaces.read, KNOWN, ("namespaces/{name}",)),
@@ -535,8 +560,6 @@ ROUTES: tuple[Route, ...] = (
     WriteRoute("DELETE", "/v1/volume/host/{volume_id}", host_volumes.delete, KNOWN),
     ReadRoute("/v1/plugins", unsupported.empty_list, on_scope("plugin", "list")),
     ReadRoute("/v1/plugin/csi/{plugin_id}", unsupported.unknown_plugin, on_scope("plugin", "read")),
-    ReadRoute("/v1/acl/auth-methods", unsupported.empty_list, ANYONE),
-    ReadRoute("/v1/acl/binding-rules", unsupported.empty_list, MANAGEMENT),
     *(
         ReadRoute(path, unsupported.unsupported, KNOWN, any_method=True)
         for path in (

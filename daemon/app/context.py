@@ -17,6 +17,7 @@ from daemon.clock import Clock
 from daemon.config.settings import Settings
 from daemon.fences import Fences
 from daemon.identity.issuer import Issuer
+from daemon.identity.key_cache import KeyCache
 from daemon.identity.lazy_methods import LazyMethods
 from daemon.jobspec.policies import JobPolicySet
 from daemon.log.daemon_log import LogMonitor
@@ -239,6 +240,7 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     wrappers: WrapperProtocol | None = None  # None without clusters
     policies: JobPolicySet = JobPolicySet()
     feed: EventFeed = msgspec.field(default_factory=EventFeed)
+    key_cache: KeyCache = msgspec.field(default_factory=KeyCache)  # of auth methods
     monitor: LogMonitor = msgspec.field(default_factory=LogMonitor)
     admission: AdmissionControl = msgspec.field(default_factory=AdmissionControl)
     # Each snapshot needs disk space for the store and its compressed copy.

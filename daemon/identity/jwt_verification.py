@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from daemon.text.go_format import quote
 from storage.errors import Refused
 from storage.records.base import SECOND
+from storage.records.identity import DirectoryKey
 from storage.records.signing import ALGORITHM
 
 MAX_LENGTH = 64 * 1024  # characters; a directory's token has about two thousand
@@ -193,6 +194,31 @@ def _public(n: str, e: str) -> RSAPublicKey | None:
         return None
 
 
+def read_public_pem(pem: str) -> DirectoryKey | None:
+    """Return the RSA key in a PEM public key or certificate; None if there is none of a safe size."""
+    # Imported late: few auth methods have keys in their configuration.
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from cryptography.x509 import load_pem_x509_certificate
+
+    data = pem.strip().encode()
+    try:
+        if b"BEGIN CERTIFICATE" in data:
+            public = load_pem_x509_certificate(data).public_key()
+        else:
+            public = load_pem_public_key(data)  # type: ignore[assignment]  # a narrower union
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    if not isinstance(public, RSAPublicKey) or public.key_size not in _KEY_BITS:
+        return None
+    numbers = public.public_numbers()
+    return DirectoryKey(kid="", n=_encoded(numbers.n), e=_encoded(numbers.e))
+
+
+def _encoded(number: int) -> str:
+    octets = number.to_bytes((number.bit_length() + 7) // 8)
+    return urlsafe_b64encode(octets).rstrip(b"=").decode()
+
+
 def check_standard(
     token: ParsedJwt, *, issuer: str, audience: str, now: int, leeway: int = 0
 ) -> None:
@@ -240,13 +266,76 @@ def _expired(claims: StandardClaims) -> Refused:
     return Refused(f"oidc: token is expired (Token Expiry: {format_timestamp(claims.exp)})")
 
 
+class TimeLeeways(msgspec.Struct, frozen=True):
+    """Tolerances for the times of a token, in seconds.
+
+    The validity of a token without `exp` ends `expiration` after its start. One without a start
+    begins `not_before` before its end. `skew` extends the validity at both ends.
+    """
+
+    expiration: int = 150
+    not_before: int = 150
+    skew: int = 60
+
+
+def check_bound(
+    token: ParsedJwt,
+    *,
+    issuers: Sequence[str],
+    audiences: Sequence[str],
+    now: int,
+    leeways: TimeLeeways,
+) -> None:
+    """Check issuer, audience and times against the bindings of an auth method. Raises `Refused`.
+
+    `now` is in nanoseconds. Empty `issuers` or `audiences` accept every token.
+    """
+    claims = read_standard(token)
+    if issuers and claims.iss not in issuers:
+        raise Refused(f"invalid JWT issuer: {claims.iss}")
+    audience = [claims.aud] if isinstance(claims.aud, str) else claims.aud or []
+    if audiences and not set(audience).intersection(audiences):
+        listed = " ".join(map(quote, audience))
+        raise Refused(f"invalid audience (aud) claim: [{listed}] is not bound")
+    _check_bound_times(claims, now // SECOND, leeways)
+
+
+def _check_bound_times(claims: StandardClaims, now: int, leeways: TimeLeeways) -> None:
+    times = {"exp": claims.exp, "nbf": claims.nbf, "iat": claims.iat}
+    if not any(times.values()):
+        raise Refused(
+            "no issued at (iat), not before (nbf), or expiration time (exp) claims in token"
+        )
+    if any(time is not None and not 0 <= time <= _MOST_EXACT for time in times.values()):
+        raise Refused(
+            "a time of the token is out of range: iat, nbf and exp are seconds since 1970"
+        )
+    issued, start, end = (int(time or 0) for time in (claims.iat, claims.nbf, claims.exp))
+    end = end or max(start, issued) + leeways.expiration
+    start = start or issued or end - leeways.not_before
+    if now > end + leeways.skew:
+        raise Refused(f"token is expired (exp): {format_timestamp(end)}")
+    if now < start - leeways.skew:
+        raise Refused(f"token not valid yet (nbf): {format_timestamp(start)}")
+    if now < issued - leeways.skew:
+        raise Refused(f"token issued in the future (iat): {format_timestamp(issued)}")
+
+
+def all_claims(token: ParsedJwt) -> dict[str, object]:
+    """Return all claims of a token. Raises `Refused`."""
+    try:
+        return msgspec.json.decode(token.payload, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"its claims cannot be read: {error}") from error
+
+
 def read_standard(token: ParsedJwt) -> StandardClaims:
     """Return the standard claims. Raises `Refused`."""
     try:
         claims = msgspec.json.decode(token.payload, type=StandardClaims)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(f"oidc: failed to unmarshal claims: {error}") from error
-    for number in (claims.exp, claims.nbf):
+    for number in (claims.exp, claims.nbf, claims.iat):
         if number is not None and not math.isfinite(number):
             raise Refused(f"oidc: failed to unmarshal claims: {number} is no time")
     return claims

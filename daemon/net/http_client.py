@@ -49,6 +49,7 @@ async def ask(
     headers: Sequence[Header] = (),
     body: bytes = b"",
     verify: bool = True,
+    authority_pem: str = "",
     known_as: str = "",
     permit: Permit = allow_all,
     dial: Callable[[], Awaitable[Stream]] | None = None,
@@ -57,7 +58,8 @@ async def ask(
 
     `dial` replaces the connection to the URL's host. `permit` raises an exception for a forbidden
     address, and that exception propagates. `known_as` is the expected name in the certificate, by
-    default the host of the URL.
+    default the host of the URL. `authority_pem` has the only trusted CA certificates, by default
+    those of the host.
     """
     target = _target(url)
     try:
@@ -70,6 +72,7 @@ async def ask(
                 tls=target.scheme == "https",
                 permit=permit,
                 verify=verify,
+                authority_pem=authority_pem,
                 known_as=known_as,
             )
         async with stream:
@@ -100,6 +103,7 @@ async def connect(
     tls: bool,
     permit: Permit = allow_all,
     verify: bool = True,
+    authority_pem: str = "",
     known_as: str = "",
     protocol: str = "http/1.1",
 ) -> Stream:
@@ -112,7 +116,12 @@ async def connect(
         # Imported late, because few connections use TLS.
         from daemon.net.tls_contexts import client_context
 
-        context = await client_context(verify=verify, protocol=protocol)
+        try:
+            context = await client_context(
+                verify=verify, protocol=protocol, authority_pem=authority_pem
+            )
+        except ssl.SSLError as error:
+            raise HttpError(f"the CA certificates cannot be read: {reason(error)}") from error
     try:
         stream = await _reach(host, port, permit)
     except (OSError, UnicodeError) as error:

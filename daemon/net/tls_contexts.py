@@ -23,8 +23,14 @@ _built: dict[tuple[bool, str], _Built] = {}
 _building = trio.Lock()
 
 
-async def client_context(*, verify: bool, protocol: str) -> ssl.SSLContext:
-    """Return the client context for an ALPN protocol, with or without certificate verification."""
+async def client_context(*, verify: bool, protocol: str, authority_pem: str = "") -> ssl.SSLContext:
+    """Return the client context for an ALPN protocol, with or without certificate verification.
+
+    A context for the CA certificates in `authority_pem` trusts no others. Raises `ssl.SSLError` if
+    they cannot be read.
+    """
+    if authority_pem:
+        return await trio.to_thread.run_sync(_build_for, authority_pem, protocol)
     key = verify, protocol
     authority = _authority() if verify else ()
     if (built := _built.get(key)) and built.authority == authority:
@@ -41,6 +47,13 @@ def _build(verify: bool, protocol: str) -> ssl.SSLContext:
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols([protocol])
+    return context
+
+
+def _build_for(authority_pem: str, protocol: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authority_pem)
     context.set_alpn_protocols([protocol])
     return context
 

@@ -13,6 +13,7 @@ import msgspec
 
 from daemon.web.parameters import InvalidParameter
 from storage.errors import (
+    CredentialRejected,
     Denied,
     Invalid,
     Malformed,
@@ -46,6 +47,7 @@ _STATUS: tuple[tuple[type[StewardError], int], ...] = (
     (Denied, 403),
     (NotFound, 404),
     (Invalid, 500),
+    (CredentialRejected, 401),
     (Refused, 500),
     (Unavailable, 503),
     (StorageFull, 507),

@@ -5,13 +5,19 @@ import random
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from daemon.identity.jwt_verification import (
     MAX_LENGTH,
+    TimeLeeways,
     UnknownKey,
+    all_claims,
+    check_bound,
     check_standard,
     parse_jwt,
     read_claims,
+    read_public_pem,
     verify_signature,
 )
 from storage.errors import Refused
@@ -222,3 +228,83 @@ def test_claim_that_json_readers_take_in_two_ways_is_refused(changes: dict[str, 
     accept(signed(claims()))
     with pytest.raises(Refused):
         accept(signed(claims(**changes)))
+
+
+# ---- auth methods of the jobs API ---------------------------------------------------------------
+
+AT = NOW // SECOND
+
+
+def check(payload: dict[str, Any], leeways: TimeLeeways = TimeLeeways()) -> None:  # noqa: B008
+    """Check a token of a method that binds an issuer and an audience."""
+    check_bound(
+        parse_jwt(signed(payload)),
+        issuers=["https://other.example/", ISSUER],
+        audiences=[AUDIENCE, "b"],
+        now=NOW,
+        leeways=leeways,
+    )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        claims(),
+        claims(aud=["c", "b"]),
+        claims(exp=AT - 60),  # within the clock skew
+        claims(nbf=AT + 60),
+        claims(exp=None, nbf=None, iat=AT - 200),  # ends 150 s after its start, and the skew
+        claims(exp=AT + 200, nbf=None),  # begins 150 s before its end, and the skew
+    ],
+)
+def test_a_bound_token_is_accepted(payload: dict[str, Any]) -> None:
+    check(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (claims(iss="https://evil.example/"), "invalid JWT issuer: https://evil.example/"),
+        (claims(aud="c"), "invalid audience"),
+        (claims(aud=None), "invalid audience"),
+        (claims(exp=AT - 61), "token is expired"),
+        (claims(nbf=AT + 61), "token not valid yet"),
+        (claims(iat=AT + 61), "token issued in the future"),
+        (claims(exp=None, nbf=None), "no issued at"),
+        (claims(exp=None, nbf=None, iat=AT - 211), "token is expired"),
+        (claims(exp=AT + 211, nbf=None), "token not valid yet"),
+        (claims(exp=2**60), "out of range"),
+        (claims(exp=-5), "out of range"),
+    ],
+)
+def test_a_token_outside_its_bounds_is_refused(payload: dict[str, Any], text: str) -> None:
+    with pytest.raises(Refused, match=text):
+        check(payload)
+
+
+def test_leeways_are_the_methods() -> None:
+    with pytest.raises(Refused, match="token is expired"):
+        check(claims(exp=AT - 1), TimeLeeways(skew=0))
+
+
+def test_all_claims_are_read() -> None:
+    assert all_claims(parse_jwt(signed({"a": [1, {"b": None}]}))) == {"a": [1, {"b": None}]}
+    with pytest.raises(Refused, match="claims cannot be read"):
+        all_claims(parse_jwt(signed(b"[1]")))
+
+
+def test_a_public_key_is_read_from_pem() -> None:
+    pem = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    key = read_public_pem(pem)
+    assert key is not None
+    verify_signature(parse_jwt(signed(claims(), header={"kid": ""})), [key])
+
+
+def test_what_is_no_safe_rsa_key_is_refused() -> None:
+    weak = new_key(1024).public_key()
+    curve = generate_private_key(SECP256R1()).public_key()
+    forms = [
+        key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+        for key in (weak, curve)
+    ]
+    assert [read_public_pem(pem) for pem in (*forms, "", "-----BEGIN", "no key")] == [None] * 5

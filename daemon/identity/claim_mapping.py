@@ -1,0 +1,99 @@
+"""Claims of a token as values for binding rules and names. Pure.
+
+A mapping names a claim, or a place inside the claims as a JSON pointer (`/roles/0`), and the name
+of its value. Names may contain values: `${value.team}-admins`.
+"""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from storage.errors import Malformed
+from storage.records.auth_method import AuthMethodConfig
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
+_LONGEST = 64 * 1024  # characters of an interpolated text
+
+
+class MappedClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """The mapped claims of a token, as the selectors of binding rules see them."""
+
+    value: dict[str, str]
+    lists: dict[str, list[str]] = msgspec.field(name="list")
+
+
+def map_claims(config: AuthMethodConfig, claims: Mapping[str, object]) -> MappedClaims:
+    """Return the mapped claims. Raises `Malformed` for a claim of another type."""
+    values: dict[str, str] = {}
+    lists: dict[str, list[str]] = {}
+    for source, target in (config.claim_mappings or {}).items():
+        if (claim := _find(claims, source)) is not None:
+            text = _text(claim)
+            if text is None:
+                raise Malformed(f"claim '{source}' is an object and cannot be converted to string")
+            values[target] = text
+    for source, target in (config.list_claim_mappings or {}).items():
+        if (claim := _find(claims, source)) is not None:
+            lists[target] = _texts(source, claim)
+    return MappedClaims(value=values, lists=lists)
+
+
+def _find(claims: Mapping[str, object], source: str) -> object:
+    """Return a claim by name or JSON pointer; None if the token does not have it."""
+    if not source.startswith("/"):
+        return claims.get(source)
+    found: object = claims
+    for part in source[1:].split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = found.get(key)
+        elif isinstance(found, list) and re.fullmatch(r"[0-9]{1,6}", key):
+            found = found[int(key)] if int(key) < len(found) else None
+        else:
+            return None
+    return found
+
+
+def _text(claim: object) -> str | None:
+    """Return a claim as text, as Nomad writes it; None for an object."""
+    match claim:
+        case str():
+            return claim
+        case bool():
+            return "true" if claim else "false"
+        case int() | float():
+            return str(int(claim))
+        case list():
+            return msgspec.json.encode(claim).decode()
+        case _:
+            return None
+
+
+def _texts(source: str, claim: object) -> list[str]:
+    items = claim if isinstance(claim, list) else [claim]
+    found = [_text(item) for item in items]
+    if None in found:
+        raise Malformed(f'"{source}" list claim could not be converted to string list')
+    return [text for text in found if text]
+
+
+def interpolate(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with the values in place of `${name}`. `$${` stands for `${`.
+
+    Raises `Malformed` for an unknown name, or another expression.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        if match[0] == "$${":
+            return "${"
+        name = (match[1] or "").strip()
+        if not match[0].endswith("}") or name not in values:
+            known = ", ".join(sorted(values)) or "none"
+            raise Malformed(f"unknown variable accessed: {name} (known: {known})")
+        return values[name]
+
+    made = _REFERENCE.sub(replace, text)
+    if len(made) > _LONGEST:
+        raise Malformed(f"the interpolated text is longer than {_LONGEST} characters")
+    return made

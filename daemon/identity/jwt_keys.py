@@ -1,0 +1,166 @@
+"""The public keys of auth methods: from their configuration, a JWKS URL or a discovery URL.
+
+Fetched keys are cached in memory. A token with an unknown key causes one fetch for all waiting
+logins. After a fetch without that key, further fetches are delayed, so that forged tokens cannot
+flood the provider. The egress policy of the daemon applies, redirects are not followed, and size
+and time are limited.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import trio
+
+from daemon.identity.jwt_verification import (
+    ParsedJwt,
+    UnknownKey,
+    matching_keys,
+    read_public_pem,
+    verify_signature,
+)
+from daemon.identity.key_cache import CacheKey, FetchedKeys, KeyCache, put_last
+from daemon.net import http_client
+from daemon.net.egress_policy import EgressDenied
+from daemon.net.http_client import HttpError, Permit
+from storage.errors import Refused
+from storage.records.auth_method import AuthMethod, AuthMethodConfig
+from storage.records.base import SECOND
+from storage.records.identity import DirectoryKey
+
+T = TypeVar("T")
+
+MAX_DOCUMENT = 1024 * 1024  # bytes; a key set has a few kilobytes
+MOST_KEYS = 100
+_FETCH_WITHIN = 10.0  # seconds
+_MAX_AGE = 300 * SECOND
+_PAUSE = 30 * SECOND  # after a fetch without the wanted key
+_PAUSE_AFTER_ERROR = 10 * SECOND
+_WELL_KNOWN = "/.well-known/openid-configuration"
+
+
+class _Discovery(msgspec.Struct, frozen=True):
+    jwks_uri: str
+
+
+class _Key(msgspec.Struct, frozen=True):
+    kty: str = ""
+    kid: str = ""
+    use: str = ""
+    n: str = ""
+    e: str = ""
+
+
+class _KeySet(msgspec.Struct, frozen=True):
+    keys: list[_Key]
+
+
+class MethodKeys:
+    """The keys of all methods that have fetched some."""
+
+    def __init__(self, cache: KeyCache) -> None:
+        self._cached, self._failures = cache.fetched, cache.failures
+        self._flights = cache.flights
+
+    async def verify(
+        self, method: AuthMethod, token: ParsedJwt, *, now: int, permit: Permit
+    ) -> None:
+        """Return if a key of the method signed the token. Raises `UnknownKey` or `Refused`.
+
+        `now` is in nanoseconds.
+        """
+        config = method.config or AuthMethodConfig()
+        if config.jwt_validation_pub_keys:
+            verify_signature(token, _static_keys(config, token))
+            return
+        key = (method.name, method.modify_index)
+        known = self._cached.get(key)
+        if known is None or _should_fetch(known, token, now):
+            known = await self._fetched(key, config, now, permit)
+        if not matching_keys(token, known.keys):
+            tried = known.in_vain_at if now - known.in_vain_at < _PAUSE else now
+            put_last(self._cached, key, msgspec.structs.replace(known, in_vain_at=tried))
+            raise UnknownKey
+        verify_signature(token, known.keys)
+
+    async def _fetched(
+        self, key: CacheKey, config: AuthMethodConfig, now: int, permit: Permit
+    ) -> FetchedKeys:
+        failed_at, text = self._failures.get(key, (0, ""))
+        if text and now - failed_at < _PAUSE_AFTER_ERROR:
+            raise Refused(text)
+        try:
+            keys = await self._flights.join(key, lambda: fetch_keys(config, permit))
+        except Refused as error:
+            put_last(self._failures, key, (now, str(error)))
+            raise
+        self._failures.pop(key, None)
+        known = FetchedKeys(keys, now)
+        put_last(self._cached, key, known)
+        return known
+
+
+def _should_fetch(known: FetchedKeys, token: ParsedJwt, now: int) -> bool:
+    """Return whether cached keys are too old, or lack the token's key and may be fetched again."""
+    if now - known.fetched_at >= _MAX_AGE:
+        return True
+    return not matching_keys(token, known.keys) and now - known.in_vain_at >= _PAUSE
+
+
+def _static_keys(config: AuthMethodConfig, token: ParsedJwt) -> list[DirectoryKey]:
+    """Return the keys of the configuration; they have no ID, so each may be the token's key."""
+    keys = map(read_public_pem, config.jwt_validation_pub_keys or ())
+    return [msgspec.structs.replace(key, kid=token.kid) for key in keys if key]
+
+
+async def fetch_keys(config: AuthMethodConfig, permit: Permit) -> Sequence[DirectoryKey]:
+    """Return the keys that a provider publishes. Raises `Refused`."""
+    url, authority = config.jwks_url, config.jwks_ca_cert
+    with trio.move_on_after(_FETCH_WITHIN):
+        if not url:
+            authority = "\n".join(config.discovery_ca_pem or ())
+            base = config.oidc_discovery_url.rstrip("/")
+            found = await _document(f"{base}{_WELL_KNOWN}", authority, permit, _Discovery)
+            url = found.jwks_uri
+        published = await _document(url, authority, permit, _KeySet)
+        return [
+            DirectoryKey(kid=key.kid, n=key.n, e=key.e)
+            for key in published.keys[:MOST_KEYS]
+            if key.kty == "RSA" and key.use in ("", "sig") and key.n and key.e
+        ]
+    raise Refused(f"unable to get validation keys: no answer within {_FETCH_WITHIN:.0f} s")
+
+
+async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> T:
+    """Return a document of the provider. Raises `Refused`."""
+    failed = f"unable to get validation keys from {_shown(url)}"
+    body = bytearray()
+    try:
+        async with http_client.ask(
+            url,
+            headers=[("accept", "application/json"), ("accept-encoding", "identity")],
+            authority_pem=authority,
+            permit=permit,
+        ) as answer:
+            if answer.status != 200:
+                raise Refused(f"{failed}: the provider answers {answer.status}")
+            async for piece in answer.body:
+                body += piece
+                if len(body) > MAX_DOCUMENT:
+                    raise Refused(f"{failed}: the answer is larger than {MAX_DOCUMENT} bytes")
+    except (HttpError, EgressDenied) as error:
+        raise Refused(f"{failed}: {error}") from error
+    try:
+        return msgspec.json.decode(bytes(body), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"{failed}: the answer is not a JSON document of keys: {error}") from error
+
+
+def _shown(url: str) -> str:
+    """Return a URL without its query and user, which may be secret."""
+    try:
+        target = urlsplit(url)
+    except ValueError:
+        return "the URL"
+    return f"{target.scheme}://{target.netloc.rpartition('@')[2]}{target.path}"

@@ -1,0 +1,40 @@
+"""The cache of the keys that auth methods have fetched. Loaded at each start, so it imports little."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from daemon.identity.single_flight import SingleFlight
+from storage.records.identity import DirectoryKey
+
+T = TypeVar("T")
+
+MOST_METHODS = 200  # whose keys are cached
+
+CacheKey = tuple[str, int]  # name and modify index of a method
+
+
+class FetchedKeys(msgspec.Struct, frozen=True):
+    """The keys of a method. Times are nanoseconds."""
+
+    keys: Sequence[DirectoryKey]
+    fetched_at: int
+    in_vain_at: int = 0  # when a fetch did not bring the wanted key
+
+
+class KeyCache:
+    """The fetched keys, the last errors with their times, and the running fetches."""
+
+    def __init__(self) -> None:
+        self.fetched: dict[CacheKey, FetchedKeys] = {}
+        self.failures: dict[CacheKey, tuple[int, str]] = {}
+        self.flights: SingleFlight[Sequence[DirectoryKey]] = SingleFlight()
+
+
+def put_last(cache: dict[CacheKey, T], key: CacheKey, value: T) -> None:
+    """Store a value as the newest; drop the oldest ones beyond the limit."""
+    cache.pop(key, None)
+    cache[key] = value
+    while len(cache) > MOST_METHODS:
+        del cache[next(iter(cache))]
