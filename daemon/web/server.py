@@ -31,7 +31,7 @@ from daemon.web.connections import CLIENT, PEER, ConnectionListener, serve
 from daemon.web.dispatcher import BodyUnavailable, Dispatcher, Doorkeeper
 from daemon.web.fast_path import HEAD_TIMEOUT, FastPath
 from daemon.web.listeners import PeerAddress
-from daemon.web.reply import WireResponse, text
+from daemon.web.reply import TEXT, WireResponse, text
 from daemon.web.request import Endpoint, Route
 from daemon.web.request_guard import ANY_NAME
 from daemon.web.request_head import RequestHead, headers
@@ -44,6 +44,7 @@ MAX_BODY = 16 * 1024 * 1024  # bytes; the largest job seen in the wild has 2 MiB
 MAX_HEAD = 32 * 1024  # bytes of request line and headers
 BODY_TIMEOUT = 60  # seconds for the arrival of a body
 KEEP_ALIVE = 120  # seconds until an idle connection is closed
+_NO_TARGET = b"the target of the request has no path"
 CLOSING = 2  # seconds for running requests at the shutdown
 
 
@@ -122,6 +123,11 @@ class _Shielded:
         if scope["type"] == "websocket":
             await self._app.talk(scope, receive, send)
             return
+        if (
+            scope["type"] == "http" and not scope["path"]
+        ):  # the framework fails on a target such as `?`
+            await _refuse_target(send)
+            return
 
         async def shielded(message: ASGISendEvent) -> None:
             if message.get("more_body", True):  # the head does not contain it
@@ -131,6 +137,19 @@ class _Shielded:
                 await send(message)
 
         await self._app(scope, receive, shielded)
+
+
+async def _refuse_target(send: ASGISendCallable) -> None:
+    """Answer a request whose target has no path, as Go does."""
+    headers = [(b"content-type", TEXT.encode()), (b"content-length", b"%d" % len(_NO_TARGET))]
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 400,
+            "headers": [*headers, (b"connection", b"close")],
+        }
+    )
+    await send({"type": "http.response.body", "body": _NO_TARGET, "more_body": False})
 
 
 def public_context(parts: AppContext) -> AppContext:

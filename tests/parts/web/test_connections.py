@@ -537,6 +537,16 @@ async def test_head_with_folded_or_bare_lines_is_refused(
     assert re.findall(rb"HTTP/1\.1 (\d{3}) ", answer) == [*([b"200"] * is_second), b"400"]
 
 
+@pytest.mark.parametrize("target", ["?", "?x=1", "?/show"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_target_without_a_path_is_refused(
+    server: Server, caplog: pytest.LogCaptureFixture, method: str, target: str
+) -> None:
+    answer = await server.talk(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
+
+
 @pytest.mark.parametrize(
     ("target", "path"),
     [("http://localhost/show?x=1", "/show"), ("HTTPS://localhost:80/show", "/show")],
