@@ -332,8 +332,12 @@ class _Connection(TCPServer):
             try:
                 with trio.CancelScope(shield=True):  # a partial frame would break the connection
                     await send_with_timeout(self.stream, data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
+            except _GONE:
                 await self.protocol.handle(Closed())
+
+
+# The last one: another task is just closing the connection.
+_GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
 
 
 def _announces(data: bytes) -> bool:

@@ -16,7 +16,7 @@ from hypercorn.protocol.h11 import H11Protocol
 
 from daemon.acl.check import ANYONE
 from daemon.config.settings import Settings
-from daemon.web import reply, stream_limit
+from daemon.web import connections, reply, stream_limit
 from daemon.web.connections import ConnectionListener
 from daemon.web.listeners import listen
 from daemon.web.reason import reason
@@ -785,3 +785,25 @@ async def test_a_connection_that_fails_ends_alone(
         await other.send_all(asking("GET", "/show").encode())
         assert (await other.receive_some()).startswith(b"HTTP/1.1 200 ")
     assert "a connection failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error", [trio.BusyResourceError, trio.BrokenResourceError, trio.ClosedResourceError]
+)
+async def test_answer_to_a_connection_that_closes_is_no_error(
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[Exception],
+) -> None:
+    async def busy(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "send_now", lambda _, data: data)
+        patched.setattr(connections, "send_with_timeout", busy)
+        async with await server.connect() as stream:
+            await stream.send_all(b"POST /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n")
+            with trio.fail_after(5):
+                assert await stream.receive_some() == b""
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
