@@ -72,18 +72,6 @@ def landlock_version() -> int:
     return 0
 
 
-def restrict_files(writable: Iterable[str], readable: Iterable[str]) -> bool:
-    """Restrict file access to these paths; return whether the kernel supports it.
-
-    This requires no_new_privs. Paths that do not exist are ignored.
-    """
-    rules = rules_of_files(writable, readable)
-    if rules is None:
-        return False
-    keep_to(rules)
-    return True
-
-
 def rules_of_files(writable: Iterable[str], readable: Iterable[str]) -> int | None:
     """Return a Landlock ruleset; None without Landlock.
 

@@ -108,11 +108,6 @@ _HIGHEST_OF_JOB = """
     SELECT max(modify_index) AS highest FROM deployments
      WHERE namespace = :namespace AND job_id = :job_id
 """
-_OF_JOB = """
-    SELECT document FROM deployments
-     WHERE namespace = :namespace AND job_id = :job_id
-  ORDER BY create_index DESC
-"""
 
 
 _PAGE = "SELECT namespace, id, create_index, document FROM deployments"
@@ -146,12 +141,6 @@ def latest(db: ReadSnapshot, namespace: str, job_id: str) -> Deployment | None:
     """Return the newest deployment of a job, or None."""
     row = db.one(_LATEST, {"namespace": namespace, "job_id": job_id})
     return msgspec.json.decode(row["document"], type=Deployment) if row else None
-
-
-def list_for_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Deployment]:
-    """Return the deployments of a job, newest first."""
-    rows = db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})
-    return [msgspec.json.decode(row["document"], type=Deployment) for row in rows]
 
 
 def job_page(

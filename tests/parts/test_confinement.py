@@ -128,7 +128,7 @@ def test_files_beyond_the_given_paths_are_out_of_reach(tmp_path: Path) -> None:
 ours, theirs, beside = sys.argv[1:]
 kernel.give_up_new_privileges()
 print(kernel.are_files_restricted())
-kernel.restrict_files([ours], [theirs, "/etc/passwd", "/nowhere"])
+kernel.keep_to(kernel.rules_of_files([ours], [theirs, "/etc/passwd", "/nowhere"]))
 print(kernel.are_files_restricted())
 tell(lambda: open(f"{ours}/new", "w").close())
 tell(lambda: os.rename(f"{ours}/new", f"{ours}/newer"))

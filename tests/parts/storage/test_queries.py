@@ -118,7 +118,6 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: deployments.find(db, "d"),
     lambda db: deployments.active(db),
     lambda db: deployments.latest(db, "default", "web"),
-    lambda db: deployments.list_for_job(db, "default", "web"),
     lambda db: list(deployments.page(db, PageRequest(namespace="default", prefix="abcd"))),
     lambda db: list(deployments.page(db, PageRequest(namespace="*", start=(1, "a"), reverse=True))),
     lambda db: evaluations.any_blocked(db),
