@@ -1,7 +1,7 @@
 """Error isolation: an error of one unit of work stops neither its loop nor the daemon.
 
 A kind and a key name a unit, such as an evaluation, a periodic job or a deployment. After an error
-the unit pauses, longer each time. After `ATTEMPTS` errors in a row its fence is closed. The unit's
+the unit pauses, longer each time. After `ATTEMPTS` consecutive errors its fence is closed. The unit's
 owner then gives it up, or skips it until its key changes or an operator releases it. Store errors
 do not belong to one unit, so they pass through. The exception is a corrupt page, which only some
 units meet.
@@ -170,7 +170,7 @@ class Fences:
         leaf = next(leaves(error))
         fault = self._fail(kind, key, f"{type(leaf).__name__}: {leaf}")
         _log.error(
-            "%s %s failed %d times in a row: %s",
+            "%s %s failed %d consecutive times: %s",
             kind,
             key,
             fault.failures,
@@ -189,7 +189,7 @@ class Fences:
         """Record a failed attempt for each unit that was running when the daemon crashed."""
         for kind, key in names:
             fault = self._fail(kind, key, _ENDED, is_at_end=True)
-            _log.warning("%s %s failed %d times in a row: %s", kind, key, fault.failures, _ENDED)
+            _log.warning("%s %s failed %d consecutive times: %s", kind, key, fault.failures, _ENDED)
 
     def _fail(
         self, kind: str, key: str, reason: str, *, failures: int = 1, is_at_end: bool = False

@@ -51,7 +51,7 @@ class Audit:
         self._arrived = trio.Event()
 
     def begin(self, method: str, path: str, query: str, address: str) -> "AuditScope":
-        """Return the trail of a new request."""
+        """Return the scope in which a new request is audited."""
         return AuditScope(self, self._clock.now(), method, path, query, address)
 
     def hash(self, secret: str) -> str:

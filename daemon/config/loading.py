@@ -200,7 +200,7 @@ def _path(kind: type, value: object) -> object:
     try:
         return Path(value).expanduser()
     except RuntimeError as error:
-        raise ValueError("there is no such user") from error
+        raise ValueError(f"the user in {str(value)!r} does not exist on this host") from error
 
 
 def _completed(config: Settings, environment: Mapping[str, str], *, is_root: bool) -> Settings:

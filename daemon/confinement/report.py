@@ -85,7 +85,7 @@ def of_launcher(pid: int) -> list[Finding]:
     findings.append(Finding("threads", threads == 1, _count(threads, "thread")))
     is_own = os.getsid(pid) == pid
     findings.append(
-        Finding("session", is_own, "a session of its own" if is_own else "the daemon's session")
+        Finding("session", is_own, "its own session" if is_own else "the daemon's session")
     )
     if found.user:
         # The kernel assigns the files of a non-dumpable process to root.

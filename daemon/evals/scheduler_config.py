@@ -97,7 +97,7 @@ async def set_workers(store: Store, number: int, kinds: Sequence[str]) -> Worker
     Nomad's message is "Invalid request". Steward adds the field and the reason.
     """
     if number < 0:
-        raise Malformed(f"Invalid request: num_schedulers is {number}, and the least is 0")
+        raise Malformed(f"Invalid request: num_schedulers is {number}, and must be at least 0")
     if CORE not in kinds:
         raise Malformed(f'Invalid request: enabled_schedulers lacks "{CORE}"')
     if unknown := sorted(set(kinds) - set(ALL)):

@@ -77,7 +77,10 @@ class ClientSecretRotator:
     # ---- the steps
 
     async def begin(self, mount: Mount) -> None:
-        """Make a new secret; it is put to use when it works. Raises `Refused`."""
+        """Create a client secret. It replaces the present one after a successful test.
+
+        Raises `Refused`.
+        """
         if self._store.read(partial(identity.config, mount=mount.accessor)) is None:
             raise Refused("config is nil")
         async with self._alone(mount):

@@ -2,7 +2,7 @@
 
 A record defines the fields and their types. The type of a field determines the type of the value
 that it is compared with. An unknown field is an error; a missing map key is not. As in Nomad, these
-errors occur at the first object (fixture: list-jobs).
+errors occur at the first object (recorded from Nomad: list-jobs).
 """
 
 from collections.abc import Iterable, Mapping

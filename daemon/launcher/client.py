@@ -396,7 +396,10 @@ class Launcher:
         await self._ask(RemoveVolume(volume=volume))
 
     async def measure(self, allocation: str, *, is_kept: bool = False) -> DirectoryUsage:
-        """Return the disk usage of such a directory, which may take long. Raises `OSError`."""
+        """Return the disk usage of an allocation directory. Raises `OSError`.
+
+        With `is_kept`, measure the retained logs instead. The measurement may take long.
+        """
         body, _ = await self._ask(MeasureDirectory(allocation=allocation, is_kept=is_kept))
         assert isinstance(body, DirectoryUsage)  # noqa: S101  # ensured by the protocol
         return body

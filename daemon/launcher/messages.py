@@ -270,7 +270,7 @@ class WriteFile(Message, frozen=True, kw_only=True, tag=21):
 
 
 class ReadFile(Message, frozen=True, kw_only=True, tag=22):
-    """Return the metadata of such a file, and its first `most` bytes."""
+    """Return the metadata of a file of an allocation, and its first `most` bytes."""
 
     allocation: Id
     task: Name
@@ -339,7 +339,7 @@ class RemoveDirectory(Message, frozen=True, kw_only=True, tag=26):
 
 
 class MeasureDirectory(Message, frozen=True, kw_only=True, tag=27):
-    """Return the disk usage of such a directory."""
+    """Return the disk usage of an allocation directory or of retained logs."""
 
     allocation: Id
     is_kept: bool
@@ -383,7 +383,7 @@ class ArchiveMember(Message, frozen=True, kw_only=True):
 
 
 class ListAllocations(Message, frozen=True, kw_only=True, tag=28):
-    """Return the allocations that have such a directory."""
+    """Return the allocations that have a directory or, with `is_kept`, retained logs."""
 
     is_kept: bool
 

@@ -61,8 +61,8 @@ def place(mount: MountedVolume) -> str:
     path = f"/{path.lstrip('/')}"
     if path == "/" or f"/{path.split('/')[1]}" in _TAKEN or "\0" in path:
         raise Refusal(
-            f"volume {mount.name!r} cannot be mounted at {mount.destination!r}: name a directory"
-            " of its own, like /data"
+            f"volume {mount.name!r} cannot be mounted at {mount.destination!r}: choose a separate"
+            " directory, such as /data"
         )
     return path
 

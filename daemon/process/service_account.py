@@ -41,7 +41,7 @@ def find_account(config: Settings) -> ServiceAccount | None:
     found = _known(config.user)
     if found is None:
         raise Invalid(
-            f"user = {config.user!r}: there is no such user on this host; create it"
+            f"user = {config.user!r}: this user does not exist on this host; create it"
             f"{f' ({_ADD})' if config.user == NAME else ''} or name another one; "
             'with user = "root" the daemon stays root'
         )

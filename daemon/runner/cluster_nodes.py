@@ -44,7 +44,7 @@ from storage.writer import Transaction
 
 EVERY = 15.0  # seconds between two queries of a partition
 AGAIN = 2.0  # seconds after a failed query
-FAILURES = 3  # failures in a row before the cluster counts as unreachable
+FAILURES = 3  # consecutive failures before the cluster counts as unreachable
 NOT_ASKED = "the cluster has not been asked yet"
 LEFT = "the configuration has no such pool any more: what ran there is lost to this daemon"
 _STILL = (

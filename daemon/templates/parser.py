@@ -242,7 +242,7 @@ class _Parser:
             self._ahead.append(first)  # the variable is an operand
             return [], False
         if sign is None:
-            raise self._fault("range needs := or = behind its variables")
+            raise self._fault("range needs := or = after its variables")
         declares = sign.text == ":="
         for name in names:
             if not declares:

@@ -12,7 +12,10 @@ _JOBS, _TEMPLATES = "jobs", "job-templates"
 
 
 def path_error(path: str) -> str:
-    """Return why a path is invalid for a variable; empty if it is valid (fixture: variables)."""
+    """Return why a path is invalid for a variable; empty if it is valid.
+
+    Recorded from Nomad: variables.
+    """
     if not _PATH.fullmatch(path):
         return f"invalid path {quote(path)}"
     top, *below = path.split("/")

@@ -266,5 +266,5 @@ def group_id(name: str) -> int:
         return grp.getgrnam(name).gr_gid
     except KeyError:
         raise Invalid(
-            f"operator_group = {name!r}: there is no such group; add it, or name another"
+            f"operator_group = {name!r}: this group does not exist; create it, or name another"
         ) from None

@@ -154,7 +154,7 @@ async def test_the_worker_of_the_scheduler_is_shown_and_set(steward: Steward) ->
     assert (shown["num_schedulers"], shown["enabled_schedulers"]) == (1, kinds)
     assert await steward.post(path, {**shown, "enabled_schedulers": kinds[::-1]}) == shown
     for change, told in (
-        ({"num_schedulers": -1}, "num_schedulers is -1, and the least is 0"),
+        ({"num_schedulers": -1}, "num_schedulers is -1, and must be at least 0"),
         ({"num_schedulers": 4}, "num_schedulers is 4, and this server has 1 at most"),
         ({"enabled_schedulers": ["system"]}, 'enabled_schedulers lacks "_core"'),
         ({"enabled_schedulers": []}, 'enabled_schedulers lacks "_core"'),

@@ -200,7 +200,7 @@ async def test_the_store_goes_back_to_root_and_on_again(place: Path) -> None:
 
 async def test_a_user_that_is_not_there_is_an_error_that_names_the_fix(place: Path) -> None:
     steward = separated(place, "steward-of-nowhere")
-    with pytest.raises(AssertionError, match="there is no such user on this host; create it"):
+    with pytest.raises(AssertionError, match="this user does not exist on this host; create it"):
         await steward.start()
     await steward.close()
 

@@ -81,7 +81,10 @@ def test_an_unknown_variable_is_named_with_the_nearest_known(
         ("port = 70000", ["port = 70000", "steward.toml", "65535"]),
         ("tls_cert = true", ["tls_cert = True", "steward.toml", "path of a file"]),
         ('data_dir = "a\\u0000b"', ["data_dir = 'a\\x00b'", "without NUL"]),
-        ('key_file = "~nobody.there/k"', ["key_file = '~nobody.there/k'", "no such user"]),
+        (
+            'key_file = "~nobody.there/k"',
+            ["key_file = '~nobody.there/k'", "does not exist on this host"],
+        ),
         (f"retention_days = {10**30}", ["retention_days = ", "<= 100000"]),
         (f"retention_events = {2**31}", ["retention_events = ", "<= 2147483647"]),
         ('port = "http"', ["port = 'http'", "steward.toml"]),

@@ -79,7 +79,7 @@ def _of_node(config: Settings, *, others: bool) -> Iterator[Finding]:
         yield Finding("raw_exec", False, f"on: tasks run without walls, as {whom}")
     opens = config.opens_filters
     reason = (
-        "tasks may open theirs with a right of its own" if opens else "no task can open its own"
+        "tasks may open theirs with a separate capability" if opens else "no task can open its own"
     )
     yield Finding("exec_unfiltered", not opens, reason)
 

@@ -74,7 +74,7 @@ _QUESTIONS: dict[str, tuple[str, dict[str, str]]] = {
     help="Output file [default: steward-debug-TIME.tar.gz].",
 )
 @click.option("--duration", default="2s", show_default=True, help="How long to record the log.")
-@click.option("--log-level", default="debug", show_default=True, help="Of the log.")
+@click.option("--log-level", default="debug", show_default=True, help="Level of the recorded log.")
 @with_output
 @with_client
 def debug(

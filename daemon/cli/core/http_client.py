@@ -402,7 +402,7 @@ def _reason(error: Exception) -> tuple[str, str]:
         case ConnectionRefusedError():
             return "nothing listens there", f'start it with "steward agent", or {elsewhere}'
         case FileNotFoundError():
-            return "there is no such socket", f'start it with "steward agent", or {elsewhere}'
+            return "the socket does not exist", f'start it with "steward agent", or {elsewhere}'
         case PermissionError():
             return "permission denied", f"run the command as root, or {elsewhere}"
         case ssl.SSLCertVerificationError():

@@ -15,7 +15,7 @@ from storage.records.codec import Document
 from storage.records.group import RESCHEDULE_POLICIES, RESTART_POLICIES, ROLLING_UPDATE, Migrate
 from storage.records.job import JobType
 
-# Deprecated fields of a group: accepted without effect (fixture: register-warnings).
+# Deprecated fields of a group: accepted without effect (recorded from Nomad: register-warnings).
 _WITHOUT_EFFECT = frozenset(
     {"MaxClientDisconnect", "StopAfterClientDisconnect", "PreventRescheduleOnLost"}
 )
@@ -107,6 +107,9 @@ def _merged(
 
 
 def _volumes(given: Document) -> Document:
-    """Return the volumes of known types; ignore others and null (fixture: register-validation)."""
+    """Return the volumes of known types; ignore others and null.
+
+    Recorded from Nomad: register-validation.
+    """
     known = ("host", "csi")
     return {name: one for name, one in given.items() if one and one.get("Type") in known}

@@ -1,7 +1,7 @@
 """Implicit constraints: node requirements of a job, added to its groups and tasks.
 
 An existing constraint is not added again. So a job keeps its constraints when a client reads it and
-writes it back (fixture: services). Some implicit constraints yield to an explicit one on the same
+writes it back (recorded from Nomad: services). Some implicit constraints yield to an explicit one on the same
 attribute. A job can thus require a newer version or accept an older one.
 """
 

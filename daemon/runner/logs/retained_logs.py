@@ -64,7 +64,7 @@ async def delete_expired(launcher: Launcher, *, days: int, megabytes: int, now: 
         used += what.used
         is_old = what.written < (now - days * 86_400) * SECOND
         if is_old or used > megabytes * 1024 * 1024:
-            _log.info("the logs of allocation %s, which is gone, are removed", one)
+            _log.info("the logs of the deleted allocation %s are removed", one)
             await launcher.remove(one, is_kept=True)
 
 

@@ -159,7 +159,7 @@ class CheckRunner:
 
 
 def _threshold(check: Check, status: CheckStatus) -> int:
-    """Return how many equal results in a row are needed before a result counts."""
+    """Return how many consecutive equal results are needed before a result counts."""
     if status == CheckStatus.SUCCESS:
         return check.success_before_passing
     return check.failures_before_critical

@@ -291,7 +291,7 @@ class TemplateRunner:
         self.environment |= environment
 
     def _say(self, text: str) -> None:
-        """Emit an event for a problem, but not twice in a row for the same one."""
+        """Emit an event for a problem, but not again while it is the same one."""
         if text != self._said:
             self._said = text
             self._desk.note(task_events.template(self._desk.host.clock.now(), text))

@@ -1,7 +1,7 @@
 """One cluster: requests to it, and the loop that polls the state of Steward's jobs.
 
 The polled state only supplements the wrappers' reports (see `run.py`). There is one call at a time.
-After three failed calls in a row the cluster counts as unreachable, and no conclusions are drawn
+After three consecutive failed calls the cluster counts as unreachable, and no conclusions are drawn
 from missing jobs.
 """
 
