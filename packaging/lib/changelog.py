@@ -1,0 +1,73 @@
+"""Move the fragments of docs/news into the section of a version in CHANGELOG.md.
+
+    changelog.py VERSION
+
+A section that exists is completed; a new one is put on top. The fragments are removed.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = {"feature": "Added", "change": "Changed", "fix": "Fixed", "removal": "Removed"}
+
+
+def entry(fragment: Path) -> str:
+    """Return a fragment as a list item."""
+    first, *rest = fragment.read_text().strip().splitlines()
+    return "\n".join([f"- {first}", *(f"  {line}" for line in rest)])
+
+
+def collect(news: Path) -> dict[str, list[str]]:
+    """Return the items of each heading. Raises `ValueError` for a name of another form."""
+    found: dict[str, list[str]] = {heading: [] for heading in KINDS.values()}
+    for fragment in sorted(
+        news.glob("[0-9]*.md"), key=lambda one: (int(one.name.partition(".")[0]), one.name)
+    ):
+        kind = fragment.name.split(".")[1]
+        if kind not in KINDS:
+            raise ValueError(f"{fragment.name}: {kind!r} is no kind; use one of {', '.join(KINDS)}")
+        found[KINDS[kind]].append(entry(fragment))
+    return {heading: items for heading, items in found.items() if items}
+
+
+def merge(changelog: str, version: str, found: dict[str, list[str]]) -> str:
+    """Return the changelog with the items in the section of a version."""
+    title = f"## {version}\n"
+    head, *sections = _split(changelog, "## ")
+    if not any(section.startswith(title) for section in sections):
+        sections.insert(0, f"{title}\n")
+    merged = [
+        _completed(section, found) if section.startswith(title) else section for section in sections
+    ]
+    return "".join([head, *merged]).rstrip() + "\n"
+
+
+def _completed(section: str, found: dict[str, list[str]]) -> str:
+    lead, *parts = _split(section, "### ")
+    for heading, items in found.items():
+        name, text = f"### {heading}\n", "\n".join(items)
+        at = next((n for n, part in enumerate(parts) if part.startswith(name)), None)
+        if at is None:
+            parts.append(f"{name}\n{text}\n\n")
+        else:
+            parts[at] = f"{parts[at].rstrip()}\n{text}\n\n"
+    return "".join([f"{lead.rstrip()}\n\n", *(f"{part.rstrip()}\n\n" for part in parts)])
+
+
+def _split(text: str, mark: str) -> list[str]:
+    return re.split(rf"^(?={mark})", text, flags=re.MULTILINE)
+
+
+def main(version: str) -> None:
+    """Rewrite CHANGELOG.md and remove the fragments."""
+    news, page = ROOT / "docs/news", ROOT / "CHANGELOG.md"
+    found = collect(news)
+    page.write_text(merge(page.read_text(), version, found))
+    for fragment in news.glob("[0-9]*.md"):
+        fragment.unlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
