@@ -531,6 +531,8 @@ CREATE TABLE runs (
     ended         INTEGER NOT NULL,               -- 0: it has not
     create_index  INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
+    cleans_up     INTEGER NOT NULL DEFAULT 0 CHECK (cleans_up IN (0, 1)),
+                                                  -- canceled: steps for every end still run
     PRIMARY KEY (namespace, job_id, number),
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
@@ -561,6 +563,25 @@ CREATE TABLE run_steps (
     exit_code     INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
     PRIMARY KEY (namespace, job_id, number, step),
+    FOREIGN KEY (namespace, job_id, number)
+        REFERENCES runs (namespace, job_id, number) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+-- What people did to a run, in order. `steps` is a JSON list; an approval counts for the attempt of
+-- its step. Written by daemon/jobs/steer_run.py, and never changed.
+CREATE TABLE run_acts (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    number        INTEGER NOT NULL,
+    place         INTEGER NOT NULL,               -- in the order of the acts, from 1
+    act           TEXT    NOT NULL
+                  CHECK (act IN ('cancel', 'skip', 'accept', 'rerun', 'approve', 'reject')),
+    steps         TEXT    NOT NULL,
+    attempt       INTEGER NOT NULL,               -- of the step; 0 for several
+    who           TEXT    NOT NULL,               -- an entity, or the accessor of a token
+    note          TEXT    NOT NULL,
+    time          INTEGER NOT NULL,
+    PRIMARY KEY (namespace, job_id, number, place),
     FOREIGN KEY (namespace, job_id, number)
         REFERENCES runs (namespace, job_id, number) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;

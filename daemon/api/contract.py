@@ -38,6 +38,7 @@ from daemon.jobs.dispatch import JobDispatchRequest
 from daemon.jobs.evaluate import JobEvaluateRequest
 from daemon.jobs.register import JobRegisterRequest, JobValidateRequest
 from daemon.jobs.scale import ScalingRequest
+from daemon.jobs.steer_run import RunActRequest, RunActResponse
 from daemon.jobs.version_history import JobRevertRequest, JobStabilityRequest, TagVersionRequest
 from storage.records.allocation import AllocatedResources, TaskStateWithEvents
 from storage.records.allocation_views import AllocationStub, AllocationView
@@ -173,6 +174,13 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         gives=list[FlowRun], query={**_LISTING, "job": TEXT, "status": TEXT}
     ),
     flows.read_run: EndpointSchema(gives=FlowRunView, query={"number": NUMBER}),
+    **{
+        act: EndpointSchema(takes=RunActRequest, gives=RunActResponse, needs_body=False)
+        for act in (
+            *(flows.cancel, flows.skip, flows.accept, flows.rerun),
+            *(flows.approve, flows.reject),
+        )
+    },
     flows.graph_of_job: EndpointSchema(gives=FlowGraph, query={"version": NUMBER}),
     plan.plan: EndpointSchema(
         takes=plan.JobPlanRequest, gives=plan.JobPlanResponse, query={"launches": FLAG}

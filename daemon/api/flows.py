@@ -1,5 +1,7 @@
 """Workflows: the graph of a job, and its runs."""
 
+from http import HTTPStatus
+
 import msgspec
 
 from daemon.api.jobs import find_secret, registration_context
@@ -7,6 +9,7 @@ from daemon.api.paging import Listing, show, wish_of
 from daemon.evals import run_views
 from daemon.flow import graph
 from daemon.jobs.register import JobValidateRequest, complete
+from daemon.jobs.steer_run import RunActRequest, act_on_run
 from daemon.jobspec import steward_meta
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
@@ -16,7 +19,7 @@ from storage.errors import Malformed, NotFound
 from storage.queries import allocations, jobs, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
-from storage.records.flow import FlowRun, FlowStatus
+from storage.records.flow import FlowRun, FlowStatus, RunActType
 
 
 async def draw(request: Request) -> HandlerReply:
@@ -91,3 +94,51 @@ def read_run(request: Request, db: ReadSnapshot) -> HandlerReply:
         raise NotFound(words, index=db.table_index(runs.TABLE))
     index = max(found.modify_index, allocations.highest_index(db, namespace, job_id))
     return reply.read_reply(found, index)
+
+
+async def cancel(request: Request) -> HandlerReply:
+    """Cancel a run; steps for every end still run, except with `now`."""
+    return await _act(request, RunActType.CANCEL)
+
+
+async def skip(request: Request) -> HandlerReply:
+    """Skip steps that have not begun."""
+    return await _act(request, RunActType.SKIP)
+
+
+async def accept(request: Request) -> HandlerReply:
+    """Accept failed steps as good; what was skipped because of them waits again."""
+    return await _act(request, RunActType.ACCEPT)
+
+
+async def rerun(request: Request) -> HandlerReply:
+    """Run ended steps again, and all that come after them."""
+    return await _act(request, RunActType.RERUN)
+
+
+async def approve(request: Request) -> HandlerReply:
+    """Approve a step that is held at its gate."""
+    return await _act(request, RunActType.APPROVE)
+
+
+async def reject(request: Request) -> HandlerReply:
+    """Reject a step that is held at its gate."""
+    return await _act(request, RunActType.REJECT)
+
+
+async def _act(request: Request, act: RunActType) -> HandlerReply:
+    parts, token = request.parts, request.caller.token
+    body = await request.decoded(RunActRequest) if request.body else RunActRequest()
+    outcome = await act_on_run(
+        parts.store,
+        request.namespace,
+        request["job_id"],
+        act,
+        body,
+        who=(token.entity_id or token.accessor) if parts.tokens.asks else "anonymous",
+        now=parts.clock.now(),
+        eval_id=next(parts.ids),
+    )
+    if outcome.done is None:
+        return reply.text(outcome.refusal, HTTPStatus.CONFLICT)
+    return HandlerReply(body=outcome.done, index=outcome.done.index)

@@ -159,6 +159,8 @@ REVERT = on_namespace("submit-job", "revert-job")
 STABLE = on_namespace("submit-job", "stable-job")
 TAG = on_namespace("submit-job", "tag-job-version")
 STEER = on_object("submit-job")
+STEER_RUN = on_namespace("submit-job", "steer-run")
+APPROVE = on_namespace("approve-run")  # a person who submits a job may not approve its steps
 LIFECYCLE = on_object("alloc-lifecycle")
 LOGS = on_object("read-logs", "read-fs")
 LOGS_HERE = on_namespace("read-logs", "read-fs")
@@ -246,6 +248,12 @@ ROUTES: tuple[Route, ...] = (
     ),
     ReadRoute("/v1/runs", flows.list_runs, LIST, ("runs/",)),
     ReadRoute("/v1/job/{job_id}/run", flows.read_run, READ, _RUN),
+    WriteRoute("POST", "/v1/job/{job_id}/run/cancel", flows.cancel, STEER_RUN),
+    WriteRoute("POST", "/v1/job/{job_id}/run/skip", flows.skip, STEER_RUN),
+    WriteRoute("POST", "/v1/job/{job_id}/run/accept", flows.accept, STEER_RUN),
+    WriteRoute("POST", "/v1/job/{job_id}/run/rerun", flows.rerun, STEER_RUN),
+    WriteRoute("POST", "/v1/job/{job_id}/run/approve", flows.approve, APPROVE),
+    WriteRoute("POST", "/v1/job/{job_id}/run/reject", flows.reject, APPROVE),
     ReadRoute("/v1/job/{job_id}/graph", flows.graph_of_job, READ, _JOB, long=True),
     ReadRoute("/v1/job/{job_id}/explain", job_status.explain, READ),
     ReadRoute("/v1/job/{job_id}/state", job_status.state, READ, _STATE, long=True),

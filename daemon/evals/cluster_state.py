@@ -54,6 +54,7 @@ def load_cluster_state(
         deployment=deployments.latest(db, namespace, job_id),
         run=run,
         steps=tuple(runs.steps(db, run)) if run is not None else (),
+        approvals=runs.approvals(db, run) if run is not None else {},
         exit_codes=_exit_codes(db, found.allocations) if run is not None else {},
     )
 

@@ -32,6 +32,7 @@ def view(
     return FlowRunView(
         **{name: getattr(run, name) for name in FlowRun.__struct_fields__},
         steps=_steps(db, run, stored_graph(job) if job else Graph(steps=())),
+        acts=runs.acts(db, run),
     )
 
 

@@ -54,14 +54,20 @@ def advance(
     now: int,
     meta: Mapping[str, str] | None = None,
     is_held: bool = False,
+    approvals: Mapping[str, int] = {},
+    alive: Collection[str] = (),
 ) -> Advance:
     """Return the next state of a run that has not ended.
 
     `steps` are the stored steps; missing ones wait. `elements` are the allocations of each step.
-    `is_held`: tasks of the previous run are still ending, so that no step begins.
+    `is_held`: tasks of the previous run are still ending, so that no step begins. `approvals` are
+    those of gates, for the attempts of their steps. If the run is canceled and cleans up, only steps
+    for every end go on. The others end when their tasks have ended, which are `alive` until then.
     """
     facts = RunFacts(number=run.number, trigger=run.trigger, meta=dict(meta or {}))
-    decision = _Decision(steps, elements, facts, now, is_held=is_held)
+    decision = _Decision(steps, elements, facts, now, is_held=is_held, approvals=approvals)
+    if run.status == FlowStatus.STOPPING:
+        decision.cancel(run.reason, alive)
     for step in graph.order:
         decision.add(step)
     found = tuple(decision.steps[one.name] for one in graph.steps)
@@ -69,7 +75,11 @@ def advance(
         run=_run_after(run, found, now),
         steps=found,
         changed=tuple(one for one in found if steps.get(one.name) != one),
-        wanted=frozenset(one.name for one in found if one.state == StepState.OPEN),
+        wanted=frozenset(
+            one.name
+            for one in found
+            if one.state == StepState.OPEN and decision.goes_on(graph.by_name[one.name])
+        ),
         most=dict(_limits(graph, found)),
     )
 
@@ -119,6 +129,8 @@ def _canceled(row: RunStep, reason: str, now: int) -> RunStep:
 def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
     if any(one.outcome is None for one in steps):
         return run
+    if run.status == FlowStatus.STOPPING:
+        return msgspec.structs.replace(run, status=FlowStatus.CANCELED, ended=now)
     # A skipped step is bad because of another one, which is named instead.
     bad = [one for one in steps if one.outcome == Outcome.BAD and one.state != StepState.SKIPPED]
     if not bad:
@@ -139,10 +151,22 @@ class _Decision:
         now: int,
         *,
         is_held: bool,
+        approvals: Mapping[str, int],
     ) -> None:
         self.steps: dict[str, RunStep] = {}
         self._before, self._elements = before, elements
         self._facts, self._now, self._is_held = facts, now, is_held
+        self._approvals = approvals
+        self._canceled_for: str | None = None
+        self._alive: Collection[str] = ()
+
+    def cancel(self, reason: str, alive: Collection[str]) -> None:
+        """Let only steps for every end go on; steps `alive` have tasks that are still ending."""
+        self._canceled_for, self._alive = reason, alive
+
+    def goes_on(self, step: Step) -> bool:
+        """Return whether the elements of a step may still be wanted."""
+        return self._canceled_for is None or step.cleans_up
 
     def add(self, step: Step) -> None:
         """Decide about a step. All that it needs has been added."""
@@ -154,6 +178,10 @@ class _Decision:
         self.steps[step.name] = row
 
     def _next(self, step: Step, row: RunStep) -> RunStep:
+        if self._canceled_for is not None and not step.cleans_up:
+            if row.name in self._alive:
+                return row
+            return self._end(row, StepState.CANCELED, Outcome.BAD, self._canceled_for)
         if row.state in (StepState.WAITING, StepState.HELD):
             row = self._begun(step, row)
         return self._progress(step, row) if row.state == StepState.OPEN else row
@@ -175,6 +203,8 @@ class _Decision:
                 return self._end(row, StepState.SKIPPED, Outcome.NEUTRAL, "its condition is false")
         if not row.total:
             return self._end(row, StepState.SKIPPED, Outcome.NEUTRAL, "it has no elements")
+        if step.gate and self._approvals.get(step.name, 0) < step.approvals:
+            return self._moved(row, StepState.HELD, f"gate: {step.gate}")
         if self._is_held:
             return self._moved(row, StepState.HELD, _PREVIOUS)
         return msgspec.structs.replace(self._moved(row, StepState.OPEN), opened=self._now)

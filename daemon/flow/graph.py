@@ -15,6 +15,8 @@ import msgspec
 from daemon.flow import conditions
 from daemon.jobspec.steward_meta import (
     FAILURES_ALLOWED,
+    GATE,
+    GATE_NUMBER,
     IF,
     NEEDS,
     ON_FAILURE,
@@ -29,7 +31,9 @@ from storage.records.flow import FlowGraph, GraphEdge, GraphStep
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 
-KEYS = tuple(one.name for one in (NEEDS, WHEN, IF, PARALLEL, FAILURES_ALLOWED, ON_FAILURE))
+KEYS = tuple(
+    one.name for one in (NEEDS, WHEN, IF, PARALLEL, FAILURES_ALLOWED, ON_FAILURE, GATE, GATE_NUMBER)
+)
 ALL = "*"  # all groups that neither depend on this one nor need all themselves
 MAX_GROUPS = 2_000
 MAX_NEEDS = 20_000
@@ -44,7 +48,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A group of a workflow: its needs in the order of the file, and its conditions.
 
     `count` is the number of its elements, of which `parallel` may be active at once, None for all.
-    `allowed` elements may fail. With `stops`, no element begins after more have failed.
+    `allowed` elements may fail. With `stops`, no element begins after more have failed. A step with
+    a `gate`, which is a question, needs so many approvals.
     """
 
     name: str
@@ -55,6 +60,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     parallel: int | None = None
     allowed: int = 0
     stops: bool = False
+    gate: str = ""
+    approvals: int = 1
+
+    @property
+    def cleans_up(self) -> bool:
+        """Return whether the step also runs after its run was canceled."""
+        return self.when == When.ALWAYS and bool(self.needs)
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -139,6 +151,8 @@ def _steps(job: Job) -> Iterator[Step]:
             parallel=PARALLEL.of(group.meta),
             allowed=FAILURES_ALLOWED.of(group.meta).of(group.count),
             stops=ON_FAILURE.of(group.meta) == OnFailure.STOP,
+            gate=GATE.of(group.meta),
+            approvals=GATE_NUMBER.of(group.meta),
         )
 
 
@@ -231,6 +245,7 @@ def problems(job: Job) -> Iterator[str]:
         key = next(key for key in KEYS if key in (keyed[0].meta or ()))
         yield f"{key} needs a job of type batch"
         return
+    yield from _of_gates(groups)
     found = [*_too_much(groups), *(one for group in groups for one in _of_names(group, groups))]
     yield from found
     if not found:
@@ -272,6 +287,13 @@ def _of_names(group: TaskGroup, groups: Collection[TaskGroup]) -> Iterator[str]:
                 f"Task group {quote(need)} is needed, "
                 "so its name may only have letters, digits, - and _"
             )
+
+
+def _of_gates(groups: Iterable[TaskGroup]) -> Iterator[str]:
+    for group in groups:
+        meta = group.meta or {}
+        if GATE_NUMBER.name in meta and GATE.name not in meta:
+            yield f"Task group {group.name} has {GATE_NUMBER.name} without {GATE.name}"
 
 
 def _of_graph(steps: list[Step]) -> Iterator[str]:
@@ -375,3 +397,11 @@ def _never(order: Iterable[Step]) -> Iterator[str]:
             )
         if not (step.count and can_begin):
             empty.add(step.name)
+
+
+# --- re-runs ---
+
+
+def again(graph: Graph, chosen: Collection[str]) -> frozenset[str]:
+    """Return the steps that run again with the chosen ones: all that come after them."""
+    return frozenset(chosen).union(*(_reach(one, graph.dependents) for one in chosen))

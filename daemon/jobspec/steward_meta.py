@@ -95,6 +95,7 @@ def span(most: int) -> Callable[[str], int]:
 
 MAX_NEEDS_LENGTH = 64 * 1024  # bytes
 MAX_CONDITION_LENGTH = 4096
+MAX_QUESTION_LENGTH = 1000
 
 
 class When(StrEnum):
@@ -153,6 +154,13 @@ def condition(text: str) -> str:
         raise Invalid("must be a filter expression")
     if len(text) > MAX_CONDITION_LENGTH:
         raise Invalid(f"must be at most {MAX_CONDITION_LENGTH} characters long")
+    return text
+
+
+def question(text: str) -> str:
+    """Return the question of a gate."""
+    if not text.strip() or len(text) > MAX_QUESTION_LENGTH:
+        raise Invalid(f"must be a question of at most {MAX_QUESTION_LENGTH} characters")
     return text
 
 
@@ -231,6 +239,10 @@ ON_FAILURE = MetaExtension(
     read=one_of(OnFailure),
     default=OnFailure.GO_ON,
 )
+GATE = MetaExtension(name="steward_gate", place="task group", read=question, default="")
+GATE_NUMBER = MetaExtension(
+    name="steward_gate_number", place="task group", read=number(1, 20), default=1
+)
 RUNS_KEPT = MetaExtension(
     name="steward_runs_kept", place="job", read=number(1, 1_000_000), default=100
 )
@@ -254,6 +266,8 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     PARALLEL,
     FAILURES_ALLOWED,
     ON_FAILURE,
+    GATE,
+    GATE_NUMBER,
     RUNS_KEPT,
 )
 

@@ -65,6 +65,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     run: FlowRun | None = None
     steps: tuple[RunStep, ...] = ()
     exit_codes: Mapping[str, int] = {}
+    approvals: Mapping[str, int] = {}  # of the gates of steps, for their attempts
     holders: tuple[ResourceHolder, ...] | None = None
 
 

@@ -20,7 +20,7 @@ from daemon.scheduler.service_scheduler import plan_service
 from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.evaluation import DesiredUpdates, Evaluation
-from storage.records.flow import FlowRun
+from storage.records.flow import FlowRun, FlowStatus
 from storage.records.job import Job
 from storage.records.node import Node
 
@@ -140,6 +140,14 @@ class _WorkflowDecision:
             run, steps = self._begun(run), ()
         if run.status.has_ended:
             return frozenset(), {}
+        alive = {
+            name
+            for name, ones in mine.items()
+            if any(_is_alive(one, situation.nodes) for one in ones)
+        }
+        if run.status == FlowStatus.STOPPING and not run.cleans_up:
+            self._runs.append(_canceled(self._state, run, run.reason, alive, self._now))
+            return frozenset(), {}
         codes = self._state.exit_codes
         elements = self._elements = {
             name: _elements(situation, ones, codes.get(name, 0)) for name, ones in mine.items()
@@ -153,6 +161,8 @@ class _WorkflowDecision:
             now=self._now,
             meta=self._job.meta,
             is_held=bool(older),
+            approvals=self._state.approvals,
+            alive=alive,
         )
         before = self._state.run if known else None
         if after.changed or after.run != run or not known:

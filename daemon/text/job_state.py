@@ -206,6 +206,8 @@ def _of_batch(facts: JobFacts) -> JobState:
     now, run = facts.current, facts.run
     if run is not None and run.status == FlowStatus.FAILED:
         return JobState(State.FAILED, _of_failed_run(facts, run))
+    if run is not None and run.status == FlowStatus.CANCELED:
+        return JobState(State.STOPPED, f"the run was {run.reason}")
     if run is not None and not run.status.has_ended:
         return _of_run(facts)
     if now.failing or now.retried:

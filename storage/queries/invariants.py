@@ -187,6 +187,9 @@ RULES = {
            AND NOT EXISTS (SELECT 1 FROM allocations a
                             WHERE a.namespace = r.namespace AND a.job_id = r.job_id
                               AND a.client_status IN ('pending', 'running', 'unknown'))
+           AND NOT EXISTS (SELECT 1 FROM run_steps s
+                            WHERE s.namespace = r.namespace AND s.job_id = r.job_id
+                              AND s.number = r.number AND s.state = 'held')
     """,
     "no index is higher than that of the last write": " UNION ALL ".join(
         f"SELECT '{table}' FROM {table} WHERE {column} > (SELECT last_index FROM store)"

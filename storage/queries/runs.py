@@ -9,7 +9,15 @@ from storage.queries import events
 from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
-from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
+from storage.records.flow import (
+    FlowRun,
+    FlowStatus,
+    Outcome,
+    RunAct,
+    RunActType,
+    RunStep,
+    StepState,
+)
 from storage.writer import Transaction
 
 TABLE = "runs"
@@ -24,7 +32,7 @@ def topic(namespace: str, job_id: str) -> str:
 
 _COLUMNS = """
     namespace, job_id, job_id AS id, number, version, status, reason, triggered_by, attempt, began,
-    ended, create_index, modify_index
+    ended, cleans_up, create_index, modify_index
 """
 _NEWEST = f"""
     SELECT {_COLUMNS} FROM runs
@@ -61,6 +69,7 @@ def _run(row: sqlite3.Row) -> FlowRun:
         attempt=row["attempt"],
         began=row["began"],
         ended=row["ended"],
+        cleans_up=bool(row["cleans_up"]),
         create_index=row["create_index"],
         modify_index=row["modify_index"],
     )
@@ -113,12 +122,13 @@ def _in_order(db: ReadSnapshot, wish: PageRequest) -> Iterator[sqlite3.Row]:
 
 _PUT = """
     INSERT INTO runs (namespace, job_id, number, version, status, reason, triggered_by, attempt,
-                      began, ended, create_index, modify_index)
+                      began, ended, cleans_up, create_index, modify_index)
     VALUES (:namespace, :job_id, :number, :version, :status, :reason, :trigger, :attempt,
-            :began, :ended, :index, :index)
+            :began, :ended, :cleans_up, :index, :index)
     ON CONFLICT (namespace, job_id, number) DO UPDATE
        SET status = excluded.status, reason = excluded.reason, attempt = excluded.attempt,
-           ended = excluded.ended, modify_index = excluded.modify_index
+           ended = excluded.ended, cleans_up = excluded.cleans_up,
+           modify_index = excluded.modify_index
 """
 _OLD = """
     DELETE FROM runs
@@ -245,3 +255,70 @@ def _tell_of_step(tx: Transaction, run: FlowRun, step: RunStep) -> None:
         filter_keys=(run.job_id,),
         payload=f'{{"Step":{encode(step).decode()}}}',
     )
+
+
+# --- acts ---
+
+_ACTS = """
+    SELECT act, steps, attempt, who, note, time FROM run_acts
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+  ORDER BY place
+"""
+_ADD_ACT = """
+    INSERT INTO run_acts (namespace, job_id, number, place, act, steps, attempt, who, note, time)
+    SELECT :namespace, :job_id, :number, coalesce(max(place), 0) + 1, :act, :steps, :attempt, :who,
+           :note, :time
+      FROM run_acts
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+"""
+
+
+def acts(db: ReadSnapshot, run: FlowRun) -> list[RunAct]:
+    """Return the acts on a run, oldest first."""
+    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    return [
+        RunAct(
+            act=RunActType(row["act"]),
+            steps=msgspec.json.decode(row["steps"], type=list[str]),
+            attempt=row["attempt"],
+            who=row["who"],
+            note=row["note"],
+            time=row["time"],
+        )
+        for row in db.all(_ACTS, key)
+    ]
+
+
+def add_act(tx: Transaction, run: FlowRun, act: RunAct) -> None:
+    """Store an act on a run."""
+    values = {**msgspec.structs.asdict(act), "steps": encode(act.steps).decode()}
+    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    tx.execute(_ADD_ACT, {**key, **values})
+    touch(tx, run.namespace, run.job_id)
+    events.add(
+        tx,
+        "Step" if act.attempt else "Run",
+        "StepActed" if act.attempt else "RunActed",
+        namespace=run.namespace,
+        key=f"{run.job_id}/{run.number}",
+        filter_keys=(run.job_id,),
+        payload=f'{{"Act":{encode(act).decode()}}}',
+    )
+
+
+_APPROVALS = """
+    SELECT s.step, count(DISTINCT a.who) AS number
+      FROM run_steps s
+      JOIN run_acts a ON a.namespace = s.namespace AND a.job_id = s.job_id
+                     AND a.number = s.number AND a.attempt = s.attempt
+                     AND a.act = 'approve' AND a.steps = json_array(s.step)
+     WHERE s.namespace = :namespace AND s.job_id = :job_id AND s.number = :number
+       AND s.outcome IS NULL
+  GROUP BY s.step
+"""
+
+
+def approvals(db: ReadSnapshot, run: FlowRun) -> dict[str, int]:
+    """Return how many different people have approved each step, in its present attempt."""
+    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    return {row["step"]: row["number"] for row in db.all(_APPROVALS, key)}

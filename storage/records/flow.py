@@ -107,7 +107,8 @@ class FlowRun(Record, frozen=True, kw_only=True):
     """A run of a workflow: the job's version, and its state.
 
     `began` and `ended` are nanoseconds since the epoch; `ended` is 0 until then. `trigger` says why
-    the run began: it is that of the evaluation.
+    the run began: it is that of the evaluation. With `cleans_up`, the run is canceled, but its steps
+    for every end still run.
     """
 
     namespace: str
@@ -120,6 +121,7 @@ class FlowRun(Record, frozen=True, kw_only=True):
     attempt: int = 1
     began: int = 0
     ended: int = 0
+    cleans_up: bool = False
     create_index: int = 0
     modify_index: int = 0
 
@@ -135,7 +137,33 @@ class RunStepView(RunStep, frozen=True, kw_only=True):
     waits_for: list[str]
 
 
+class RunActType(StrEnum):
+    """What a person did to a run."""
+
+    CANCEL = "cancel"
+    SKIP = "skip"
+    ACCEPT = "accept"
+    RERUN = "rerun"
+    APPROVE = "approve"
+    REJECT = "reject"
+
+
+class RunAct(Record, frozen=True, kw_only=True):
+    """An act on a run: the steps it names, who did it, and when (nanoseconds since the epoch).
+
+    `attempt` is that of the step, 0 for an act on several steps.
+    """
+
+    act: RunActType
+    steps: list[str]
+    attempt: int = 0
+    who: str
+    note: str = ""
+    time: int
+
+
 class FlowRunView(FlowRun, frozen=True, kw_only=True):
-    """A run with all its steps, in the order of the job."""
+    """A run with all its steps, in the order of the job, and the acts on it, oldest first."""
 
     steps: list[RunStepView]
+    acts: list[RunAct]

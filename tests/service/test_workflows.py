@@ -221,3 +221,41 @@ async def test_plan_shows_the_graph_and_places_what_can_begin(steward: Steward) 
     assert planned["Flow"]["Levels"] == [["a"], ["b"]]
     plain = {**job, "TaskGroups": [shell("a", "exit 0")]}
     assert "Flow" not in await steward.post("/v1/job/etl/plan", {"Job": plain})
+
+
+async def test_people_steer_a_run_with_commands(steward: Steward, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    await begin(
+        steward,
+        workflow(
+            shell("load", f"test -e {mended}"),
+            shell("publish", "exit 0", "load", keys={"gate": "Publish?"}),
+        ),
+    )
+    await steward.until("/v1/job/etl/run", has_ended)
+    preview = await steward.cli("runs", "rerun", "-preview", "etl")
+    assert preview.stdout.decode() == "run 1 of etl would run again: load, publish\n"
+    mended.touch()
+    done = await steward.cli("runs", "rerun", "-note", "mended", "etl")
+    assert done.stdout.decode() == "run 1 of etl runs again: load, publish\n"
+    held = await steward.until("/v1/job/etl/run", lambda run: run["Steps"][1]["State"] == "held")
+    assert held["Steps"][1]["Reason"] == "gate: Publish?"
+    explained = (await steward.cli("job", "explain", "etl")).stdout.decode()
+    assert "it is held: gate: Publish?" in explained
+    refused = await steward.cli("runs", "accept", "etl", "publish")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        b"steward: step publish is held; only a failure can be accepted\n",
+    )
+    done = await steward.cli("runs", "approve", "etl", "publish")
+    assert done.stdout.decode() == "run 1 of etl has an approval for: publish\n"
+    run = await steward.until("/v1/job/etl/run", has_ended)
+    assert (run["Status"], run["Attempt"]) == ("succeeded", 2)
+    assert [(one["Act"], one["Note"], one["Who"]) for one in run["Acts"]] == [
+        ("rerun", "mended", "anonymous"),
+        ("approve", "", "anonymous"),
+    ]
+    answer = await steward.request("POST", "/v1/job/etl/run/cancel")
+    assert (answer.status_code, answer.text) == (409, "run 1 has ended: succeeded")
+    answer = await steward.request("POST", "/v1/job/none/run/cancel")
+    assert answer.status_code == 404

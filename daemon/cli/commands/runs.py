@@ -125,7 +125,7 @@ def _count(step: RunStepView) -> str:
 
 def _worked(step: RunStepView) -> str:
     """Return how long a step was open."""
-    if not step.opened:
+    if not step.opened or step.state in (StepState.WAITING, StepState.HELD):
         return ""
     return format_duration((time.time_ns() if step.outcome is None else step.since) - step.opened)
 

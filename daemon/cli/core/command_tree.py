@@ -183,6 +183,12 @@ _SERVICE: Tree = {
     "list": "daemon.cli.commands.service:index",
 }
 _RUNS: Tree = {
+    "accept": "daemon.cli.commands.run_acts:accept",
+    "approve": "daemon.cli.commands.run_acts:approve",
+    "cancel": "daemon.cli.commands.run_acts:cancel",
+    "reject": "daemon.cli.commands.run_acts:reject",
+    "rerun": "daemon.cli.commands.run_acts:rerun",
+    "skip": "daemon.cli.commands.run_acts:skip",
     "list": "daemon.cli.commands.runs:index",
     "status": "daemon.cli.commands.runs:status",
     "wait": "daemon.cli.commands.runs:wait",

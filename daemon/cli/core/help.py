@@ -258,6 +258,12 @@ _LINES: Mapping[str, Sections] = {
             "list": "List the runs of all workflows, or of one job",
             "status": "Show a run with its steps",
             "wait": "Wait for the end of a run, and exit like it",
+            "approve": "Let a step pass its gate",
+            "reject": "Refuse a step at its gate",
+            "cancel": "Cancel a run",
+            "skip": "Skip steps that have not begun",
+            "accept": "Accept failed steps as good",
+            "rerun": "Run ended steps again, and all after them",
         }
     },
     "service": {

@@ -4,16 +4,19 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 
 from daemon.evals import explain, run_views
 from daemon.evals.job_states import line
 from daemon.jobs.evaluate import new_evaluation
+from daemon.jobs.steer_run import RunActOutcome, RunActRequest, act_on_run
 from daemon.runner.core.status_report import AllocStatus, store_snapshot
+from storage.errors import Malformed, NotFound
 from storage.queries import allocations, evaluations, jobs, runs
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
 from storage.records.base import SECOND
 from storage.records.evaluation import Trigger
-from storage.records.flow import FlowRunView
+from storage.records.flow import FlowRunView, RunActType
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job
 from storage.records.times import rfc3339
@@ -21,7 +24,8 @@ from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job, task
 
-KEYS = ("when", "if", "parallel", "failures_allowed", "on_failure")
+KEYS = ("when", "if", "parallel", "failures_allowed", "on_failure", "gate", "gate_number")
+CANCEL = RunActType.CANCEL
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 
 
@@ -291,3 +295,169 @@ async def test_a_decision_does_not_load_the_ends_of_ended_steps(cluster: Cluster
     assert run is not None
     loaded = cluster.store.read(lambda db: allocations.for_run(db, run))
     assert [one.task_group for one in loaded] == ["c"]
+
+
+# --- acts of people ---
+
+
+async def act(cluster: Cluster, what: RunActType, *steps: str, **fields: Any) -> RunActOutcome:
+    return await act_on_run(
+        cluster.store,
+        "default",
+        "etl",
+        what,
+        RunActRequest(steps=[*steps], **fields),
+        who="ann",
+        now=cluster.clock.now(),
+        eval_id=next(cluster.ids),
+    )
+
+
+async def test_a_canceled_run_stops_its_tasks_and_cleans_up(cluster: Cluster) -> None:
+    clean = step("clean", "*", when="always")
+    await begun(cluster, workflow(*(CHAIN.task_groups or ()), clean))
+    assert (await act(cluster, CANCEL)).done is not None
+    await cluster.work()
+    (one,) = cluster.allocations("etl")
+    assert one.desired_status == DesiredStatus.STOP
+    assert states(cluster) == {"a": "open", "b": "canceled", "c": "canceled", "clean": "waiting"}
+    await report(cluster, one)
+    await cluster.work()
+    assert at_work(cluster) == ["clean"]
+    assert (await act(cluster, CANCEL)).refusal == "run 1 is stopping already"
+    await end(cluster, "clean")
+    await cluster.work()
+    run = run_of(cluster)
+    assert (run.status, run.reason) == ("canceled", "canceled by ann")
+    assert [(one.act, one.who) for one in run.acts] == [("cancel", "ann")]
+    state = cluster.store.read(lambda db: line(db, "default", "etl", cluster.clock.now()))
+    assert state is not None
+    assert (state.state, state.reason) == ("stopped", "the run was canceled by ann")
+    assert (await act(cluster, CANCEL)).refusal == "run 1 has ended: canceled"
+
+
+async def test_a_run_is_canceled_at_once(cluster: Cluster) -> None:
+    clean = step("clean", "*", when="always")
+    await begun(cluster, workflow(step("a"), clean))
+    await act(cluster, CANCEL, now=True)
+    await cluster.work()
+    (one,) = cluster.allocations("etl")
+    await report(cluster, one)
+    await cluster.work()
+    assert (run_of(cluster).status, states(cluster)) == (
+        "canceled",
+        {"a": "canceled", "clean": "canceled"},
+    )
+
+
+async def test_a_step_that_has_not_begun_is_skipped(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    assert "only a step that waits" in (await act(cluster, RunActType.SKIP, "a")).refusal
+    await act(cluster, RunActType.SKIP, "b")
+    await end(cluster, "a")
+    await cluster.work()
+    # Nothing that c needs has run.
+    assert states(cluster) == {"a": "succeeded", "b": "skipped", "c": "skipped"}
+    assert run_of(cluster).status == "succeeded"
+
+
+async def test_an_accepted_failure_lets_the_run_go_on(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert run_of(cluster).status == "failed"
+    assert (await act(cluster, RunActType.ACCEPT, "a", note="by hand")).done is not None
+    assert cluster.job("etl").status == "running"
+    await cluster.work()
+    assert (at_work(cluster), run_of(cluster).attempt) == (["b"], 2)
+    for name in "bc":
+        await end(cluster, name)
+        await cluster.work()
+    assert run_of(cluster).status == "succeeded"
+
+
+async def test_failed_elements_run_again_and_all_behind_them(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", count=3), step("b", "a"), step("x")))
+    for name, code in (("x", 0), ("a", 0), ("a", 4), ("a", 0)):
+        await end(cluster, name, code=code)
+        await cluster.work()
+    assert run_of(cluster).status == "failed"
+    preview = (await act(cluster, RunActType.RERUN, failed=True, preview=True)).done
+    assert preview is not None
+    assert preview.steps == ["a", "b"]
+    assert run_of(cluster).status == "failed"
+    assert (await act(cluster, RunActType.RERUN, failed=True)).done is not None
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
+    await end(cluster, "a")
+    await cluster.work()
+    assert at_work(cluster) == ["b"]
+    await end(cluster, "b")
+    await cluster.work()
+    run = run_of(cluster)
+    assert [(one.name, one.attempt, one.good) for one in run.steps] == [
+        ("a", 2, 3),
+        ("b", 2, 1),
+        ("x", 1, 1),
+    ]
+    assert (run.status, run.attempt) == ("succeeded", 2)
+
+
+async def test_a_named_step_runs_again_with_all_its_elements(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", count=2), step("b", "a")))
+    for name in "aab":
+        await end(cluster, name)
+        await cluster.work()
+    await act(cluster, RunActType.RERUN, "a")
+    await cluster.work()
+    assert at_work(cluster) == ["a", "a"]
+    refused = (await act(cluster, RunActType.RERUN, "b")).refusal
+    assert refused == "step b is waiting; only an ended step runs again"
+
+
+async def test_a_gate_waits_for_different_people(cluster: Cluster) -> None:
+    gated = step("b", "a", gate="Publish?", gate_number="2")
+    await begun(cluster, workflow(step("a"), gated))
+    early = (await act(cluster, RunActType.APPROVE, "b")).refusal
+    assert early == "step b is waiting, and not held at its gate"
+    await end(cluster, "a")
+    await cluster.work()
+    assert run_of(cluster).steps[1].reason == "gate: Publish?"
+    assert cluster.job("etl").status == "running"
+    for who in ("ann", "ann", "bob"):
+        assert at_work(cluster) == []
+        await act_on_run(
+            cluster.store,
+            "default",
+            "etl",
+            RunActType.APPROVE,
+            RunActRequest(steps=["b"]),
+            who=who,
+            now=cluster.clock.now(),
+            eval_id=next(cluster.ids),
+        )
+        await cluster.work()
+    assert at_work(cluster) == ["b"]
+
+
+async def test_a_rejected_step_is_bad(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", gate="Begin?"), step("b", "a")))
+    assert cluster.job("etl").status == "pending"
+    await act(cluster, RunActType.REJECT, "a")
+    await cluster.work()
+    assert states(cluster) == {"a": "canceled", "b": "skipped"}
+    assert run_of(cluster).reason == "step a failed"
+
+
+async def test_acts_on_replaced_runs_are_refused(cluster: Cluster) -> None:
+    with pytest.raises(NotFound, match="job not found"):
+        await act(cluster, CANCEL)
+    await begun(cluster, CHAIN)
+    with pytest.raises(Malformed, match="has no step 'z'; it has a, b, c"):
+        await act(cluster, RunActType.SKIP, "z")
+    with pytest.raises(Malformed, match="exactly one of Steps, Failed and Every"):
+        await act(cluster, RunActType.RERUN)
+    with pytest.raises(NotFound, match="run 7 not found"):
+        await act(cluster, CANCEL, number=7)
+    await begun(cluster, msgspec.structs.replace(cluster.job("etl"), stop=True))
+    assert (await act(cluster, CANCEL)).refusal.startswith("the job is stopped")

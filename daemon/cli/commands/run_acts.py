@@ -1,0 +1,204 @@
+"""`runs cancel`, `skip`, `accept`, `rerun`, `approve` and `reject`: acts on a run."""
+
+import click
+import msgspec
+
+from daemon.cli.core import resolve
+from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from storage.errors import Invalid
+from storage.records.base import Record
+
+_RUN = click.option(
+    "--run", "number", type=int, default=0, metavar="N", help="Number; the newest by default."
+)
+_NOTE = click.option("--note", default="", help="Reason, for the record.")
+_JOB = click.argument("job_id", metavar="JOB")
+_STEPS = click.argument("steps", metavar="STEP...", nargs=-1, required=True)
+_STEP = click.argument("step", metavar="STEP")
+
+
+class _Act(Record, frozen=True, kw_only=True):
+    """The body of an act."""
+
+    number: int = 0
+    steps: list[str] = msgspec.field(default_factory=list)
+    failed: bool = False
+    every: bool = False
+    now: bool = False
+    preview: bool = False
+    note: str = ""
+
+
+class _Done(Record, frozen=True, kw_only=True):
+    """The run of an act, and the steps that it changes."""
+
+    job_id: str
+    number: int
+    steps: list[str]
+
+
+@click.command()
+@_JOB
+@_RUN
+@click.option("--now", is_flag=True, help="Also leave out the steps for every end.")
+@_NOTE
+@with_output
+@with_client
+def cancel(
+    client: ApiClient, screen: Screen, job_id: str, *, number: int, now: bool, note: str
+) -> None:
+    """Cancel the newest run of JOB.
+
+    Its tasks are stopped. Steps that begin always still run when all that they need has ended.
+
+    Example: steward runs cancel -note "wrong input" nightly
+    """
+    done = _send(client, screen, job_id, "cancel", _Act(number=number, now=now, note=note))
+    _tell(screen, done, "is canceled")
+
+
+@click.command()
+@_JOB
+@_STEPS
+@_RUN
+@_NOTE
+@with_output
+@with_client
+def skip(
+    client: ApiClient,
+    screen: Screen,
+    job_id: str,
+    steps: tuple[str, ...],
+    *,
+    number: int,
+    note: str,
+) -> None:
+    """Skip each STEP of JOB, none of which may have begun. Its outcome is neutral.
+
+    Example: steward runs skip nightly report
+    """
+    act = _Act(number=number, steps=[*steps], note=note)
+    _tell(screen, _send(client, screen, job_id, "skip", act), "skips")
+
+
+@click.command()
+@_JOB
+@_STEPS
+@_RUN
+@_NOTE
+@with_output
+@with_client
+def accept(
+    client: ApiClient,
+    screen: Screen,
+    job_id: str,
+    steps: tuple[str, ...],
+    *,
+    number: int,
+    note: str,
+) -> None:
+    """Accept each failed or canceled STEP of JOB as good.
+
+    Steps that were skipped because of it wait again, and the run continues.
+
+    Example: steward runs accept -note "loaded by hand" nightly load
+    """
+    act = _Act(number=number, steps=[*steps], note=note)
+    _tell(screen, _send(client, screen, job_id, "accept", act), "changes")
+
+
+@click.command()
+@_JOB
+@click.argument("steps", metavar="[STEP]...", nargs=-1)
+@click.option("--failed", is_flag=True, help="All steps that failed or were canceled.")
+@click.option("--all", "every", is_flag=True, help="All steps.")
+@click.option("--preview", is_flag=True, help="Change nothing; list the steps that would run.")
+@_RUN
+@_NOTE
+@with_output
+@with_client
+def rerun(
+    client: ApiClient,
+    screen: Screen,
+    job_id: str,
+    steps: tuple[str, ...],
+    *,
+    failed: bool,
+    every: bool,
+    preview: bool,
+    number: int,
+    note: str,
+) -> None:
+    """Run ended steps of JOB again, and all steps that come after them.
+
+    Without STEP, --failed is meant. A step that failed keeps its good elements.
+
+    Example: steward runs rerun -preview nightly load
+    """
+    if (failed or every) and steps:
+        raise Invalid("name steps, or use --failed or --all, but not both")
+    act = _Act(
+        number=number,
+        steps=[*steps],
+        failed=failed or not (every or steps),
+        every=every,
+        preview=preview,
+        note=note,
+    )
+    done = _send(client, screen, job_id, "rerun", act)
+    _tell(screen, done, "would run again" if preview else "runs again")
+
+
+@click.command()
+@_JOB
+@_STEP
+@_RUN
+@_NOTE
+@with_output
+@with_client
+def approve(
+    client: ApiClient, screen: Screen, job_id: str, step: str, *, number: int, note: str
+) -> None:
+    """Approve STEP of JOB, which is held at its gate.
+
+    Example: steward runs approve nightly publish
+    """
+    act = _Act(number=number, steps=[step], note=note)
+    _tell(screen, _send(client, screen, job_id, "approve", act), "has an approval for")
+
+
+@click.command()
+@_JOB
+@_STEP
+@_RUN
+@_NOTE
+@with_output
+@with_client
+def reject(
+    client: ApiClient, screen: Screen, job_id: str, step: str, *, number: int, note: str
+) -> None:
+    """Reject STEP of JOB, which is held at its gate. Its outcome is bad.
+
+    Example: steward runs reject -note "figures are wrong" nightly publish
+    """
+    act = _Act(number=number, steps=[step], note=note)
+    _tell(screen, _send(client, screen, job_id, "reject", act), "rejects")
+
+
+def _send(client: ApiClient, screen: Screen, job_id: str, act: str, body: _Act) -> _Done | None:
+    """Carry out an act, and return its result unless it was printed as a document."""
+    line = resolve.job(client, job_id)
+    path = f"/v1/job/{segment(line.id)}/run/{act}"
+    answer = client.send("POST", path, msgspec.to_builtins(body), namespace=line.namespace)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return None
+    return answer.decode(_Done)
+
+
+def _tell(screen: Screen, done: _Done | None, what: str) -> None:
+    if done is not None:
+        steps = f": {', '.join(done.steps)}" if done.steps else ""
+        screen.line(f"run {done.number} of {done.job_id} {what}{steps}")

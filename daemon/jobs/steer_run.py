@@ -1,0 +1,364 @@
+"""Acts of people on runs: cancel, skip, accept, run again, approve and reject.
+
+Each act is one write: it changes the run and its steps, adds a row that says who did it, and creates
+an evaluation, which does the rest. An act that no longer applies changes nothing, and says so.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+
+import msgspec
+
+from daemon.flow.graph import again, is_workflow, stored_graph
+from daemon.jobs.evaluate import new_evaluation
+from storage.errors import Malformed, NotFound
+from storage.queries import allocations, evaluations, job_status, jobs, runs
+from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
+from storage.records.base import Record
+from storage.records.evaluation import Trigger
+from storage.records.flow import (
+    FlowRun,
+    FlowStatus,
+    Outcome,
+    RunAct,
+    RunActType,
+    RunStep,
+    StepState,
+)
+from storage.records.job import Job
+from storage.store import Store
+from storage.writer import Transaction
+
+RERUN = "the step runs again"
+MAX_NOTE = 1000  # characters
+MAX_ATTEMPTS = 50  # of a step
+_NOT_BEGUN = (StepState.WAITING, StepState.HELD)
+
+
+class RunActRequest(Record, frozen=True, kw_only=True):
+    """The body of an act.
+
+    `number` names the run, 0 the newest. `steps` are the steps of the act. `failed` and `every` choose
+    steps for a re-run. `now` cancels without the steps for every end. `preview` changes nothing.
+    """
+
+    number: int = 0
+    steps: list[str] = msgspec.field(default_factory=list)
+    failed: bool = False
+    every: bool = False
+    now: bool = False
+    preview: bool = False
+    note: str = ""
+
+
+class RunActResponse(Record, frozen=True, kw_only=True):
+    """The result of an act: its evaluation, and the steps that change."""
+
+    job_id: str
+    number: int
+    steps: list[str]
+    eval_id: str
+    index: int
+
+
+class RunActOutcome(msgspec.Struct, frozen=True):
+    """The response, or why the act does not apply."""
+
+    done: RunActResponse | None = None
+    refusal: str = ""
+
+
+class _NotNow(Exception):
+    """The act does not apply to the present state; the message says why."""
+
+
+class _Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A run with its steps, and the act."""
+
+    job: Job
+    run: FlowRun
+    steps: dict[str, RunStep]
+    request: RunActRequest
+    who: str
+    now: int
+
+    def ended(self, step: RunStep, state: StepState, outcome: Outcome, reason: str) -> RunStep:
+        return msgspec.structs.replace(
+            step, state=state, outcome=outcome, reason=reason, since=self.now
+        )
+
+    def named(self) -> list[RunStep]:
+        """Return the named steps. Raises `Malformed`, also if there are none."""
+        if not self.request.steps:
+            raise Malformed("Steps must name a step")
+        for name in self.request.steps:
+            if name not in self.steps:
+                known = ", ".join(list(self.steps)[:20])
+                raise Malformed(f"run {self.run.number} has no step {name!r}; it has {known}")
+        return [self.steps[name] for name in self.request.steps]
+
+
+_Change = tuple[FlowRun, list[RunStep]]
+
+
+async def act_on_run(
+    store: Store,
+    namespace: str,
+    job_id: str,
+    act: RunActType,
+    request: RunActRequest,
+    *,
+    who: str,
+    now: int,
+    eval_id: str,
+) -> RunActOutcome:
+    """Carry out an act on a run.
+
+    Raises `NotFound` without the run, and `Malformed` for unknown steps.
+    """
+    if len(request.note) > MAX_NOTE:
+        raise Malformed(f"Note has {len(request.note)} characters; {MAX_NOTE} is the most")
+
+    def write(tx: Transaction) -> RunActOutcome:
+        try:
+            return RunActOutcome(_carry_out(tx, namespace, job_id, act, request, who, now, eval_id))
+        except _NotNow as refusal:
+            return RunActOutcome(refusal=str(refusal))
+
+    # A re-run changes the allocations of all its steps.
+    return await store.write(write, is_long=act == RunActType.RERUN)
+
+
+def _carry_out(
+    tx: Transaction,
+    namespace: str,
+    job_id: str,
+    act: RunActType,
+    request: RunActRequest,
+    who: str,
+    now: int,
+    eval_id: str,
+) -> RunActResponse:
+    case = _load(tx, namespace, job_id, request, who, now)
+    run, steps = _ACTS[act](case)
+    names = [one.name for one in steps]
+    done = RunActResponse(job_id=job_id, number=run.number, steps=names, eval_id="", index=tx.index)
+    if request.preview:
+        return done
+    if act == RunActType.RERUN:
+        _set_aside(tx, case, names)
+    runs.put(tx, run, case.run)
+    runs.put_steps(tx, run, steps, case.steps, {})
+    attempt = case.steps[request.steps[0]].attempt if len(request.steps) == 1 else 0
+    row = RunAct(
+        act=act, steps=request.steps, attempt=attempt, who=who, note=request.note, time=now
+    )
+    runs.add_act(tx, run, row)
+    evaluation = new_evaluation(
+        case.job, eval_id, Trigger.RUN_STEP, job_modify_index=case.job.job_modify_index
+    )
+    evaluations.put(tx, evaluation, now)
+    job_status.refresh_summary(tx, namespace, job_id)
+    return msgspec.structs.replace(done, eval_id=eval_id)
+
+
+def _load(
+    tx: Transaction, namespace: str, job_id: str, request: RunActRequest, who: str, now: int
+) -> _Case:
+    job = jobs.current(tx, namespace, job_id)
+    if job is None:
+        raise NotFound("job not found")
+    newest = runs.newest(tx, namespace, job_id)
+    if newest is None or request.number > newest.number:
+        raise NotFound(f"run {request.number} not found" if newest else "the job has no run")
+    if request.number not in (0, newest.number):
+        raise _NotNow(f"run {request.number} is over: run {newest.number} is the newest")
+    if job.stop:
+        raise _NotNow("the job is stopped; start it, which begins a new run")
+    if newest.version != job.version or not is_workflow(job):
+        raise _NotNow(f"run {newest.number} is of version {newest.version}, which was replaced")
+    steps = {one.name: one for one in runs.steps(tx, newest)}
+    return _Case(job=job, run=newest, steps=steps, request=request, who=who, now=now)
+
+
+# --- acts ---
+
+
+def _cancel(case: _Case) -> _Change:
+    run, at_once = case.run, case.request.now
+    if run.status.has_ended:
+        raise _NotNow(f"run {run.number} has ended: {run.status}")
+    if run.status == FlowStatus.STOPPING and not (at_once and run.cleans_up):
+        raise _NotNow(f"run {run.number} is stopping already")
+    canceled = msgspec.structs.replace(
+        run,
+        status=FlowStatus.STOPPING,
+        reason=run.reason or f"canceled by {case.who}",
+        cleans_up=not at_once,
+    )
+    return canceled, []
+
+
+def _skip(case: _Case) -> _Change:
+    _check_unended(case)
+    found = case.named()
+    for step in found:
+        if step.state not in _NOT_BEGUN:
+            raise _NotNow(
+                f"step {step.name} is {step.state}; only a step that waits can be skipped"
+            )
+    reason = f"skipped by {case.who}"
+    return case.run, [case.ended(one, StepState.SKIPPED, Outcome.NEUTRAL, reason) for one in found]
+
+
+def _accept(case: _Case) -> _Change:
+    found = case.named()
+    for step in found:
+        if step.state not in (StepState.FAILED, StepState.CANCELED):
+            raise _NotNow(f"step {step.name} is {step.state}; only a failure can be accepted")
+    if case.run.status == FlowStatus.STOPPING:
+        raise _NotNow(f"run {case.run.number} is stopping")
+    accepted = [
+        case.ended(one, StepState.SUCCEEDED, Outcome.GOOD, f"accepted by {case.who}")
+        for one in found
+    ]
+    behind = again(stored_graph(case.job), case.request.steps) - {*case.request.steps}
+    skipped = [
+        _waiting(case, one, attempt=one.attempt)
+        for one in case.steps.values()
+        if one.name in behind and one.state == StepState.SKIPPED
+    ]
+    return _running(case), [*accepted, *skipped]
+
+
+def _rerun(case: _Case) -> _Change:
+    if case.run.status == FlowStatus.STOPPING:
+        raise _NotNow(f"run {case.run.number} is stopping")
+    chosen = _chosen(case)
+    for name in chosen:
+        if case.steps[name].outcome is None:
+            raise _NotNow(f"step {name} is {case.steps[name].state}; only an ended step runs again")
+    every = again(stored_graph(case.job), chosen)
+    steps = [one for one in case.steps.values() if one.name in every]
+    for one in steps:
+        if one.state == StepState.OPEN:
+            raise _NotNow(f"step {one.name}, which comes after them, is not finished")
+        if one.attempt >= MAX_ATTEMPTS:
+            raise _NotNow(f"step {one.name} has run {one.attempt} times, which is the most")
+    return _running(case), [
+        _waiting(case, one, attempt=one.attempt + 1) for one in steps if one.outcome is not None
+    ]
+
+
+def _chosen(case: _Case) -> list[str]:
+    request = case.request
+    if sum((bool(request.steps), request.failed, request.every)) != 1:
+        raise Malformed("exactly one of Steps, Failed and Every must be given")
+    if request.steps:
+        return [one.name for one in case.named()]
+    bad = (StepState.FAILED, StepState.CANCELED)
+    found = [
+        one.name
+        for one in case.steps.values()
+        if one.outcome is not None
+        and (request.every or (one.outcome == Outcome.BAD and one.state in bad))
+    ]
+    if not found:
+        raise _NotNow(f"run {case.run.number} has no step that ended like this")
+    return found
+
+
+def _approve(case: _Case) -> _Change:
+    return case.run, [_at_gate(case)]
+
+
+def _reject(case: _Case) -> _Change:
+    step = _at_gate(case)
+    reason = f"rejected by {case.who}"
+    return case.run, [case.ended(step, StepState.CANCELED, Outcome.BAD, reason)]
+
+
+def _at_gate(case: _Case) -> RunStep:
+    _check_unended(case)
+    if len(case.request.steps) != 1:
+        raise Malformed("Steps must name one step")
+    (step,) = case.named()
+    if not stored_graph(case.job).by_name[step.name].gate:
+        raise _NotNow(f"step {step.name} has no gate")
+    if step.state != StepState.HELD:
+        raise _NotNow(f"step {step.name} is {step.state}, and not held at its gate")
+    return step
+
+
+def _check_unended(case: _Case) -> None:
+    if case.run.status != FlowStatus.RUNNING:
+        raise _NotNow(f"run {case.run.number} is {case.run.status}")
+
+
+def _running(case: _Case) -> FlowRun:
+    """Return the run; one that has ended continues."""
+    if not case.run.status.has_ended:
+        return case.run
+    return msgspec.structs.replace(
+        case.run,
+        status=FlowStatus.RUNNING,
+        reason="",
+        ended=0,
+        cleans_up=False,
+        attempt=case.run.attempt + 1,
+    )
+
+
+def _waiting(case: _Case, step: RunStep, *, attempt: int) -> RunStep:
+    return msgspec.structs.replace(
+        step,
+        state=StepState.WAITING,
+        outcome=None,
+        reason="",
+        attempt=attempt,
+        since=case.now,
+        good=0,
+        failed=0,
+        exit_code=0,
+    )
+
+
+# --- allocations of steps that run again ---
+
+
+def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
+    """Stop wanting the ended allocations of steps that run again.
+
+    A step that was chosen for its own failure keeps its good elements.
+    """
+    chosen = {*case.request.steps} or (
+        {one.name for one in case.steps.values() if one.state == StepState.FAILED}
+        if case.request.failed
+        else set()
+    )
+    graph = stored_graph(case.job)
+    behind = set().union(*(again(graph, [one]) - {one} for one in chosen)) if chosen else {*names}
+    for one in _ended(tx, case, names):
+        step = case.steps[one.task_group]
+        keeps = step.state == StepState.FAILED and one.task_group not in behind
+        if keeps and one.client_status == ClientStatus.COMPLETE:
+            continue
+        desired = msgspec.structs.replace(one.desired, description=RERUN)
+        stopped = msgspec.structs.replace(one, desired_status=DesiredStatus.STOP, desired=desired)
+        allocations.set_desired(tx, stopped, case.now)
+
+
+def _ended(tx: Transaction, case: _Case, names: Collection[str]) -> Iterable[Allocation]:
+    for one in allocations.for_scheduler(tx, case.job.namespace, case.job.id):
+        is_mine = one.job_version == case.run.version and one.task_group in names
+        if is_mine and one.client_terminal and one.desired_status == DesiredStatus.RUN:
+            yield one
+
+
+_ACTS: dict[RunActType, Callable[[_Case], _Change]] = {
+    RunActType.CANCEL: _cancel,
+    RunActType.SKIP: _skip,
+    RunActType.ACCEPT: _accept,
+    RunActType.RERUN: _rerun,
+    RunActType.APPROVE: _approve,
+    RunActType.REJECT: _reject,
+}
