@@ -1,8 +1,8 @@
 """Signing of claims with Steward's keys, for tasks and federation, and reading them back."""
 
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 
+import jwt
 import msgspec
 
 from daemon.identity.jwt_verification import (
@@ -12,7 +12,7 @@ from daemon.identity.jwt_verification import (
     read_standard,
     verify_signature,
 )
-from daemon.identity.keypair import KeyPair, signature
+from daemon.identity.keypair import KeyPair
 from storage.errors import Refused, StewardError
 from storage.records.signing import ALGORITHM, PublicKey
 
@@ -27,13 +27,7 @@ class InvalidToken(StewardError):
 
 def sign(claims: Claims, key_id: str, private: KeyPair) -> str:
     """Return claims as a signed token."""
-    header = {"alg": ALGORITHM, "kid": key_id, "typ": "JWT"}
-    signed = f"{_part(msgspec.json.encode(header))}.{_part(msgspec.json.encode(claims))}"
-    return f"{signed}.{_part(signature(private, signed.encode()))}"
-
-
-def _part(octets: bytes) -> str:
-    return urlsafe_b64encode(octets).rstrip(b"=").decode()
+    return jwt.encode(dict(claims), private, algorithm=ALGORITHM, headers={"kid": key_id})
 
 
 def read(token: str, keys: Sequence[PublicKey], audience: str, now: int) -> dict[str, object]:

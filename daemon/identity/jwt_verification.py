@@ -1,8 +1,9 @@
 """The verifier of JSON web tokens: their form, signature and standard claims. No I/O.
 
-It checks the tokens of directories and Steward's own tokens. Only RS256 is accepted, whatever the
-token's header says. A key comes from the signer's own document, never from the token. The order of checks is Vault's: form and algorithm, signature,
-issuer, audience, expiry, not-before (recorded from Vault: login-jwt-errors).
+It checks the tokens of directories and Steward's own tokens. PyJWT checks the signature. Only RS256
+is accepted, whatever the token's header says. A key comes from the signer's own document, never
+from the token. The order of checks is Vault's: form and algorithm, signature, issuer, audience,
+expiry, not-before (recorded from Vault: login-jwt-errors).
 """
 
 import math
@@ -14,10 +15,8 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 import msgspec
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
-from cryptography.hazmat.primitives.hashes import SHA256
 
 from daemon.text.go_format import quote
 from storage.errors import Refused
@@ -163,17 +162,16 @@ def _header(raw: bytes) -> _Header:
 
 def verify_signature(token: ParsedJwt, keys: Sequence[JwtKey]) -> None:
     """Return if one of the keys signed this token. Raises `UnknownKey`."""
+    # Imported late: a daemon that checks no token needs neither its memory nor its time.
+    from jwt.algorithms import RSAAlgorithm
+
     if token.header.crit is not None:
         raise UnknownKey  # Steward supports no critical extensions
+    rs256 = RSAAlgorithm(RSAAlgorithm.SHA256)
     for key in matching_keys(token, keys):
         public = _public(key.n, key.e)
-        if public is None:
-            continue
-        try:
-            public.verify(token.signature, token.signed, PKCS1v15(), SHA256())
-        except InvalidSignature:
-            continue
-        return
+        if public is not None and rs256.verify(token.signed, public, token.signature):
+            return
     raise UnknownKey
 
 

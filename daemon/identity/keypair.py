@@ -1,4 +1,4 @@
-"""Private keys: generate, encode, decode and sign. Loaded only when a key is used.
+"""Private keys for signing: generate, encode and decode. Loaded only when a key is used.
 
 Like the public key, a private key is encoded as a JSON Web Key (RFC 7518, section 6.3). The
 library's formats would also load those for SSH and for passwords, which takes a MiB of memory.
@@ -8,8 +8,6 @@ import base64
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.hashes import SHA256
 
 from storage.records.signing import PublicKey
 
@@ -70,11 +68,6 @@ def public(key_id: str, private: KeyPair) -> PublicKey:
     """Return the public half of a key."""
     numbers = private.public_key().public_numbers()
     return PublicKey(kid=key_id, n=_text(numbers.n), e=_text(numbers.e))
-
-
-def signature(private: KeyPair, octets: bytes) -> bytes:
-    """Return the RS256 signature of octets (RFC 7518, section 3.3)."""
-    return private.sign(octets, PKCS1v15(), SHA256())
 
 
 def _text(number: int) -> str:
