@@ -219,6 +219,7 @@ COMMANDS: Tree = {
     "list": "daemon.cli.commands.vault_paths:index",
     "login": "daemon.cli.commands.login:login",
     "logout": "daemon.cli.commands.login:logout",
+    "mcp": "daemon.cli.commands.mcp:mcp",
     "namespace": ("Separate the jobs of different users.", _NAMESPACE),
     "notify": ("Receivers of notifications.", _NOTIFY),
     "node": ("Show nodes, drain them, and change their eligibility.", _NODE),

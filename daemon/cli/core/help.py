@@ -96,6 +96,7 @@ _LINES: Mapping[str, Sections] = {
             "agent": "Run the daemon in the foreground",
             "install": "Install Steward as a system service",
             "uninstall": "Stop the system service and remove it",
+            "mcp": "Serve tools for an assistant",
             "notify": "Receivers of notifications: send a test message",
             "operator": "Snapshots, checks, audit log, metrics, root key",
             "system": "Collect garbage and recount summaries",

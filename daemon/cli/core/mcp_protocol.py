@@ -1,0 +1,161 @@
+"""The messages of the Model Context Protocol over standard input and output. No I/O.
+
+A message is one line of JSON-RPC 2.0. Clients of the revisions up to 2025-11-25 begin with
+`initialize`. Since 2026-07-28 there is no beginning, and each request names its revision.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from daemon.version import VERSION
+from storage.errors import Malformed
+
+HANDSHAKE_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+STATELESS_REVISIONS = ("2026-07-28",)
+_REVISION = "io.modelcontextprotocol/protocolVersion"  # in `_meta` of a request
+_SERVER = "io.modelcontextprotocol/serverInfo"
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+UNSUPPORTED_REVISION = -32022
+
+_COMPLETE: Mapping[str, object] = {"resultType": "complete"}
+_NOT_CACHED: Mapping[str, object] = {**_COMPLETE, "ttlMs": 0, "cacheScope": "private"}
+
+Parameters = Mapping[str, object]
+Result = Mapping[str, object]
+
+
+class ProtocolError(Exception):
+    """An error response; `data` has further facts for the client."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code, self.data = code, data
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The description of a tool for clients; `input_schema` is a JSON schema."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, object]
+    annotations: Mapping[str, bool]
+
+
+class ToolOutput(msgspec.Struct, frozen=True):
+    """The text of a tool, or of its error."""
+
+    text: str
+    is_error: bool = False
+
+
+class McpServer:
+    """Answers messages. `call` runs a tool with its arguments; it raises `Malformed` for bad ones."""
+
+    def __init__(
+        self,
+        tools: tuple[ToolSpec, ...],
+        call: Callable[[str, Parameters], ToolOutput],
+        instructions: str,
+    ) -> None:
+        self._tools, self._call, self._instructions = tools, call, instructions
+        self._methods: Mapping[str, Callable[[Parameters], Result]] = {
+            "initialize": self._initialize,
+            "server/discover": self._discover,
+            "ping": lambda _: {},
+            "tools/list": self._list,
+            "tools/call": self._run,
+        }
+
+    def answer(self, line: bytes) -> bytes | None:
+        """Return the response to a line, or None for a notification or a response."""
+        number: object = None
+        try:
+            message = _message(line)
+            number = message.get("id")
+            if "method" not in message or number is None:
+                return None
+            result = self._result(message)
+        except ProtocolError as error:
+            fault = {"code": error.code, "message": str(error)}
+            if error.data is not None:
+                fault["data"] = error.data
+            return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "error": fault})
+        return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "result": result})
+
+    def _result(self, message: Mapping[str, object]) -> Result:
+        name, given = message["method"], message.get("params", {})
+        method = self._methods.get(name) if isinstance(name, str) else None
+        if method is None:
+            raise ProtocolError(METHOD_NOT_FOUND, f"method {name!r} is not supported")
+        if not isinstance(given, dict):
+            raise ProtocolError(INVALID_PARAMS, "params is not an object")
+        _check_revision(given)
+        return method(given)
+
+    def _initialize(self, given: Parameters) -> Result:
+        asked = given.get("protocolVersion")
+        revision = asked if asked in HANDSHAKE_REVISIONS else HANDSHAKE_REVISIONS[-1]
+        return {
+            "protocolVersion": revision,
+            "capabilities": {"tools": {}},
+            "serverInfo": _server(),
+            "instructions": self._instructions,
+        }
+
+    def _discover(self, _: Parameters) -> Result:
+        return {
+            **_NOT_CACHED,
+            "supportedVersions": list(STATELESS_REVISIONS),
+            "capabilities": {"tools": {}},
+            "instructions": self._instructions,
+            "_meta": {_SERVER: _server()},
+        }
+
+    def _list(self, _: Parameters) -> Result:
+        return {**_NOT_CACHED, "tools": self._tools}
+
+    def _run(self, given: Parameters) -> Result:
+        name, arguments = given.get("name"), given.get("arguments") or {}
+        names = [one.name for one in self._tools]
+        if name not in names:
+            known = ", ".join(names)
+            raise ProtocolError(INVALID_PARAMS, f"there is no tool {name!r}; there are: {known}")
+        if not isinstance(arguments, dict):
+            raise ProtocolError(INVALID_PARAMS, "arguments is not an object")
+        try:
+            output = self._call(str(name), arguments)
+        except Malformed as error:
+            output = ToolOutput(str(error), is_error=True)
+        content = [{"type": "text", "text": output.text}]
+        return {**_COMPLETE, "content": content, "isError": output.is_error}
+
+
+def _message(line: bytes) -> Mapping[str, object]:
+    """Return a message. Raises `ProtocolError` for anything else, such as a batch."""
+    try:
+        found = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(PARSE_ERROR, f"the line is not JSON: {error}") from error
+    if not isinstance(found, dict) or found.get("jsonrpc") != "2.0":
+        raise ProtocolError(INVALID_REQUEST, 'the line is not an object with "jsonrpc": "2.0"')
+    if not isinstance(found.get("id"), str | int | None):
+        raise ProtocolError(INVALID_REQUEST, "id is neither a text nor a whole number")
+    return found
+
+
+def _check_revision(given: Parameters) -> None:
+    """Raise `ProtocolError` if a request names an unknown revision."""
+    meta = given.get("_meta")
+    asked = meta.get(_REVISION) if isinstance(meta, dict) else None
+    if asked is not None and asked not in (*STATELESS_REVISIONS, *HANDSHAKE_REVISIONS):
+        supported = {"supported": list(STATELESS_REVISIONS), "requested": asked}
+        raise ProtocolError(UNSUPPORTED_REVISION, f"revision {asked!r} is not supported", supported)
+
+
+def _server() -> Mapping[str, str]:
+    return {"name": "steward", "version": VERSION}

@@ -1,0 +1,135 @@
+"""`steward mcp` as an assistant uses it: a program on a pipe, with the rights of its token."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.service.daemon import Steward, open_steward
+from tests.service.test_acl import SECRET, new_token
+
+JOB = """
+job "greet" {
+  type = "batch"
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/echo"
+        args    = ["hello there"]
+      }
+    }
+  }
+}
+"""
+READER = 'namespace "default" { policy = "read" capabilities = ["read-logs", "plan-job"] }'
+WRITER = 'namespace "default" { policy = "write" }'
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
+    async with open_steward(tmp_path, "--dev", "--acl") as steward:
+        await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
+        steward.token = SECRET
+        yield steward
+
+
+class Assistant:
+    """A client of the program."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self._process, self._rest, self._number = process, b"", 0
+
+    async def ask(self, method: str, **params: object) -> Any:
+        """Return the result of a request."""
+        self._number += 1
+        message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        await self._process.stdin.send_all(json.dumps(message).encode() + b"\n")
+        while b"\n" not in self._rest:
+            piece = await self._process.stdout.receive_some()
+            assert piece
+            self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)["result"]
+
+    async def use(self, tool: str, **arguments: object) -> tuple[str, bool]:
+        """Return the text of a tool, and whether it is an error."""
+        found = await self.ask("tools/call", name=tool, arguments=arguments)
+        return found["content"][0]["text"], found["isError"]
+
+
+async def started(nursery: trio.Nursery, steward: Steward, token: str, *flags: str) -> Assistant:
+    command = [sys.executable, "-m", "daemon", "mcp", "--address", steward.address, *flags]
+    run = partial(
+        trio.run_process,
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+        env={**os.environ, "STEWARD_TOKEN": token},
+    )
+    process = await nursery.start(run)
+    return Assistant(process)
+
+
+async def test_an_assistant_reads_and_plans_but_changes_nothing(guarded: Steward) -> None:
+    token = await new_token(guarded, READER)
+    parsed = await guarded.post("/v1/jobs/parse", {"JobHCL": JOB})
+    await guarded.register(parsed)
+    await guarded.allocations("greet", "complete")
+    async with trio.open_nursery() as nursery:
+        assistant = await started(nursery, guarded, token)
+        await assistant.ask("initialize", protocolVersion="2025-11-25", capabilities={})
+        tools = [one["name"] for one in (await assistant.ask("tools/list"))["tools"]]
+        assert "run_job" not in tools
+        listed, failed = await assistant.use("list_jobs")
+        assert (failed, "greet" in listed) == (False, True)
+        status = json.loads((await assistant.use("job_status", job="greet"))[0])
+        assert status["state"]["State"]
+        assert status["allocations"][0]["ClientStatus"] == "complete"
+        assert not (await assistant.use("explain_job", job="greet"))[1]
+        assert "hello there" in (await assistant.use("job_logs", job="greet", lines=5))[0]
+        found = json.loads((await assistant.use("job_logs", job="greet", contains="there"))[0])
+        assert found["Lines"][0]["Matches"]
+        changed = JOB.replace("hello there", "good bye")
+        assert "good bye" in (await assistant.use("plan_job", source=changed))[0]
+        assert (await assistant.use("job_status", job="none")) == ("job not found", True)
+        wrong, failed = await assistant.use("job_logs", job="greet", lines=1000)
+        assert (failed, "lines" in wrong) == (True, True)
+        nursery.cancel_scope.cancel()
+
+
+async def test_writes_need_the_flag_and_the_rights_and_are_audited(guarded: Steward) -> None:
+    reader = await new_token(guarded, READER)
+    writer = await new_token(guarded, WRITER, "writer")
+    async with trio.open_nursery() as nursery:
+        assistant = await started(nursery, guarded, reader, "--allow-writes")
+        said, failed = await assistant.use("run_job", source=JOB)
+        assert (failed, said.startswith("Permission denied")) == (True, True)
+        assistant = await started(nursery, guarded, writer, "--allow-writes")
+        _, failed = await assistant.use("run_job", source=JOB)
+        assert not failed
+        await guarded.allocations("greet", "complete")
+        assert not (await assistant.use("stop_job", job="greet"))[1]
+        nursery.cancel_scope.cancel()
+    wanted = {
+        ("POST", "/v1/jobs", "via=mcp", 200),
+        ("POST", "/v1/jobs", "via=mcp", 403),
+        ("DELETE", "/v1/job/greet", "via=mcp", 200),
+    }
+
+    def are_written(entries: Any) -> bool:  # refusals are written a moment later
+        made = {(one["Method"], one["Path"], one["Query"], one["Status"]) for one in entries}
+        return wanted <= made
+
+    await guarded.until("/v1/operator/audit", are_written)

@@ -1,0 +1,134 @@
+"""Messages of the Model Context Protocol: both generations of clients, and bad input."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.cli.core.mcp_protocol import McpServer, Parameters, ToolOutput
+from daemon.cli.core.mcp_tools import specs
+from storage.errors import Malformed
+
+MODERN = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def echo(name: str, arguments: Parameters) -> ToolOutput:
+    if "bad" in arguments:
+        raise Malformed("bad is not known")
+    return ToolOutput(f"{name} {json.dumps(arguments)}", is_error="fail" in arguments)
+
+
+SERVER = McpServer(specs(writes=False), echo, "Begin with list_jobs.")
+
+
+def ask(method: str, params: object = None, number: object = 1) -> Any:
+    message = {"jsonrpc": "2.0", "id": number, "method": method}
+    if params is not None:
+        message["params"] = params
+    answer = SERVER.answer(json.dumps(message).encode())
+    assert answer is not None
+    assert b"\n" not in answer
+    found = json.loads(answer)
+    assert (found["jsonrpc"], found["id"]) == ("2.0", number)
+    return found.get("result", found.get("error"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"), [("2025-06-18", "2025-06-18"), ("2099-01-01", "2025-11-25")]
+)
+def test_an_older_client_agrees_on_a_revision(asked: str, answered: str) -> None:
+    found = ask("initialize", {"protocolVersion": asked, "capabilities": {}, "clientInfo": {}})
+    assert found["protocolVersion"] == answered
+    assert found["capabilities"] == {"tools": {}}
+    assert found["serverInfo"]["name"] == "steward"
+
+
+def test_a_stateless_client_discovers_the_revision() -> None:
+    found = ask("server/discover", {"_meta": MODERN})
+    assert found["supportedVersions"] == ["2026-07-28"]
+    assert (found["resultType"], found["ttlMs"], found["cacheScope"]) == ("complete", 0, "private")
+
+
+def test_an_unknown_revision_is_refused_with_the_known_ones() -> None:
+    meta = {**MODERN, "io.modelcontextprotocol/protocolVersion": "2031-01-01"}
+    found = ask("tools/list", {"_meta": meta})
+    assert found["code"] == -32022
+    assert found["data"] == {"supported": ["2026-07-28"], "requested": "2031-01-01"}
+
+
+def test_tools_without_writes_only_read() -> None:
+    tools = {one["name"]: one for one in ask("tools/list")["tools"]}
+    assert list(tools) == ["list_jobs", "job_status", "explain_job", "job_logs", "plan_job"]
+    assert all(one["annotations"]["readOnlyHint"] for one in tools.values())
+    schema = tools["job_logs"]["inputSchema"]
+    assert (schema["type"], schema["required"]) == ("object", ["job"])
+    assert schema["properties"]["lines"]["maximum"] == 200
+
+
+def test_writes_add_tools_that_say_so() -> None:
+    more = [one for one in specs(writes=True) if not one.annotations["readOnlyHint"]]
+    assert [one.name for one in more] == ["run_job", "stop_job", "dispatch_job"]
+
+
+def test_a_tool_answers_with_text() -> None:
+    found = ask("tools/call", {"name": "list_jobs", "arguments": {"prefix": "w"}, "_meta": MODERN})
+    assert found["content"] == [{"type": "text", "text": 'list_jobs {"prefix": "w"}'}]
+    assert (found["isError"], found["resultType"]) == (False, "complete")
+
+
+@pytest.mark.parametrize("arguments", [{"fail": 1}, {"bad": 1}])
+def test_an_error_of_a_tool_is_a_result_that_the_assistant_sees(arguments: Parameters) -> None:
+    assert ask("tools/call", {"name": "list_jobs", "arguments": arguments})["isError"]
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("tools/erase", None, -32601),
+        ("tools/call", {"name": "run_job"}, -32602),
+        ("tools/call", {"name": ["run_job"]}, -32602),
+        ("tools/call", {"name": "list_jobs", "arguments": [1]}, -32602),
+        ("tools/list", [], -32602),
+    ],
+)
+def test_bad_requests_get_the_code_of_the_protocol(method: str, params: object, code: int) -> None:
+    assert ask(method, params, "text")["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"{", -32700),
+        (b"\xff", -32700),
+        (b"[" * 100_000, -32700),
+        (b"[]", -32600),
+        (b'{"id": 1, "method": "ping"}', -32600),
+        (b'{"jsonrpc": "2.0", "id": {}, "method": "ping"}', -32600),
+    ],
+)
+def test_bad_lines_get_the_code_of_the_protocol(line: bytes, code: int) -> None:
+    answer = json.loads(SERVER.answer(line) or b"{}")
+    assert (answer["id"], answer["error"]["code"]) == (None, code)
+
+
+def test_notifications_and_responses_get_no_answer() -> None:
+    assert SERVER.answer(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}') is None
+    assert SERVER.answer(b'{"jsonrpc": "2.0", "id": 3, "result": {}}') is None
+    assert ask("ping") == {}
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda one: st.lists(one) | st.dictionaries(st.text(), one),
+    )
+)
+def test_any_json_gets_an_answer_or_none(value: object) -> None:
+    for message in (value, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": value}):
+        answer = SERVER.answer(json.dumps(message).encode())
+        assert answer is None or json.loads(answer)["jsonrpc"] == "2.0"
