@@ -1,5 +1,6 @@
 """Jobs: list, read, register, update, stop."""
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from daemon.acl.check import EVERYWHERE
@@ -26,6 +27,7 @@ from daemon.jobspec.filter import compile_filter
 from daemon.jobspec.validate import ValidationResult
 from daemon.net.port_listeners import listeners_on
 from daemon.runner.drivers.examine import look
+from daemon.text.masking import find_mask, may_have_mask
 from daemon.web import reply
 from daemon.web.parameters import InvalidParameter
 from daemon.web.reply import HandlerReply
@@ -149,6 +151,7 @@ async def _registered(request: Request, body: JobRegisterRequest) -> HandlerRepl
     namespace = request.query.text("namespace") or body.namespace or None
     check_right(request, body.job, namespace, override=body.policy_override)
     check_accepts(request)
+    await _check_masks(request, body)
     done: RegistrationResult = await register_job(
         parts.store,
         body,
@@ -170,6 +173,18 @@ async def _registered(request: Request, body: JobRegisterRequest) -> HandlerRepl
         index=done.index,
     )
     return HandlerReply(body=response, index=done.index)
+
+
+async def _check_masks(request: Request, body: JobRegisterRequest) -> None:
+    """Raise `Malformed` if the job or its source has a mask in place of a secret."""
+    if not may_have_mask(request.body):
+        return
+    parts = {"Job": body.job, "Submission": msgspec.to_builtins(body.submission)}
+    if path := await request.worked_out(len(request.body), lambda: find_mask(parts)):
+        raise Malformed(
+            f"{path} has a mask (‹masked›) in place of a secret: give the secret itself, such as a "
+            "variable of the job file, or read it from a variable in a template"
+        )
 
 
 def check_right(

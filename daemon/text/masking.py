@@ -7,7 +7,8 @@ by line. A mask has as many bytes as the secret, so that log offsets stay valid.
 """
 
 import base64
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, cast
 from urllib.parse import quote_from_bytes
 
@@ -15,6 +16,7 @@ LEAST = 8  # bytes; a shorter value is not masked
 _OPENING, _CLOSING = "‹".encode(), "›".encode()
 _WORD = b"masked"
 _FILL = b"*"
+_MASK = re.compile(r"‹(?:masked\**|\*{2,5})›")
 _FEW = 400  # forms of secrets
 _MOST_BYTES = 1024 * 1024  # of all secrets of one kind
 _KEPT = 1000  # secrets of one kind, a limit for a variable that changes every minute
@@ -239,6 +241,30 @@ def mask_of(length: int) -> bytes:
     inner = length - len(_OPENING) - len(_CLOSING)
     word = _WORD if inner >= len(_WORD) else b""
     return _OPENING + word.ljust(inner, _FILL) + _CLOSING
+
+
+def find_mask(value: object, path: str = "") -> str:
+    """Return the path of the first text with a mask in decoded JSON, or an empty text.
+
+    >>> find_mask({"Env": {"KEY": "key=‹masked›"}})
+    'Env.KEY'
+    """
+    waiting = [(path, value)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, str):
+            if _MASK.search(value):
+                return path
+        elif isinstance(value, Mapping):
+            waiting += [(f"{path}.{key}".lstrip("."), one) for key, one in [*value.items()][::-1]]
+        elif isinstance(value, list):
+            waiting += [(f"{path}[{place}]", one) for place, one in [*enumerate(value)][::-1]]
+    return ""
+
+
+def may_have_mask(text: bytes) -> bool:
+    """Return whether a JSON text may contain a mask; False is certain."""
+    return _OPENING in text or b"\\u2039" in text
 
 
 def _places(data: bytes, form: bytes) -> Iterator[int]:

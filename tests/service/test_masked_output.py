@@ -108,3 +108,26 @@ async def test_masks_stay_after_a_kill_and_a_change_of_the_variable(guarded: Ste
 async def test_nothing_is_masked_without_access_control(steward: Steward) -> None:
     alloc_id = await talking(steward)
     assert (await steward.request("GET", routes(alloc_id)[0])).text.startswith(f"phrase {PHRASE}\n")
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ({"Job": {"ID": "a", "Meta": {"k": "x ‹masked**›"}}}, "Job.Meta.k"),
+        ({"Job": {"ID": "a", "TaskGroups": [{"Name": "‹**›"}]}}, "Job.TaskGroups[0].Name"),
+        ({"Job": {"ID": "a"}, "Submission": {"Source": "‹masked›"}}, "Submission.Source"),
+    ],
+)
+async def test_a_registration_with_a_mask_is_refused(
+    steward: Steward, part: dict[str, object], field: str
+) -> None:
+    answer = await steward.request("POST", "/v1/jobs", part)
+    assert answer.status_code == 400
+    assert answer.text.startswith(f"{field} has a mask (‹masked›) in place of a secret")
+    assert (await steward.request("GET", "/v1/job/a")).status_code == 404
+
+
+async def test_angle_quotes_are_no_masks(steward: Steward) -> None:
+    job = {**TALKS, "ID": "quotes", "Meta": {"k": "‹quoted› ‹›, ‹*›"}, "TaskGroups": []}
+    answer = await steward.request("POST", "/v1/jobs", {"Job": job})
+    assert "mask" not in answer.text

@@ -1,6 +1,7 @@
 """Masks: no secret is left, nothing else changes, and every length stays."""
 
 import base64
+import json
 import random
 from urllib.parse import quote, quote_plus
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.text.masking import LEAST, Matcher, TaskSecrets, mask_of
+from daemon.text.masking import LEAST, Matcher, TaskSecrets, find_mask, mask_of, may_have_mask
 
 SECRET = b"p4ss/w0rd+&x"
 # No byte of a mask: so what the property looks for cannot come from one.
@@ -132,3 +133,18 @@ def test_no_long_piece_of_a_secret_is_left_where_a_text_is_cut(secret: bytes, ke
     matcher, size = Matcher([secret]), min(kept, len(secret) - 1)
     assert matcher.mask(b"- " + secret[:size], is_cut=True) == b"- " + mask_of(size)
     assert matcher.mask(secret[-size:] + b" -", is_cut=True) == mask_of(size) + b" -"
+
+
+@given(st.integers(LEAST, 60), st.booleans())
+def test_every_mask_is_found_in_a_document(size: int, escaped: bool) -> None:
+    document = {
+        "a": [{"b": "plain ‹quoted›"}, {"c": [1, f"x{mask_of(size).decode()}y"]}],
+        "d": None,
+    }
+    assert find_mask(document) == "a[1].c[1]"
+    assert may_have_mask(json.dumps(document, ensure_ascii=escaped).encode())
+
+
+@pytest.mark.parametrize("text", ["plain", "‹quoted›", "‹›", "‹*›", "‹masked", "masked***›"])
+def test_other_texts_are_no_masks(text: str) -> None:
+    assert find_mask({"a": text}) == ""
