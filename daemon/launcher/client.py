@@ -132,6 +132,11 @@ def impatient() -> Iterator[None]:
         _patience.reset(before)
 
 
+def longest_wait() -> float:
+    """Return for how many seconds requests of the present task wait for the launcher."""
+    return _patience.get()
+
+
 # Requests that the launcher handles in a child process.
 _ERRANDS = (
     RetainLogs,
@@ -531,7 +536,7 @@ class Launcher:
 
     def _longest_wait(self, request: Request) -> float:
         """Return for how many seconds the caller waits. Raises `LauncherSilent` if that is known."""
-        patience = _patience.get()
+        patience = longest_wait()
         if self.silent_since is not None and patience < float("inf"):
             raise LauncherSilent("the launcher does not answer")
         return float("inf") if isinstance(request, _SLOW) else patience

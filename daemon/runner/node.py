@@ -37,6 +37,7 @@ from daemon.runner.alloc.alloc_gc import enforce_retention, retain_logs
 from daemon.runner.alloc.alloc_runner import AllocRunner
 from daemon.runner.alloc.desired_allocs import DesiredAllocation, load_desired
 from daemon.runner.alloc.predecessors import predecessors_of
+from daemon.runner.core.background import start_apart
 from daemon.runner.core.driver import Driver
 from daemon.runner.core.file_descriptors import raise_fd_limit, set_cloexec
 from daemon.runner.core.resource_usage import IDLE, host_usage, of_allocation, sample_cpus
@@ -378,7 +379,7 @@ class NodeRunner:
         runner = AllocRunner(host, one.allocation, one.job, one.pasts, before)
         self._running[runner.id] = runner
         assert self._nursery is not None  # noqa: S101  # set by `run`
-        self._nursery.start_soon(self._run_allocation, runner)
+        start_apart(self._nursery, self._run_allocation, runner)
 
     async def _run_allocation(self, runner: AllocRunner) -> None:
         fences = self._host.fences

@@ -17,6 +17,7 @@ from daemon.runner.alloc.alloc_health import HealthCriteria
 from daemon.runner.alloc.alloc_states import TABLE, AllocState
 from daemon.runner.alloc.task_runner import TaskRunner
 from daemon.runner.core import task_dir, task_events
+from daemon.runner.core.background import start_apart
 from daemon.runner.core.driver import ExecStream
 from daemon.runner.core.lifecycle import (
     GroupShutdown,
@@ -174,10 +175,10 @@ class AllocRunner:
         if self._nursery is None or not all(task.is_running for task in tasks):
             raise Refused("Task not running")
         for task in tasks:
-            self._nursery.start_soon(task.restart)
+            start_apart(self._nursery, task.restart)
         for task in self._ended_early() if all_tasks else ():
             task.revive()
-            self._nursery.start_soon(task.run)
+            start_apart(self._nursery, task.run)
 
     async def _settled(self) -> None:
         for task in self._tasks.values():
@@ -187,7 +188,7 @@ class AllocRunner:
         """Restart a task by its policy; without a name, all running tasks of the group."""
         for task in self._tasks.values():
             if name in ("", task.name) and task.is_running and self._nursery is not None:
-                self._nursery.start_soon(task.restart, reason)
+                start_apart(self._nursery, task.restart, reason)
 
     @property
     def checks(self) -> list[CheckResult]:
@@ -261,7 +262,7 @@ class AllocRunner:
         if self._host.disk_is_limit and self._nursery is not None:
             # In the background, because the checks of other allocations continue.
             for task in living:
-                self._nursery.start_soon(task.fail)
+                start_apart(self._nursery, task.fail)
 
     @property
     def is_over(self) -> bool:
@@ -407,7 +408,7 @@ class AllocRunner:
         limited = self._instance.group.max_run_duration is not None
         if self._nursery is not None and limited and not self._is_timed:
             self._is_timed = True
-            self._nursery.start_soon(self._limit_time)
+            start_apart(self._nursery, self._limit_time)
 
     async def _limit_time(self) -> None:
         """Stop all tasks, poststop tasks included, at the end of `max_run_duration`."""
@@ -436,7 +437,7 @@ class AllocRunner:
         """Watch the services as soon as the group has one."""
         if self._nursery is not None and self._discovery.exists and not self._is_offering:
             self._is_offering = True
-            self._nursery.start_soon(self._discovery.run)
+            start_apart(self._nursery, self._discovery.run)
 
     def _health_rule(self) -> HealthCriteria | None:
         instance = self._instance
@@ -448,7 +449,7 @@ class AllocRunner:
         rule = self._health_rule()
         if rule is not None and self._report.healthy is None and self._nursery is not None:
             self._watching = trio.CancelScope()
-            self._nursery.start_soon(self._find_health, rule, self._watching)
+            start_apart(self._nursery, self._find_health, rule, self._watching)
 
     async def _find_health(self, rule: HealthCriteria, scope: trio.CancelScope) -> None:
         with scope:

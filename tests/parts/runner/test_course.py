@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from daemon.launcher.client import impatient, longest_wait
 from daemon.runner.core import file_descriptors
 from daemon.runner.core.driver import Attempt, StartFailed, TaskHandle
 from daemon.runner.drivers.mock import MockDriver
@@ -266,6 +267,34 @@ async def test_a_restart_makes_it_wait_anew(tmp_path: Path, autojump_clock: obje
         await trio.sleep(30)
         stage.want(desired_status="stop")
     assert stage.health == [(16, True)]
+
+
+class Watched(MockDriver):
+    """A driver that notes the limit on waits for the launcher at each start of a task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: list[float] = []
+
+    async def start(self, attempt: Attempt) -> TaskHandle:
+        self.limits.append(longest_wait())
+        return await super().start(attempt)
+
+
+async def test_a_task_that_a_request_restarts_waits_for_the_launcher_without_limit(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    first = mock("first", config={"run_for": "1s"}, lifecycle=Lifecycle(hook="prestart"))
+    async with on_stage(service(first, mock(config=FOREVER)), tmp_path) as stage:
+        stage.runner._host.drivers["mock_driver"] = watched = Watched()  # type: ignore[index]
+        await trio.sleep(5)
+        with impatient():
+            await stage.runner.restart(None, all_tasks=True)
+        await trio.sleep(10)
+        stage.want(desired_status="stop")
+    assert [stage.types(name).count("Started") for name in ("first", "main")] == [2, 2]
+    assert watched.limits
+    assert set(watched.limits) == {float("inf")}
 
 
 async def test_of_what_is_to_stop_nothing_that_has_ended_begins_anew(

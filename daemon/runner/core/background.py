@@ -1,0 +1,23 @@
+"""Start work in a long-lived nursery on behalf of a request."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVarTuple
+
+import trio
+
+Arguments = TypeVarTuple("Arguments")
+
+
+def start_apart(
+    nursery: trio.Nursery,
+    function: Callable[[*Arguments], Awaitable[object]],
+    *arguments: *Arguments,
+) -> None:
+    """Start a task with the context variables of the nursery's owner, not of the caller.
+
+    Trio copies the caller's variables. Those of a request limit its waits for the launcher and
+    record its writes. They must not apply to work that outlives the request.
+    """
+    owner = nursery.parent_task.context.copy()
+    owner.run(partial(nursery.start_soon, function, *arguments))

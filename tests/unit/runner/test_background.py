@@ -1,0 +1,35 @@
+"""Work that outlives a request does not inherit from it."""
+
+import re
+from contextvars import ContextVar
+from pathlib import Path
+
+import trio
+
+import daemon
+from daemon.runner.core.background import start_apart
+
+WHOSE: ContextVar[str] = ContextVar("whose", default="nobody")
+KEPT = re.compile(r"self\.\w*nursery\.start_soon\(")
+
+
+async def test_a_task_has_the_variables_of_the_owner_of_its_nursery() -> None:
+    found: list[tuple[str, int]] = []
+
+    async def note(number: int) -> None:
+        found.append((WHOSE.get(), number))
+
+    async def ask(nursery: trio.Nursery) -> None:
+        WHOSE.set("request")
+        start_apart(nursery, note, 1)
+
+    WHOSE.set("owner")
+    async with trio.open_nursery() as kept, trio.open_nursery() as requests:
+        requests.start_soon(ask, kept)
+        start_apart(kept, note, 2)
+    assert sorted(found, key=lambda one: one[1]) == [("owner", 1), ("owner", 2)]
+
+
+def test_a_nursery_that_an_object_keeps_is_used_only_in_this_way() -> None:
+    sources = Path(daemon.__file__).parent.rglob("*.py")
+    assert [str(path) for path in sources if KEPT.search(path.read_text())] == []
