@@ -2,8 +2,8 @@
 
     needs.test.outcome == good and run.meta.target != "none"
 
-A condition is parsed at registration, so a misspelled name is reported there. It has no functions,
-and its size is bounded, so it cannot take long.
+A condition is parsed at registration, so a misspelled name is reported there. The scheduler
+evaluates it, so its size and its steps are bounded, and an `any` or `all` has none inside.
 """
 
 import difflib
@@ -13,6 +13,8 @@ import msgspec
 
 from daemon.text.go_format import quote
 from storage.errors import Malformed
+
+MAX_STEPS = 20_000  # of an evaluation
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +53,15 @@ class Undecidable(Exception):
 
 def problems(text: str, needs: Collection[str]) -> Iterator[str]:
     """Yield the errors of a condition of a step that has these needs."""
-    from daemon.jobspec.filters.policy_rule import PolicyFilter, selectors
+    from daemon.jobspec.filters.policy_rule import PolicyFilter, has_nested_collections, selectors
 
     try:
         rule = PolicyFilter(text, Facts)
     except Malformed as error:
         yield f"is not a condition: {error}"
         return
+    if has_nested_collections(rule.node):
+        yield "has any or all inside of another any or all; write the key of the inner one instead"
     for path in selectors(rule.node):
         if path[0] == "needs" and len(path) > 1 and path[1] not in needs:
             close = difflib.get_close_matches(path[1], needs, n=1)
@@ -71,6 +75,6 @@ def holds(text: str, run: RunFacts, needs: Mapping[str, NeedFacts]) -> bool:
 
     try:
         rule = PolicyFilter(text, Facts)
-        return rule.holds(msgspec.to_builtins(Facts(run=run, needs=dict(needs))))
+        return rule.holds(msgspec.to_builtins(Facts(run=run, needs=dict(needs))), MAX_STEPS)
     except Malformed as error:
         raise Undecidable(str(error)) from error

@@ -22,6 +22,7 @@ class BoundName(msgspec.Struct, frozen=True):
 
 
 Names = tuple[BoundName, ...]
+MAX_STEPS = 200_000  # for one document: nested `any` and `all` multiply their items
 _Found = tuple[Any, DocumentShape]  # a value and its shape
 
 
@@ -30,15 +31,32 @@ class _Missing(Exception):
 
 
 class FilterEvaluation:
-    """Evaluation of an expression against one document."""
+    """Evaluation of an expression against one document.
+
+    It takes at most so many steps, None for any number. A step evaluates one part of the expression
+    for one item.
+    """
 
     forgiving = False  # whether a field of null is null, instead of an error
 
-    def __init__(self, document: object, shape: DocumentShape) -> None:
+    def __init__(
+        self, document: object, shape: DocumentShape, most: int | None = MAX_STEPS
+    ) -> None:
         self.document, self.shape = document, shape
+        self._most, self._taken = most, 0
+
+    def step(self) -> None:
+        """Count a step. Raises `Malformed` after too many."""
+        self._taken += 1
+        if self._most is not None and self._taken > self._most:
+            raise Malformed(
+                f"the condition takes too long: more than {self._most} steps for one object; "
+                "use fewer any and all inside each other"
+            )
 
     def at(self, node: Node, names: Names) -> bool:
-        """Return whether an expression is true for the document."""
+        """Return whether an expression is true for the document. Raises `Malformed`."""
+        self.step()
         match node:
             case Not(inner):
                 return not self.at(inner, names)

@@ -33,9 +33,12 @@ class PolicyFilter:
         self._shape = shape_of(record)
         _check(self.node, self._shape, {})
 
-    def holds(self, document: object) -> bool:
-        """Return whether a document satisfies the rule. Raises `Malformed` if it is undecidable."""
-        return _Inspection(document, self._shape).at(self.node, ())
+    def holds(self, document: object, most: int | None = None) -> bool:
+        """Return whether a document satisfies the rule, within a number of steps.
+
+        Raises `Malformed` if it is undecidable, or takes more steps.
+        """
+        return _Inspection(document, self._shape, most).at(self.node, ())
 
 
 def selectors(node: Node) -> Iterator[tuple[str, ...]]:
@@ -51,6 +54,19 @@ def selectors(node: Node) -> Iterator[tuple[str, ...]]:
         case CollectionMatch():
             yield node.selector.path
             yield from selectors(node.node)
+
+
+def has_nested_collections(node: Node, *, is_inside: bool = False) -> bool:
+    """Return whether an `any` or `all` of a rule is inside of another one."""
+    match node:
+        case Not(inner):
+            return has_nested_collections(inner, is_inside=is_inside)
+        case And(nodes) | Or(nodes):
+            return any(has_nested_collections(one, is_inside=is_inside) for one in nodes)
+        case CollectionMatch():
+            return is_inside or has_nested_collections(node.node, is_inside=True)
+        case Comparison():
+            return False
 
 
 # --- evaluation ---
@@ -84,6 +100,7 @@ class _Inspection(FilterEvaluation):
 
     def _lists(self, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         """Yield the path with every combination of the omitted list indexes."""
+        self.step()
         for number, part in enumerate(path):
             found = self.walk(path[:number])
             if found is None:

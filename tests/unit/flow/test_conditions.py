@@ -1,0 +1,47 @@
+"""Conditions of steps take a bounded number of steps."""
+
+import time
+
+import pytest
+
+from daemon.flow.conditions import RunFacts, Undecidable, holds, problems
+from daemon.jobspec.filter import compile_filter
+from storage.errors import Malformed
+from storage.records.job import Job
+
+MOST = 0.5  # seconds of CPU time
+FACTS = RunFacts(meta={f"k{number}": "x" for number in range(10)})
+
+
+def nested(depth: int, path: str) -> str:
+    """Return an expression that goes through a map once for each item of the levels around it."""
+    before = "".join(f"all {path} as n{number} {{ " for number in range(depth))
+    return f"{before}n0 != none{' }' * depth}"
+
+
+def test_nested_collections_are_refused() -> None:
+    expected = "has any or all inside of another any or all; write the key of the inner one instead"
+    assert list(problems(nested(2, "run.meta"), ())) == [expected]
+    hidden = f"run.number == 1 and (any run.meta as a {{ not ({nested(1, 'run.meta')}) }})"
+    assert list(problems(hidden, ())) == [expected]
+    flat = f"({nested(1, 'run.meta')}) or {nested(1, 'run.meta')}"
+    assert list(problems(flat, ())) == []
+    assert holds(flat, FACTS, {})
+
+
+def test_a_stored_condition_that_takes_too_long_is_undecidable() -> None:
+    began = time.thread_time()
+    with pytest.raises(Undecidable, match="the condition takes too long: more than 20000 steps"):
+        holds(nested(12, "run.meta"), FACTS, {})
+    assert time.thread_time() - began < MOST
+
+
+def test_a_filter_of_a_listing_that_takes_too_long_is_refused() -> None:
+    document = {"Meta": {f"k{number}": "x" for number in range(10)}}
+    few = compile_filter(nested(4, "Meta"), Job)
+    assert few(document)
+    many = compile_filter(nested(12, "Meta"), Job)
+    began = time.thread_time()
+    with pytest.raises(Malformed, match="the condition takes too long: more than 200000 steps"):
+        many(document)
+    assert time.thread_time() - began < 6 * MOST
