@@ -15,6 +15,8 @@ from daemon.text.go_format import quote
 from storage.errors import Malformed
 
 MAX_STEPS = 20_000  # of an evaluation
+_HINTS = 3  # searches for a close name
+_LONGEST_NAME = 200  # characters of a name with a hint: longer ones compare slowly
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +53,23 @@ class Undecidable(Exception):
     """A condition has no answer for these facts."""
 
 
-def problems(text: str, needs: Collection[str]) -> Iterator[str]:
+class Hints:
+    """Close names for the first unknown ones of a job: a search among many names takes long."""
+
+    def __init__(self) -> None:
+        self._left = _HINTS
+
+    def of(self, name: str, known: Collection[str]) -> str:
+        """Return a question with the closest of the known names; empty if none is close."""
+        if not self._left or len(name) > _LONGEST_NAME:
+            return ""
+        self._left -= 1
+        some = (one for one in known if len(one) <= _LONGEST_NAME)
+        close = difflib.get_close_matches(name, some, n=1)
+        return f"; did you mean {quote(close[0])}?" if close else ""
+
+
+def problems(text: str, needs: Collection[str], hints: Hints | None = None) -> Iterator[str]:
     """Yield the errors of a condition of a step that has these needs."""
     from daemon.jobspec.filters.policy_rule import PolicyFilter, has_nested_collections, selectors
 
@@ -62,10 +80,10 @@ def problems(text: str, needs: Collection[str]) -> Iterator[str]:
         return
     if has_nested_collections(rule.node):
         yield "has any or all inside of another any or all; write the key of the inner one instead"
+    hints, known = hints or Hints(), dict.fromkeys(needs)
     for path in selectors(rule.node):
-        if path[0] == "needs" and len(path) > 1 and path[1] not in needs:
-            close = difflib.get_close_matches(path[1], needs, n=1)
-            hint = f"; did you mean {quote(close[0])}?" if close else ""
+        if path[0] == "needs" and len(path) > 1 and path[1] not in known:
+            hint = hints.of(path[1], known)
             yield f"names {quote(path[1])}, which the group does not need{hint}"
 
 

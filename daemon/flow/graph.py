@@ -4,11 +4,11 @@ A workflow is a batch job of which a group has a workflow key. Each of its group
 here knows what has run: `daemon/flow/advance.py` decides with the graph which steps may begin.
 """
 
-import difflib
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 
 import msgspec
 
@@ -38,6 +38,7 @@ ALL = "*"  # all groups that neither depend on this one nor need all themselves
 MAX_GROUPS = 2_000
 MAX_NEEDS = 20_000
 MAX_DEPTH = 1_000
+MAX_PROBLEMS = 20  # reported for a job
 _STARTS = 200  # groups from which a shortest cycle is sought: 2,000 would take seconds
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -157,29 +158,47 @@ def _steps(job: Job) -> Iterator[Step]:
 
 
 def _resolved(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
-    """Return the needs of each group, with the groups in place of `*`."""
-    written = {group.name: NEEDS.of(group.meta) for group in groups}
-    stars = {name for name, needs in written.items() if needs == (ALL,)}
-    after: dict[str, list[str]] = {name: [] for name in written}
-    for name, needs in written.items():
-        for need in needs:
-            after.get(need, []).append(name)
-    resolved = dict(written)
-    for star in stars:
-        behind = _reach(star, after)
-        resolved[star] = tuple(one for one in written if one not in stars and one not in behind)
-    return resolved
+    """Return the needs of each group, with the groups in place of `*`.
+
+    No group waits for itself without the groups that have `*`.
+    """
+    written = _written(groups)
+    names = tuple(written)
+    before = _before_stars(written)
+    return {
+        name: tuple(names[number] for number in _bits(before[name])) if name in before else needs
+        for name, needs in written.items()
+    }
 
 
-def _reach(start: str, edges: Mapping[str, Collection[str]]) -> set[str]:
-    """Return everything that can be reached along edges."""
-    found, ahead = set[str](), [start]
-    while ahead:
-        for one in edges.get(ahead.pop(), ()):
-            if one not in found:
-                found.add(one)
-                ahead.append(one)
-    return found
+def _written(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
+    return {group.name: NEEDS.of(group.meta) for group in groups}
+
+
+def _named(written: Edges) -> Edges:
+    """Return the needs that are named, without `*`."""
+    return {name: () if needs == (ALL,) else needs for name, needs in written.items()}
+
+
+def _bits(number: int) -> Iterator[int]:
+    """Yield the positions of the bits that are set, from the lowest."""
+    while number:
+        lowest = number & -number
+        yield lowest.bit_length() - 1
+        number ^= lowest
+
+
+def _before_stars(written: Edges) -> dict[str, int]:
+    """Return the groups that `*` stands for in each group that has it, as bits in their order."""
+    bit = {name: 1 << number for number, name in enumerate(written)}
+    needs = _named(written)
+    behind = dict.fromkeys(written, 0)
+    for name in reversed(_depths(needs)):  # each before all that it needs
+        for need in needs[name]:
+            behind[need] |= bit[name] | behind[name]
+    stars = [name for name, ones in written.items() if ones == (ALL,)]
+    others = sum(bit.values()) - sum(bit[name] for name in stars)
+    return {name: others & ~behind[name] for name in stars}
 
 
 def _edges(steps: Iterable[Step]) -> Edges:
@@ -236,7 +255,11 @@ def view(job: Job) -> FlowGraph:
 
 
 def problems(job: Job) -> Iterator[str]:
-    """Yield the errors of a job's workflow keys, beyond the form of each value."""
+    """Yield the first errors of a job's workflow keys, beyond the form of each value."""
+    return islice(_problems(job), MAX_PROBLEMS)
+
+
+def _problems(job: Job) -> Iterator[str]:
     groups = job.task_groups or []
     keyed = [group for group in groups if has_keys(group)]
     if not keyed:
@@ -245,24 +268,57 @@ def problems(job: Job) -> Iterator[str]:
         key = next(key for key in KEYS if key in (keyed[0].meta or ()))
         yield f"{key} needs a job of type batch"
         return
-    yield from _of_gates(groups)
-    found = [*_too_much(groups), *(one for group in groups for one in _of_names(group, groups))]
-    yield from found
-    if not found:
-        yield from _of_graph(list(_steps(job)))
+    # Each check is cheap only for a job that passes those before it.
+    for check in (_of_size, _of_names, _of_needs):
+        is_good = True
+        for problem in check(groups):
+            is_good = False
+            yield problem
+        if not is_good:
+            return
+    yield from _of_graph(list(_steps(job)))
 
 
-def _too_much(groups: Collection[TaskGroup]) -> Iterator[str]:
+def _of_size(groups: Collection[TaskGroup]) -> Iterator[str]:
     if len(groups) > MAX_GROUPS:
         yield f"the workflow has {len(groups)} groups; {MAX_GROUPS} is the most"
         return
-    number = sum(len(needs) for needs in _resolved(groups).values())
-    if number > MAX_NEEDS:
-        yield f"the workflow has {number} needs; {MAX_NEEDS} is the most"
+    texts = ((group.meta or {}).get(NEEDS.name) for group in groups)
+    yield from _too_many(sum(text.count(",") + 1 for text in texts if text is not None))
 
 
-def _of_names(group: TaskGroup, groups: Collection[TaskGroup]) -> Iterator[str]:
-    """Yield the errors of the names that a group needs, and of its own."""
+def _too_many(needs: int) -> Iterator[str]:
+    if needs > MAX_NEEDS:
+        yield f"the workflow has {needs} needs; {MAX_NEEDS} is the most"
+
+
+def _of_needs(groups: Iterable[TaskGroup]) -> Iterator[str]:
+    """Yield the error of a cycle, or of too many groups that `*` stands for."""
+    written = _written(groups)
+    named = _named(written)
+    depth = _depths(named)
+    if len(depth) < len(named):
+        yield _cycle(named, depth)
+        return
+    stood_for = sum(bits.bit_count() for bits in _before_stars(written).values())
+    yield from _too_many(stood_for + sum(map(len, named.values())))
+
+
+def _cycle(needs: Edges, settled: Collection[str]) -> str:
+    return f"steps wait for each other: {' -> '.join(shortest_cycle(needs, settled))}"
+
+
+def _of_names(groups: Collection[TaskGroup]) -> Iterator[str]:
+    """Yield the errors of gates, and of the names of groups and of their needs."""
+    yield from _of_gates(groups)
+    known, hints = {one.name: None for one in groups}, conditions.Hints()
+    for group in groups:
+        yield from _of_names_in(group, known, hints)
+
+
+def _of_names_in(
+    group: TaskGroup, known: Collection[str], hints: conditions.Hints
+) -> Iterator[str]:
     if has_keys(group) and not _NAME.fullmatch(group.name):
         yield (
             f"Task group {quote(group.name)} has needs, "
@@ -273,14 +329,11 @@ def _of_names(group: TaskGroup, groups: Collection[TaskGroup]) -> Iterator[str]:
         if len(needs) > 1:
             yield f"{quote(ALL)} in {NEEDS.name} must stand alone"
         return
-    known = [one.name for one in groups]
     for need in needs:
         if need not in known:
-            close = difflib.get_close_matches(need, known, n=1)
-            hint = f"; did you mean {quote(close[0])}?" if close else ""
             yield (
                 f"Task group {group.name} needs {quote(need)}, "
-                f"which is not a group of this job{hint}"
+                f"which is not a group of this job{hints.of(need, known)}"
             )
         elif not _NAME.fullmatch(need):
             yield (
@@ -300,19 +353,20 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
     needs = _edges(steps)
     depth = _depths(needs)
     if len(depth) < len(needs):
-        yield f"steps wait for each other: {' -> '.join(shortest_cycle(needs, depth))}"
+        yield _cycle(needs, depth)
         return
     if (levels := max(depth.values(), default=0) + 1) > MAX_DEPTH:
         yield f"the workflow has {levels} levels; {MAX_DEPTH} is the most"
+    hints = conditions.Hints()
     for step in steps:
-        yield from _of_conditions(step)
+        yield from _of_conditions(step, hints)
 
 
-def _of_conditions(step: Step) -> Iterator[str]:
+def _of_conditions(step: Step, hints: conditions.Hints) -> Iterator[str]:
     if step.when == When.FAILURE and not step.needs:
         yield f"Task group {step.name} begins on failure, but needs no group"
     if step.condition:
-        for problem in conditions.problems(step.condition, step.needs):
+        for problem in conditions.problems(step.condition, step.needs, hints):
             yield f"Task group {step.name}: {IF.name} {problem}"
 
 
@@ -404,4 +458,15 @@ def _never(order: Iterable[Step]) -> Iterator[str]:
 
 def again(graph: Graph, chosen: Collection[str]) -> frozenset[str]:
     """Return the steps that run again with the chosen ones: all that come after them."""
-    return frozenset(chosen).union(*(_reach(one, graph.dependents) for one in chosen))
+    return frozenset(chosen) | behind(graph, chosen)
+
+
+def behind(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
+    """Return the steps that come after any of the chosen ones."""
+    found, ahead = set[str](), list(chosen)
+    while ahead:
+        for one in graph.dependents[ahead.pop()]:
+            if one not in found:
+                found.add(one)
+                ahead.append(one)
+    return frozenset(found)

@@ -137,14 +137,16 @@ def allowance(text: str) -> Allowance:
 
 def names(text: str) -> tuple[str, ...]:
     """Parse a list of different names, separated by commas."""
-    found = tuple(one.strip() for one in text.split(","))
     if len(text) > MAX_NEEDS_LENGTH:
         raise Invalid(f"must be at most {MAX_NEEDS_LENGTH} bytes long")
+    found = tuple(one.strip() for one in text.split(","))
     if not all(found):
         raise Invalid("must be names separated by commas")
-    if len({*found}) < len(found):
-        twice = next(one for one in found if found.count(one) > 1)
-        raise Invalid(f"names {quote(twice)} twice")
+    seen = set[str]()
+    for one in found:
+        if one in seen:
+            raise Invalid(f"names {quote(one)} twice")
+        seen.add(one)
     return found
 
 

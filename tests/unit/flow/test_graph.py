@@ -2,16 +2,19 @@
 
 import itertools
 import random
+import time
 from collections.abc import Mapping
 
 import pytest
 
 from daemon.flow import graph as flow
 from daemon.flow.graph import graph_of, is_workflow, problems, shortest_cycle, view, warnings
+from daemon.jobspec import steward_meta
 from storage.errors import Malformed
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 from tests.samples import group, job
+from tests.steps import slowness
 
 
 def step(name: str, needs: str = "", count: int = 1, **keys: str) -> TaskGroup:
@@ -25,6 +28,11 @@ def workflow(*groups: TaskGroup, type: str = "batch") -> Job:  # noqa: A002  # t
     return job("etl", *groups, type=type)
 
 
+def _unknown(number: int) -> str:
+    return ",".join(f"{one:x}" for one in range(number))
+
+
+MISSPELT = " and ".join(f"needs.b{number}.total == 1" for number in range(30))
 DIAMOND = workflow(step("plan"), step("eu", "plan"), step("us", "plan"), step("sum", "eu, us"))
 
 
@@ -196,3 +204,53 @@ def test_every_key_makes_a_job_a_workflow(key: str) -> None:
 def test_some_elements_may_fail(text: str, allowed: int) -> None:
     (found,) = graph_of(workflow(step("a", count=25, failures_allowed=text))).steps
     assert found.allowed == allowed
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        (
+            [*(step(f"s{number}") for number in range(1_999)), step("x", _unknown(13_000))],
+            20,
+        ),
+        (
+            [step("a"), *(step(f"s{number}", _unknown(10_001)) for number in range(100))],
+            1,
+        ),
+        (
+            [step("a"), *(step(f"s{number}", "*") for number in range(1_998)), step("z", "a")],
+            0,
+        ),
+        (
+            [
+                *(step(f"s{number}", "*") for number in range(1_000)),
+                step("e0", ", ".join(f"s{number}" for number in range(1_000))),
+                *(
+                    step(
+                        f"e{number}",
+                        ", ".join(f"e{one}" for one in range(max(number - 18, 0), number)),
+                    )
+                    for number in range(1, 999)
+                ),
+            ],
+            0,
+        ),
+        ([step("a"), *(step(f"s{number}", "a", **{"if": MISSPELT}) for number in range(900))], 20),
+    ],
+)
+def test_a_large_faulty_job_is_refused_at_once(groups: list[TaskGroup], expected: int) -> None:
+    one = workflow(*groups)
+    began = time.thread_time()
+    found = list(problems(one))
+    list(steward_meta.problems(one))
+    assert time.thread_time() - began < 0.5 * slowness()
+    assert len(found) == expected
+    assert sum("did you mean" in text for text in found) <= 3
+
+
+def test_a_name_in_a_long_list_stands_there_once() -> None:
+    text = f"{_unknown(10_000)}, 5, 6"
+    began = time.thread_time()
+    (found,) = steward_meta.problems(workflow(step("a", text)))
+    assert time.thread_time() - began < 0.5 * slowness()
+    assert found.endswith('names "5" twice')
