@@ -81,11 +81,21 @@ def _is_stale(tx: Transaction, evaluation: Evaluation, state: ClusterState, plan
         return True
     if index is not None and index != plan.job_modify_index:
         return True
-    if plan.flow is not None and plan.flow.seen != runs.newest(
-        tx, evaluation.namespace, evaluation.job_id
-    ):
+    if plan.flow is not None and _is_flow_stale(tx, evaluation, plan.flow):
         return True
     return _are_objects_stale(tx, state, plan)
+
+
+def _is_flow_stale(tx: Transaction, evaluation: Evaluation, flow: FlowChange) -> bool:
+    """Return whether the run has changed, or no end is left that a new run awaits."""
+    if flow.seen != runs.newest(tx, evaluation.namespace, evaluation.job_id):
+        return True
+    return bool(flow.awaits) and all(_has_ended(tx, one) for one in flow.awaits)
+
+
+def _has_ended(tx: Transaction, alloc_id: str) -> bool:
+    present = allocations.find(tx, alloc_id)
+    return present is None or present.client_terminal
 
 
 def _are_objects_stale(tx: Transaction, state: ClusterState, plan: Plan) -> bool:

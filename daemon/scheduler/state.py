@@ -86,10 +86,15 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of a plan to the runs of a job; stale if `seen` is no longer the newest run."""
+    """The changes of a plan to the runs of a job; stale if `seen` is no longer the newest run.
+
+    A new run `awaits` the ends of these allocations (IDs). The plan is also stale if all of them
+    have ended, because an end before the run is stored creates no evaluation.
+    """
 
     seen: FlowRun | None
     runs: tuple[RunChange, ...]
+    awaits: tuple[str, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,7 +73,12 @@ class _WorkflowDecision:
         """Return the changed runs; None if no run has changed."""
         if not self._runs:
             return None
-        return FlowChange(seen=self._state.run, runs=tuple(self._runs))
+        awaits = self._alive() if any(one.before is None for one in self._runs) else ()
+        return FlowChange(seen=self._state.run, runs=tuple(self._runs), awaits=tuple(awaits))
+
+    def _alive(self) -> Iterator[str]:
+        nodes = {one.node.id: one.node for one in self._state.nodes}
+        return (one.id for one in self._state.allocations if _is_alive(one, nodes))
 
     def changes(self, situation: ReconcileContext, state: ClusterState) -> dict[str, GroupChange]:
         """Return the changes of each group: first those of the job, then those it no longer has."""

@@ -6,16 +6,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.evals import explain, run_views
+from daemon.evals import applier, explain, run_views
+from daemon.evals.cluster_state import load_cluster_state
 from daemon.evals.job_states import line
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.steer_run import RunActOutcome, RunActRequest, act_on_run
 from daemon.runner.core.status_report import AllocStatus, store_snapshot
+from daemon.scheduler.schedule import schedule
+from daemon.scheduler.state import ClusterState, Plan
 from storage.errors import Malformed, NotFound
 from storage.queries import allocations, evaluations, jobs, runs
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
 from storage.records.base import SECOND
-from storage.records.evaluation import Trigger
+from storage.records.evaluation import Evaluation, Trigger
 from storage.records.flow import FlowRunView, RunActType
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job
@@ -461,3 +464,39 @@ async def test_acts_on_replaced_runs_are_refused(cluster: Cluster) -> None:
         await act(cluster, CANCEL, number=7)
     await begun(cluster, msgspec.structs.replace(cluster.job("etl"), stop=True))
     assert (await act(cluster, CANCEL)).refusal.startswith("the job is stopped")
+
+
+# --- what happens between a decision and its write ---
+
+
+def decided(cluster: Cluster, made: Evaluation) -> tuple[ClusterState, Plan]:
+    state = cluster.store.read(lambda db: load_cluster_state(db, made))
+    return state, schedule(state, made, now=cluster.clock.now(), ids=cluster.ids)
+
+
+async def is_stored(cluster: Cluster, made: Evaluation, state: ClusterState, plan: Plan) -> bool:
+    return await applier.apply(cluster.store, made, state, plan, now=cluster.clock.now())
+
+
+async def test_a_new_run_does_not_miss_the_last_end_before_it(cluster: Cluster) -> None:
+    await begun(cluster, workflow(group("x", count=2)))
+    made = await cluster.register(CHAIN)
+    state, plan = decided(cluster, made)
+    for one in cluster.allocations("etl"):
+        await report(cluster, one)
+    assert not await is_stored(cluster, made, state, plan)
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
+
+
+async def test_a_new_run_is_stored_while_tasks_before_it_still_end(cluster: Cluster) -> None:
+    await begun(cluster, workflow(group("x", count=2)))
+    made = await cluster.register(CHAIN)
+    state, plan = decided(cluster, made)
+    first, second = cluster.allocations("etl")
+    await report(cluster, first)
+    assert await is_stored(cluster, made, state, plan)
+    assert states(cluster)["a"] == "held"
+    await report(cluster, second)
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
