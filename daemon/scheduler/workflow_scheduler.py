@@ -69,10 +69,8 @@ class _WorkflowDecision:
         self._elements: dict[str, Elements] = {}
         self._most: Mapping[str, int] = {}  # active elements of steps with a limit
 
-    def change(self) -> FlowChange | None:
-        """Return the changed runs; None if no run has changed."""
-        if not self._runs:
-            return None
+    def change(self) -> FlowChange:
+        """Return the changed runs; without any, the plan still depends on the newest run."""
         awaits = self._alive() if any(one.before is None for one in self._runs) else ()
         return FlowChange(seen=self._state.run, runs=tuple(self._runs), awaits=tuple(awaits))
 

@@ -500,3 +500,11 @@ async def test_a_new_run_is_stored_while_tasks_before_it_still_end(cluster: Clus
     await report(cluster, second)
     await cluster.work()
     assert at_work(cluster) == ["a"]
+
+
+async def test_a_cancel_outruns_a_plan_that_leaves_the_run_as_it_is(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    made = new_evaluation(cluster.job("etl"), next(cluster.ids), Trigger.NODE_UPDATE)
+    state, plan = decided(cluster, made)
+    await act(cluster, CANCEL)
+    assert not await is_stored(cluster, made, state, plan)
