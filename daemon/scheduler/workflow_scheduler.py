@@ -6,7 +6,7 @@ version changes, the tasks of the old run end before the new run begins.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -204,9 +204,12 @@ def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: in
 
 
 def _elements(
-    situation: ReconcileContext, allocations: Iterable[Allocation], exit_code: int
+    situation: ReconcileContext, allocations: Sequence[Allocation], exit_code: int
 ) -> Elements:
-    """Count the elements of a step by what has become of their newest allocations."""
+    """Count the elements of a step by what has become of their newest allocations.
+
+    Stopped elements still count as unfinished until their tasks have ended.
+    """
     sets = alloc_sets.sort(situation, allocations)
     ended = [one for one in sets.keep if one.client_terminal]
     good = sum(one.client_status == ClientStatus.COMPLETE for one in ended)
@@ -215,11 +218,18 @@ def _elements(
         for one in ended
         if one.client_status != ClientStatus.COMPLETE and not _is_retried(situation, one)
     ]
+    kept = {one.id for one in sets.keep}
+    stopped = sum(
+        one.desired_status != DesiredStatus.RUN
+        and one.id not in kept
+        and _is_alive(one, situation.nodes)
+        for one in allocations
+    )
     every = len(sets.keep) + len(sets.migrate) + len(sets.lost) + len(sets.failed)
     return Elements(
         good=good,
         failed=len(failed),
-        at_work=every - good - len(failed),
+        at_work=every + stopped - good - len(failed),
         exit_code=exit_code if failed else 0,
     )
 

@@ -508,3 +508,29 @@ async def test_a_cancel_outruns_a_plan_that_leaves_the_run_as_it_is(cluster: Clu
     state, plan = decided(cluster, made)
     await act(cluster, CANCEL)
     assert not await is_stored(cluster, made, state, plan)
+
+
+async def stop(cluster: Cluster, one: Allocation) -> None:
+    stopped = msgspec.structs.replace(one, desired_status=DesiredStatus.STOP)
+    now = cluster.clock.now()
+    await cluster.store.write(lambda tx: allocations.set_desired(tx, stopped, now))
+
+
+async def evaluate(cluster: Cluster) -> None:
+    made = new_evaluation(cluster.job("etl"), next(cluster.ids), Trigger.NODE_UPDATE)
+    await cluster.store.write(lambda tx: evaluations.put(tx, made, cluster.clock.now()))
+    await cluster.work()
+
+
+async def test_a_step_ends_with_the_last_task_that_was_stopped(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    (old,) = cluster.allocations("etl")
+    await stop(cluster, old)
+    await evaluate(cluster)
+    (new,) = [one for one in cluster.allocations("etl") if one.id != old.id]
+    await report(cluster, new)
+    await cluster.work()
+    assert states(cluster) == {"a": "open", "b": "waiting"}
+    await report(cluster, old)
+    await cluster.work()
+    assert at_work(cluster) == ["b"]
