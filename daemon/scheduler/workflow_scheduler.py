@@ -42,7 +42,11 @@ def end_run(state: ClusterState, plan: Plan, reason: str, now: int) -> Plan:
     if run is None or run.status.has_ended:
         return plan
     nodes = {one.node.id: one.node for one in state.nodes}
-    at_work = {one.task_group for one in state.allocations if _is_alive(one, nodes)}
+    at_work = {
+        one.task_group
+        for one in state.allocations
+        if one.job_version <= run.version and _is_alive(one, nodes)
+    }
     change = _canceled(state, run, reason, at_work, now)
     return msgspec.structs.replace(plan, flow=FlowChange(seen=run, runs=(change,)))
 

@@ -534,3 +534,14 @@ async def test_a_step_ends_with_the_last_task_that_was_stopped(cluster: Cluster)
     await report(cluster, old)
     await cluster.work()
     assert at_work(cluster) == ["b"]
+
+
+async def test_tasks_of_a_later_version_do_not_keep_a_run(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    (old,) = cluster.allocations("etl")
+    await begun(cluster, workflow(group("x")))
+    assert run_of(cluster).status == "stopping"
+    await report(cluster, old)
+    await cluster.work()
+    assert at_work(cluster) == ["x"]
+    assert run_of(cluster).status == "canceled"
