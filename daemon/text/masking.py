@@ -8,7 +8,8 @@ by line. A mask has as many bytes as the secret, so that log offsets stay valid.
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Protocol, cast
 from urllib.parse import quote_from_bytes
 
@@ -20,6 +21,7 @@ _MASK = re.compile(r"‹(?:masked\**|\*{2,5})›")
 _FEW = 400  # forms of secrets
 _MOST_BYTES = 1024 * 1024  # of all secrets of one kind
 _KEPT = 1000  # secrets of one kind, a limit for a variable that changes every minute
+_MOST_FORMS = 20_000  # of one matcher: enough for 1000 secrets without their lines
 _KEY = 8  # bytes of a form that the pattern finds; the rest is compared
 _SAMPLE = 5  # bytes of a form that its samples have at least
 _SEARCHED = 32  # first bytes of a form among which its key is chosen
@@ -31,11 +33,18 @@ Span = tuple[int, int]
 
 
 class TaskSecrets:
-    """The secrets that a task received, oldest first; beyond 1000 or 1 MiB the oldest is dropped."""
+    """The secrets that a task received, oldest first; `drop_oldest` keeps 1000, of 1 MiB at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._known: dict[str, None] = {}
         self._size = 0
+        for secret in secrets:
+            self.add(secret)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether `drop_oldest` has something to drop."""
+        return len(self._known) > _KEPT or (self._size > _MOST_BYTES and len(self._known) > 1)
 
     def add(self, secret: str) -> bool:
         """Add a secret as the newest one; return whether it was unknown."""
@@ -44,11 +53,26 @@ class TaskSecrets:
             self._size += len(secret)
         self._known.pop(secret, None)
         self._known[secret] = None
-        while len(self._known) > _KEPT or (self._size > _MOST_BYTES and len(self._known) > 1):
+        return is_new
+
+    def drop_oldest(self, in_use: Iterable[str] = ()) -> None:
+        """Drop the oldest secrets beyond the limits.
+
+        Those `in_use` become the newest ones: they are dropped only if they exceed the limits
+        themselves.
+        """
+        for secret in in_use:
+            if secret in self._known:
+                self.add(secret)
+        while self.is_full:
             oldest = next(iter(self._known))
             self._size -= len(oldest)
             del self._known[oldest]
-        return is_new
+
+    @property
+    def values(self) -> list[str]:
+        """Return the secrets, oldest first."""
+        return [*self._known]
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the secrets as bytes."""
@@ -72,11 +96,13 @@ class Matcher:
 
     One pattern finds eight bytes of each form, whatever the number of secrets. The other bytes of
     the form are compared where these eight stand.
+
+    The secrets are ordered from the oldest to the newest. There are 20,000 forms at most. Whole
+    secrets come before the lines of secrets, and newer ones before older ones.
     """
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
-        found = {form for secret in secrets for one in _parts(secret) for form in _forms(one)}
-        self._forms = sorted((one for one in found if len(one) >= LEAST), key=len, reverse=True)
+        self._forms = sorted(_bounded_forms([*secrets]), key=len, reverse=True)
         self.longest = len(self._forms[0]) if self._forms else 0
         self.is_quick = len(self._forms) <= _FEW  # 16 KiB take less than 2 ms
         self._by_key: dict[bytes, list[tuple[bytes, int]]] = {}
@@ -86,7 +112,7 @@ class Matcher:
             self._by_key.setdefault(key, []).append((form, offset))
         self._pattern = _compile(self._by_key) if self._by_key else None
         # Every second or fourth byte of a text decides fast that there is no secret in it.
-        self._step = _step(len(self._forms[-1])) if self._forms else 1
+        self._step = _step(self._forms) if self._forms else 1
         self._sampled = _compile(_samples(self._forms, self._step)) if self._step > 1 else None
 
     @property
@@ -212,9 +238,13 @@ def _compile(keys: Iterable[bytes]) -> _Search:
     return cast(_Search, re2.compile(b"|".join(map(re2.escape, sorted(keys))), options))
 
 
-def _step(shortest: int) -> int:
-    """Return the distance of the bytes to look at, so that at least five of each form remain."""
-    return next((step for step in (4, 2) if shortest >= step * _SAMPLE), 1)
+def _step(forms: Sequence[bytes]) -> int:
+    """Return the distance of the bytes to look at, so that at least five of each form remain.
+
+    More than 20,000 samples would not fit into the memory of the pattern, so it would be slow.
+    """
+    shortest, most = len(forms[-1]), _MOST_FORMS // len(forms)
+    return next((step for step in (4, 2) if step <= most and shortest >= step * _SAMPLE), 1)
 
 
 def _samples(forms: Iterable[bytes], step: int) -> set[bytes]:
@@ -274,14 +304,23 @@ def _places(data: bytes, form: bytes) -> Iterator[int]:
         at = data.find(form, at + 1)
 
 
-def _parts(secret: bytes) -> Iterator[bytes]:
-    """Yield a secret without surrounding space, and each of its lines if there are several."""
-    whole = secret.strip()
-    if len(whole) < LEAST:
-        return
-    yield whole
-    if b"\n" in whole:
-        yield from (line for part in whole.splitlines() if len(line := part.strip()) >= LEAST)
+def _bounded_forms(secrets: Sequence[bytes]) -> list[bytes]:
+    """Return the forms of secrets, of the most important parts if there are too many."""
+    newest = [whole for one in reversed(secrets) if len(whole := one.strip()) >= LEAST]
+    parts = chain(newest, chain.from_iterable(map(_lines, newest)))
+    forms = (form for part in parts for form in _forms(part) if len(form) >= LEAST)
+    found: dict[bytes, None] = {}
+    for form in forms:
+        found[form] = None
+        if len(found) >= _MOST_FORMS:
+            break
+    return [*found]
+
+
+def _lines(secret: bytes) -> Iterator[bytes]:
+    """Yield each line of a secret with several lines."""
+    if b"\n" in secret:
+        yield from (line for part in secret.splitlines() if len(line := part.strip()) >= LEAST)
 
 
 def _forms(secret: bytes) -> Iterator[bytes]:

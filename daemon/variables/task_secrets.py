@@ -5,16 +5,16 @@ with the logs of their allocation.
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from daemon.acl.seal import EnvelopeCipher
-from daemon.text.masking import Matcher
+from daemon.text.masking import Matcher, TaskSecrets
 from storage import garbage
-from storage.errors import Refused, StorageUnavailable
+from storage.errors import Refused, StorageUnavailable, Unsealable
 from storage.queries import secrets
 from storage.queries.secrets import SealedSecret
 from storage.records.codec import encode
@@ -22,7 +22,7 @@ from storage.store import Store
 from storage.writer import Transaction
 
 _ROOT = "output/"
-_MOST_ROWS = 200  # deliveries of an allocation; the oldest are dropped
+_MOST_ROWS = 200  # deliveries of an allocation, until one row replaces them
 _MOST_MATCHERS = 64  # allocations whose matcher is cached
 _STEP = 100  # allocations per write of a cleanup
 
@@ -32,6 +32,11 @@ class TaskSecretStore:
 
     def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
         self._store, self._seal = store, seal
+        self._in_use: dict[str, dict[str, Collection[str]]] = {}  # by allocation and task
+
+    def note_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
+        """Replace the secrets that a task uses, which are dropped last."""
+        self._in_use.setdefault(alloc_id, {})[task] = values
 
     async def recall(self, alloc_id: str) -> list[str]:
         """Return the secrets that the tasks of an allocation received, oldest first."""
@@ -39,19 +44,30 @@ class TaskSecretStore:
         return decrypted(self._seal, rows)
 
     async def keep(self, alloc_id: str, values: Sequence[str]) -> None:
-        """Store secrets before a task receives them. Raises `Refused` if the store cannot."""
+        """Store secrets before a task receives them. Raises `Refused` if the store cannot.
+
+        Beyond a number of rows, of values or of bytes, one row replaces all rows of the allocation.
+        It has the newest values, and those in use as the newest ones.
+        """
+        prefix = _prefix(alloc_id)
+        in_use = [one for used in self._in_use.get(alloc_id, {}).values() for one in used]
 
         def write(tx: Transaction) -> None:
-            present = secrets.places(tx, _prefix(alloc_id))
-            number = int(present[-1].rpartition("/")[2]) + 1 if present else 0
-            place = f"{_prefix(alloc_id)}{number:09d}"
-            secrets.put(tx, place, self._seal.seal(encode(list(values)), place))
-            for oldest in present[: max(0, len(present) + 1 - _MOST_ROWS)]:
-                secrets.remove(tx, oldest)
+            rows, added = secrets.below(tx, prefix), [*values]
+            known = TaskSecrets([*decrypted(self._seal, rows), *values])
+            if len(rows) >= _MOST_ROWS or known.is_full:
+                known.drop_oldest(in_use)
+                added = known.values
+                for row in rows:
+                    secrets.remove(tx, row.place)
+            number = int(rows[-1].place.rpartition("/")[2]) + 1 if rows else 0
+            place = f"{prefix}{number:09d}"
+            secrets.put(tx, place, self._seal.seal(encode(added), place))
 
         try:
-            await self._store.write(write)
-        except StorageUnavailable as error:
+            has_rows = bool(await self._store.look(lambda db: secrets.places(db, prefix)))
+            await self._store.write(write, is_long=has_rows)  # decrypting 1 MiB takes long
+        except (StorageUnavailable, Unsealable) as error:
             raise Refused(f"secrets cannot be recorded for masking: {error}") from error
 
     async def tidy(self, has_logs: Callable[[str], Awaitable[bool]]) -> None:
@@ -61,6 +77,8 @@ class TaskSecretStore:
         gone = [one for one in owners if not await has_logs(one)]
         for first in range(0, len(gone), _STEP):
             await self._store.write(partial(_forget, ids=gone[first : first + _STEP]))
+        for alloc_id in gone:
+            self._in_use.pop(alloc_id, None)
 
 
 class _Known(NamedTuple):
@@ -106,7 +124,9 @@ def decrypted(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> list[str]:
 
 
 def _matcher(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Matcher:
-    found = Matcher(value.encode(errors="replace") for value in decrypted(seal, rows))
+    known = TaskSecrets(decrypted(seal, rows))
+    known.drop_oldest()
+    found = Matcher(known)
     found.warm()
     return found
 

@@ -75,9 +75,38 @@ def test_the_secrets_that_are_known_are_the_newest_ones() -> None:
     known = TaskSecrets()
     for number in [*range(1500), 700]:
         known.add(f"secret {number}")
+    known.drop_oldest()
     assert len(list(known)) == 1000
     assert list(known)[-1] == b"secret 700"
     assert b"secret 499" not in list(known)
+
+
+def test_secrets_in_use_are_dropped_last() -> None:
+    known = TaskSecrets(f"secret {number}" for number in range(1500))
+    known.drop_oldest(["secret 0", "unknown"])
+    assert len(known.values) == 1000
+    assert known.values[-2:] == ["secret 1499", "secret 0"]
+    assert "secret 500" not in known.values
+
+
+def test_the_number_of_forms_is_bounded_and_whole_secrets_come_first(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    chance = random.Random(7)
+
+    def text(size: int) -> bytes:
+        return bytes(chance.choices(range(97, 123), k=size))
+
+    oldest = text(20)
+    files = [b"\n".join(text(40) for _ in range(3000)) for _ in range(3)]
+    matcher = Matcher([oldest, *files])
+    matcher.warm()
+    assert len(matcher._forms) == 20_000
+    assert matcher.mask(oldest) == mask_of(20)
+    last, first = files[-1].splitlines()[0], files[0].splitlines()[-1]
+    assert matcher.mask(last) == mask_of(40)
+    assert matcher.mask(first) == first
+    assert "out of memory" not in capfd.readouterr().err
 
 
 def test_values_of_few_bytes_and_space_are_no_secrets() -> None:

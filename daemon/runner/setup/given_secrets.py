@@ -1,6 +1,6 @@
 """The secrets that one task received, for masking. They are stored before the task can see them."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from daemon.text.masking import TaskSecrets
@@ -17,27 +17,56 @@ class SecretKeeper(Protocol):
         """Store secrets. Raises `Refused`."""
         ...
 
+    def note_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
+        """Replace the secrets that a task uses, which are dropped last."""
+        ...
+
     async def tidy(self, has_logs: Callable[[str], Awaitable[bool]]) -> None:
         """Delete the secrets of allocations without a directory and without retained logs."""
         ...
 
 
+_MOST_SOURCES = 1000  # of one task; a template can compute the paths that it reads
+
+
 class GivenSecrets:
     """The secrets of one task. Without a keeper, they last as long as the daemon."""
 
-    def __init__(self, keeper: SecretKeeper | None = None, alloc_id: str = "") -> None:
-        self._keeper, self._alloc_id = keeper, alloc_id
+    def __init__(
+        self, keeper: SecretKeeper | None = None, alloc_id: str = "", task: str = ""
+    ) -> None:
+        self._keeper, self._alloc_id, self._task = keeper, alloc_id, task
         self._known = TaskSecrets()
+        self._in_use: dict[str, dict[str, None]] = {}  # by source, the latest last
+        self._recalled: frozenset[str] = frozenset()  # stored, and perhaps in use
         self._unstored: list[str] = []
 
-    def add(self, secret: str) -> None:
-        """Add a secret that the task will receive, or has received."""
-        if secret and self._known.add(secret) and self._keeper is not None:
-            self._unstored.append(secret)
+    def add(self, source: str, *secrets: str) -> None:
+        """Add the secrets of a source that the task will receive, or has received.
+
+        They replace the previous ones of this source, which are no longer in use.
+        """
+        before = self._in_use.pop(source, {})
+        present = dict.fromkeys(filter(None, secrets))
+        for secret in present:
+            self._known.add(secret)
+            # The store may have dropped a secret that was not in use.
+            if secret not in before and secret not in self._recalled:
+                self._unstored.append(secret)
+        self._in_use[source] = present
+        if len(self._in_use) > _MOST_SOURCES:
+            del self._in_use[next(iter(self._in_use))]
 
     async def store(self) -> None:
         """Store new secrets; call it before a task receives them. Raises `Refused`."""
-        if self._keeper is not None and self._unstored:
+        in_use = [secret for present in self._in_use.values() for secret in present]
+        self._known.drop_oldest(in_use)
+        self._recalled = frozenset()
+        if self._keeper is None:
+            self._unstored.clear()
+            return
+        self._keeper.note_in_use(self._alloc_id, self._task, in_use)
+        if self._unstored:
             values, self._unstored = self._unstored, []
             try:
                 await self._keeper.keep(self._alloc_id, values)
@@ -48,8 +77,10 @@ class GivenSecrets:
     async def recall(self) -> None:
         """Restore the secrets that the task received from an earlier daemon."""
         if self._keeper is not None:
-            for secret in await self._keeper.recall(self._alloc_id):
+            found = await self._keeper.recall(self._alloc_id)
+            for secret in found:
                 self._known.add(secret)
+            self._recalled = frozenset(found)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the secrets as bytes."""

@@ -167,7 +167,7 @@ class TaskSetup:
             task=task.name,
             places=places_of(host, instance(), task),
         )
-        self._secrets = GivenSecrets(host.secret_keeper, instance().allocation.id)
+        self._secrets = GivenSecrets(host.secret_keeper, instance().allocation.id, task.name)
         self._identities = WorkloadIdentities(
             host.signer,
             IssuerInfo(host.issuer, host.values.get("node.region", ""), host.claims, host.values),

@@ -76,8 +76,7 @@ class TemplateSources:
                 ]
             case LookupType.VARIABLE:
                 found = self._ground.variables.read(self._workload, namespace, name)
-                for value in (found or {}).values():
-                    self.secrets.add(value)
+                self.secrets.add(f"variable {namespace} {name}", *(found or {}).values())
                 return None if found is None else StringMap(found)
             case LookupType.VARIABLES:
                 listed = self._ground.variables.listed(self._workload, namespace, name)

@@ -22,6 +22,7 @@ from storage.records.base import SECOND
 from storage.records.task import SecretsConfig
 
 _FILE = "secrets/vault_token"
+_SOURCE = "token"  # of a secret for masking
 _LONGEST = 4096  # bytes of a token file
 _AGAIN = 30.0  # seconds until issuing a token is tried again
 _LEAST = 4  # a token with less than 1/4 of its TTL left is replaced
@@ -83,7 +84,7 @@ class VaultTokenRenewer:
         # The task can write arbitrary bytes to this file.
         kept = found.decode(errors="replace")
         self._secret = kept if self._credentials.is_secret(accessor, kept) else ""
-        self.secrets.add(self._secret)
+        self.secrets.add(_SOURCE, self._secret)
 
     async def keep(self) -> list[ChangeAction]:
         """Renew the token when due; after a replacement return the change action."""
@@ -127,7 +128,7 @@ class VaultTokenRenewer:
     async def _replace(self) -> None:
         before = self._held
         held = await self._credentials.make(workload(self._instance(), self._task), self._block)
-        self.secrets.add(held.secret)
+        self.secrets.add(_SOURCE, held.secret)
         try:
             await self.secrets.store()
             await self._write(held.accessor, held.secret)

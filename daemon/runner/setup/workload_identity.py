@@ -101,7 +101,7 @@ class WorkloadIdentities:
         extra = extra_claims(identity, allocation, job, self._task, self._place)
         token = self._signer.sign({**extra, **msgspec.to_builtins(claims)}, key_id)
         self._made[identity.name] = now
-        self.secrets.add(token)
+        self.secrets.add(f"identity {identity.name}", token)
         await self.secrets.store()
         if identity.env:
             self.environment[env_variable(identity)] = token
@@ -130,7 +130,7 @@ class WorkloadIdentities:
         """Return the times of the token in an identity's file; None if it cannot be read."""
         try:
             found = await self._files.read(self._files.own(token_path(identity)), _MAX_FILE)
-            self.secrets.add(found.decode(errors="replace"))
+            self.secrets.add(f"identity {identity.name}", found.decode(errors="replace"))
             payload = found.split(b".")[1]
             padded = payload + b"=" * (-len(payload) % 4)
             return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=TokenTimes)

@@ -2,6 +2,7 @@
 
 import base64
 import random
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,8 +11,12 @@ import trio
 
 from daemon.api.cluster.masked_log import MaskedLog
 from daemon.runner.core.task_log import TaskLog
+from daemon.runner.setup.given_secrets import GivenSecrets
 from daemon.text.masking import Matcher
 from daemon.variables.task_secrets import OutputMatchers, TaskSecretStore
+from storage.errors import Refused
+from storage.queries import secrets
+from storage.records.codec import encode
 from storage.records.task import LogConfig
 from storage.store import Store
 from tests.parts.api.asking import SEAL
@@ -173,9 +178,63 @@ async def test_stored_secrets_end_with_their_logs(store: Store) -> None:
     assert await OutputMatchers(store, SEAL).matcher(ALLOC) is None
 
 
-async def test_only_the_newest_deliveries_are_kept(store: Store) -> None:
+async def test_values_in_use_stay_after_any_number_of_rotations(store: Store) -> None:
     keeper = TaskSecretStore(store, SEAL)
-    for number in range(205):
-        await keeper.keep(ALLOC, [f"value {number}"])
+    static, token = GivenSecrets(keeper, ALLOC, "web"), GivenSecrets(keeper, ALLOC, "side")
+    static.add("variable db", "password of db")
+    await static.store()
+    for number in range(0, 1300, 5):
+        token.add("token", *(f"token {number + one:04d}" for one in range(5)))
+        await token.store()
+    rows = await store.look(lambda db: secrets.below(db, f"output/{ALLOC}/"))
     known = await keeper.recall(ALLOC)
-    assert (len(known), known[0], known[-1]) == (200, "value 5", "value 204")
+    assert len(rows) <= 200
+    assert (len(known), known[-1]) == (1000, "token 1299")
+    assert "password of db" in known
+    assert "token 0300" not in known
+    matcher = await OutputMatchers(store, SEAL).matcher(ALLOC)
+    assert matcher is not None
+    assert matcher.mask_text("password of db") == "‹masked**›"
+
+
+async def test_a_value_that_is_used_again_is_stored_again(store: Store) -> None:
+    keeper = TaskSecretStore(store, SEAL)
+    given = GivenSecrets(keeper, ALLOC, "web")
+    for value in ("first value", "other value", "first value"):
+        given.add("variable db", value)
+        await given.store()
+    assert len(await store.look(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 3
+    await given.store()
+    again = GivenSecrets(keeper, ALLOC, "web")
+    await again.recall()
+    again.add("variable db", "first value")
+    await again.store()
+    assert len(await store.look(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 3
+
+
+async def test_two_hundred_deliveries_become_one_row(store: Store) -> None:
+    keeper = TaskSecretStore(store, SEAL)
+    for number in range(201):
+        await keeper.keep(ALLOC, [f"value {number}"])
+    assert len(await store.look(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 1
+    known = await keeper.recall(ALLOC)
+    assert (len(known), known[0], known[-1]) == (201, "value 0", "value 200")
+
+
+async def test_a_damaged_row_refuses_the_delivery(store: Store) -> None:
+    await store.write(lambda tx: secrets.put(tx, f"output/{ALLOC}/000000000", b"damaged"))
+    with pytest.raises(Refused, match="cannot be recorded"):
+        await TaskSecretStore(store, SEAL).keep(ALLOC, ["value"])
+
+
+async def test_the_matcher_of_many_rows_of_lines_is_bounded(store: Store) -> None:
+    chance = random.Random(3)
+    for number in range(20):
+        value = "\n".join("".join(chance.choices(LETTERS[:40], k=20)) for _ in range(2000))
+        place = f"output/{ALLOC}/{number:09d}"
+        sealed = SEAL.seal(encode([value, f"password {number}"]), place)
+        await store.write(partial(secrets.put, place=place, sealed=sealed))
+    matcher = await OutputMatchers(store, SEAL).matcher(ALLOC)
+    assert matcher is not None
+    assert len(matcher._forms) == 20_000
+    assert matcher.mask_text("password 0") == "‹****›"
