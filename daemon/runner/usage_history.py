@@ -20,6 +20,7 @@ import msgspec
 import trio
 
 from daemon.clock import Clock, wait_until
+from storage import garbage
 from storage.errors import StewardError, StorageError
 from storage.queries import usage_history
 from storage.queries.usage_history import COARSE, FINE, LENGTH, Blocks
@@ -148,24 +149,18 @@ class UsageRecorder:
         """
         if step < FINE:
             self.watch(key)
-            return self._read_live(key, begin, end, step)
-        open_block = {one: block for one, block in self._open.values.items() if _is_of(key, one)}
+            live = {one.task: held for one, held in self._live.items() if _is_of(key, one)}
+            return await garbage.in_thread(partial(_binned_live, live, begin, end, step))
+        opened = self._open.begin
+        open_block = {
+            one: dict(block) for one, block in self._open.values.items() if _is_of(key, one)
+        }  # copies, because a thread reads them
         work = partial(_read, key=key, begin=begin, end=end, step=step)
         found = await self._store.look(work)
         for one, block in open_block.items():
-            found.setdefault(one, []).append((FINE, self._open.begin, block))
-        return {one.task: binned(blocks, begin, end, step) for one, blocks in found.items()}
-
-    def _read_live(self, key: SeriesKey, begin: int, end: int, step: int) -> dict[str, UsageBlock]:
-        found = {}
-        for one, samples in self._live.items():
-            if _is_of(key, one):
-                blocks: Parts = [
-                    (1, at, {metric: [value] for metric, value in sample.items()})
-                    for at, sample in samples
-                ]
-                found[one.task] = binned(blocks, begin, end, step)
-        return found
+            found.setdefault(one, []).append((FINE, opened, block))
+        garbage.keep(found)
+        return await garbage.in_thread(partial(_binned_parts, found, begin, end, step))
 
     def recent_cpu(self, alloc_id: str, namespace: str, count: int) -> Values:
         """Return the CPU usage of the last samples of an allocation, oldest first.
@@ -407,6 +402,26 @@ def _read(
         _collect(found, COARSE, find(step=COARSE, begin=begin, end=end))
     if fine_begin < end:
         _collect(found, FINE, find(step=FINE, begin=fine_begin, end=end))
+    return found
+
+
+def _binned_parts(
+    found: Mapping[SeriesKey, Parts], begin: int, end: int, step: int
+) -> dict[str, UsageBlock]:
+    return {one.task: binned(parts, begin, end, step) for one, parts in found.items()}
+
+
+def _binned_live(
+    live: Mapping[str, deque[tuple[int, UsageSamples]]], begin: int, end: int, step: int
+) -> dict[str, UsageBlock]:
+    """Return the samples of a second by task. It runs in a thread while samples are added."""
+    found = {}
+    for task, held in live.items():
+        parts: Parts = [
+            (1, at, {metric: [value] for metric, value in sample.items()})
+            for at, sample in held.copy()  # one operation, which no other thread interrupts
+        ]
+        found[task] = binned(parts, begin, end, step)
     return found
 
 

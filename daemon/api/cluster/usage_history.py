@@ -1,5 +1,6 @@
 """Resource usage over time, of a node, a job or an allocation with its tasks."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -7,15 +8,18 @@ from daemon.api.cluster.lookup import resolve_allocation
 from daemon.web.parameters import QueryParameters, duration
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
+from storage import garbage
 from storage.errors import Malformed, NotFound
 from storage.queries import jobs, nodes
 from storage.records.allocation import Allocation
 from storage.records.base import SECOND
+from storage.records.codec import encode
 from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.times import nanoseconds
 from storage.records.usage_history import (
     SeriesKey,
+    UsageBlock,
     UsageHistory,
     UsageLimits,
     series_of,
@@ -122,20 +126,32 @@ async def of_allocation(request: Request) -> HandlerReply:
 
 async def _shown(request: Request, key: SeriesKey, limits: list[UsageLimits]) -> HandlerReply:
     window = _Window(request.query, request.parts.clock.now() // SECOND)
-    found = await request.parts.tasks.usage_history(key, window.begin, window.end, window.step)
+    async with request.parts.admission.turn(request.client):  # many tasks take long
+        found = await request.parts.tasks.usage_history(key, window.begin, window.end, window.step)
+        body = await garbage.in_thread(partial(_body, key, window, found, limits))
+    garbage.keep(found)
+    return HandlerReply(body=body)
+
+
+def _body(
+    key: SeriesKey,
+    window: _Window,
+    found: Mapping[str, UsageBlock] | None,
+    limits: list[UsageLimits],
+) -> bytes:
+    """Return the answer as JSON."""
     blocks = found or {}
     if key.kind == "alloc":
         blocks = {**blocks, "": total(blocks.values())}
-    return HandlerReply(
-        body=UsageHistory(
-            begin=window.begin * SECOND,
-            end=window.end * SECOND,
-            step=window.step,
-            enabled=found is not None,
-            series=[series_of(task, block) for task, block in sorted(blocks.items())],
-            limits=limits,
-        )
+    answer = UsageHistory(
+        begin=window.begin * SECOND,
+        end=window.end * SECOND,
+        step=window.step,
+        enabled=found is not None,
+        series=[series_of(task, block) for task, block in sorted(blocks.items())],
+        limits=limits,
     )
+    return encode(answer)
 
 
 def _mhz(node: Node | None) -> float:

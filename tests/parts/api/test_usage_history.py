@@ -1,23 +1,34 @@
 """The usage history by the API: parameters, limits of answers, and capabilities."""
 
+import gc
+from collections import deque
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from daemon.acl.check import Caller
 from daemon.api.cluster import usage_history
 from daemon.api.cluster.usage_history import MOST
 from daemon.api.routes import NODE_READ, READ, READ_OBJECT
+from daemon.process.main import _GARBAGE
+from daemon.runner.usage_history import UsageRecorder, _OpenBlock
 from daemon.web.request import Request
+from storage import garbage
 from storage.errors import Denied, Malformed, NotFound
+from storage.queries import usage_history as stored_usage
+from storage.queries.usage_history import FINE, LENGTH
 from storage.records.base import SECOND
 from storage.records.usage_history import SeriesKey, UsageBlock, UsageHistory, UsageMetric
 from storage.store import Store
 from tests.parts.api.asking import Tasks, caller, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, job
+from tests.steps import Longest, slowness
 
 TIME = NOW // SECOND
 
@@ -110,8 +121,8 @@ async def test_unknown_objects_are_not_found(placed: Cluster) -> None:
 
 
 def _found(body: object) -> UsageHistory:
-    assert isinstance(body, UsageHistory)
-    return body
+    assert isinstance(body, bytes)
+    return msgspec.json.decode(body, type=UsageHistory)
 
 
 async def test_allocation_has_its_sum_and_its_tasks_with_limits(placed: Cluster) -> None:
@@ -152,3 +163,84 @@ async def test_node_has_the_limits_of_its_host(placed: Cluster) -> None:
     given = msgspec.structs.replace(given, parameters={"node_id": one.node_id})
     (limits,) = _found((await usage_history.of_node(given)).body).limits
     assert limits.memory > 0
+
+
+TASKS = 2000
+MOST_NANOSECONDS = 5_000_000
+ATTEMPTS = 5  # garbage that is collected meanwhile is not the handler's
+
+
+class Recording(Tasks):
+    """A runner whose recorder holds an allocation with many tasks."""
+
+    def __init__(self, store: Store, alloc_id: str) -> None:
+        self.recorder = UsageRecorder(store, self, "n", list, lambda _reader: {})
+        self.alloc_id = alloc_id
+
+    def now(self) -> int:
+        return NOW
+
+    def _keys(self) -> list[SeriesKey]:
+        return [SeriesKey("alloc", self.alloc_id, "default", f"task{n}") for n in range(TASKS)]
+
+    async def fill(self, store: Store) -> None:
+        """Add a stored block, an open block, and ten minutes of seconds."""
+        begin = TIME // LENGTH[FINE] * LENGTH[FINE]
+        block: UsageBlock = {UsageMetric.CPU: [500] * 30, UsageMetric.MEMORY: [1024] * 30}
+        blocks = dict.fromkeys(self._keys(), block)
+        await store.write(
+            lambda tx: stored_usage.put(tx, FINE, begin - LENGTH[FINE], blocks), is_long=True
+        )
+        self.recorder._open = _OpenBlock(begin, {key: {**block} for key in blocks})
+        sample = {UsageMetric.CPU: 500, UsageMetric.MEMORY: 1024}
+        seconds = [(TIME - 100 + number, sample) for number in range(100)]
+        self.recorder._live = {key: deque(seconds, maxlen=600) for key in blocks}
+
+    async def usage_history(
+        self, key: SeriesKey, begin: int, end: int, step: int
+    ) -> dict[str, UsageBlock] | None:
+        return await self.recorder.read(key, begin, end, step)
+
+
+@pytest.fixture
+async def freed_by_threads(nursery: trio.Nursery) -> AsyncIterator[None]:
+    """Let threads free large objects, and look for garbage as seldom as the daemon does."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE)
+    nursery.start_soon(garbage.keep_looking)
+    await wait_all_tasks_blocked()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize(("span", "step"), [("10m", "10s"), ("1h", "30s"), ("2m", "1s")])
+@pytest.mark.usefixtures("freed_by_threads")
+async def test_history_of_many_tasks_does_not_hold_the_event_loop(
+    placed: Cluster, span: str, step: str
+) -> None:
+    (one,) = placed.allocations("web")
+    tasks = Recording(placed.store, one.id)
+    await tasks.fill(placed.store)
+    given = request(
+        placed.store, READ_OBJECT, caller(), query=f"from={span}&step={step}", alloc_id=one.id
+    )
+    given = msgspec.structs.replace(given, parts=msgspec.structs.replace(given.parts, tasks=tasks))
+    measured = []
+    for _ in range(ATTEMPTS):
+        measure = Longest()
+        await trio.lowlevel.checkpoint()
+        trio.lowlevel.add_instrument(measure)
+        try:
+            await trio.lowlevel.checkpoint()
+            reply = await usage_history.of_allocation(given)
+        finally:
+            await trio.lowlevel.checkpoint()
+            trio.lowlevel.remove_instrument(measure)
+        measured.append(measure.longest)
+        if measure.longest <= MOST_NANOSECONDS:
+            break
+    assert len(_found(reply.body).series) == TASKS + 1
+    assert min(measured) <= MOST_NANOSECONDS * slowness(), measured
