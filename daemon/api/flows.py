@@ -4,6 +4,7 @@ from http import HTTPStatus
 
 import msgspec
 
+from daemon.acl.check import on_namespace
 from daemon.api.jobs import find_secret, registration_context
 from daemon.api.paging import Listing, show, wish_of
 from daemon.evals import run_views
@@ -20,6 +21,8 @@ from storage.queries import allocations, jobs, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.flow import FlowRun, FlowStatus, RunActType
+
+APPROVE = on_namespace("approve-run")
 
 
 async def draw(request: Request) -> HandlerReply:
@@ -138,6 +141,7 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
         who=(token.entity_id or token.accessor) if parts.tokens.asks else "anonymous",
         now=parts.clock.now(),
         eval_id=next(parts.ids),
+        may_approve=request.caller.has(APPROVE, request.namespace),
     )
     if outcome.done is None:
         return reply.text(outcome.refusal, HTTPStatus.CONFLICT)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from daemon.flow.graph import again, is_workflow, stored_graph
+from daemon.flow.graph import Graph, again, behind, is_workflow, stored_graph
 from daemon.jobs.evaluate import new_evaluation
-from storage.errors import Malformed, NotFound
+from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, evaluations, job_status, jobs, runs
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.base import Record
@@ -32,6 +32,8 @@ RERUN = "the step runs again"
 MAX_NOTE = 1000  # characters
 MAX_ATTEMPTS = 50  # of a step
 _NOT_BEGUN = (StepState.WAITING, StepState.HELD)
+_NOT_GOOD = (StepState.FAILED, StepState.CANCELED)
+_SHOWN = 100  # characters of an unknown name
 
 
 class RunActRequest(Record, frozen=True, kw_only=True):
@@ -72,13 +74,20 @@ class _NotNow(Exception):
 
 
 class _Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A run with its steps, and the act."""
+    """A run with its steps, and the act.
+
+    `has_approved` returns whether the person has approved the present attempt of a step. A person
+    who `may_approve` may also end a step with a gate in another way.
+    """
 
     job: Job
+    graph: Graph
     run: FlowRun
     steps: dict[str, RunStep]
     request: RunActRequest
     who: str
+    may_approve: bool
+    has_approved: Callable[[RunStep], bool]
     now: int
 
     def ended(self, step: RunStep, state: StepState, outcome: Outcome, reason: str) -> RunStep:
@@ -90,11 +99,23 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
         """Return the named steps. Raises `Malformed`, also if there are none."""
         if not self.request.steps:
             raise Malformed("Steps must name a step")
+        found: dict[str, RunStep] = {}
         for name in self.request.steps:
             if name not in self.steps:
                 known = ", ".join(list(self.steps)[:20])
-                raise Malformed(f"run {self.run.number} has no step {name!r}; it has {known}")
-        return [self.steps[name] for name in self.request.steps]
+                raise Malformed(
+                    f"run {self.run.number} has no step {name[:_SHOWN]!r}; it has {known}"
+                )
+            if name in found:
+                raise Malformed(f"Steps names {name!r} twice; name it once")
+            found[name] = self.steps[name]
+        return list(found.values())
+
+    def check_gates(self, steps: Iterable[RunStep]) -> None:
+        """Raise `Denied` if a step has a gate that the person may not pass."""
+        for one in steps:
+            if self.graph.by_name[one.name].gate and not self.may_approve:
+                raise Denied(f"step {one.name} has a gate: this act needs approve-run")
 
 
 _Change = tuple[FlowRun, list[RunStep]]
@@ -110,17 +131,20 @@ async def act_on_run(
     who: str,
     now: int,
     eval_id: str,
+    may_approve: bool,
 ) -> RunActOutcome:
     """Carry out an act on a run.
 
-    Raises `NotFound` without the run, and `Malformed` for unknown steps.
+    Raises `NotFound` without the run, `Malformed` for unknown steps, and `Denied` for a step with a
+    gate that the person may not pass.
     """
     if len(request.note) > MAX_NOTE:
         raise Malformed(f"Note has {len(request.note)} characters; {MAX_NOTE} is the most")
 
     def write(tx: Transaction) -> RunActOutcome:
         try:
-            return RunActOutcome(_carry_out(tx, namespace, job_id, act, request, who, now, eval_id))
+            case = _load(tx, namespace, job_id, request, who, now, may_approve=may_approve)
+            return RunActOutcome(_carry_out(tx, case, act, eval_id))
         except _NotNow as refusal:
             return RunActOutcome(refusal=str(refusal))
 
@@ -128,20 +152,13 @@ async def act_on_run(
     return await store.write(write, is_long=act == RunActType.RERUN)
 
 
-def _carry_out(
-    tx: Transaction,
-    namespace: str,
-    job_id: str,
-    act: RunActType,
-    request: RunActRequest,
-    who: str,
-    now: int,
-    eval_id: str,
-) -> RunActResponse:
-    case = _load(tx, namespace, job_id, request, who, now)
+def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> RunActResponse:
+    request, now = case.request, case.now
     run, steps = _ACTS[act](case)
     names = [one.name for one in steps]
-    done = RunActResponse(job_id=job_id, number=run.number, steps=names, eval_id="", index=tx.index)
+    done = RunActResponse(
+        job_id=run.job_id, number=run.number, steps=names, eval_id="", index=tx.index
+    )
     if request.preview:
         return done
     if act == RunActType.RERUN:
@@ -150,19 +167,26 @@ def _carry_out(
     runs.put_steps(tx, run, steps, case.steps, {})
     attempt = case.steps[request.steps[0]].attempt if len(request.steps) == 1 else 0
     row = RunAct(
-        act=act, steps=request.steps, attempt=attempt, who=who, note=request.note, time=now
+        act=act, steps=request.steps, attempt=attempt, who=case.who, note=request.note, time=now
     )
     runs.add_act(tx, run, row)
     evaluation = new_evaluation(
         case.job, eval_id, Trigger.RUN_STEP, job_modify_index=case.job.job_modify_index
     )
     evaluations.put(tx, evaluation, now)
-    job_status.refresh_summary(tx, namespace, job_id)
+    job_status.refresh_summary(tx, run.namespace, run.job_id)
     return msgspec.structs.replace(done, eval_id=eval_id)
 
 
 def _load(
-    tx: Transaction, namespace: str, job_id: str, request: RunActRequest, who: str, now: int
+    tx: Transaction,
+    namespace: str,
+    job_id: str,
+    request: RunActRequest,
+    who: str,
+    now: int,
+    *,
+    may_approve: bool,
 ) -> _Case:
     job = jobs.current(tx, namespace, job_id)
     if job is None:
@@ -177,7 +201,17 @@ def _load(
     if newest.version != job.version or not is_workflow(job):
         raise _NotNow(f"run {newest.number} is of version {newest.version}, which was replaced")
     steps = {one.name: one for one in runs.steps(tx, newest)}
-    return _Case(job=job, run=newest, steps=steps, request=request, who=who, now=now)
+    return _Case(
+        job=job,
+        graph=stored_graph(job),
+        run=newest,
+        steps=steps,
+        request=request,
+        who=who,
+        may_approve=may_approve,
+        has_approved=lambda step: runs.has_approved(tx, newest, step, who),
+        now=now,
+    )
 
 
 # --- acts ---
@@ -185,6 +219,8 @@ def _load(
 
 def _cancel(case: _Case) -> _Change:
     run, at_once = case.run, case.request.now
+    if case.request.steps:
+        raise Malformed("Steps must be empty: a cancel stops the whole run; skip ends single steps")
     if run.status.has_ended:
         raise _NotNow(f"run {run.number} has ended: {run.status}")
     if run.status == FlowStatus.STOPPING and not (at_once and run.cleans_up):
@@ -199,9 +235,10 @@ def _cancel(case: _Case) -> _Change:
 
 
 def _skip(case: _Case) -> _Change:
-    _check_unended(case)
     found = case.named()
+    case.check_gates(found)
     for step in found:
+        _check_unended(case, step)
         if step.state not in _NOT_BEGUN:
             raise _NotNow(
                 f"step {step.name} is {step.state}; only a step that waits can be skipped"
@@ -212,8 +249,9 @@ def _skip(case: _Case) -> _Change:
 
 def _accept(case: _Case) -> _Change:
     found = case.named()
+    case.check_gates(found)
     for step in found:
-        if step.state not in (StepState.FAILED, StepState.CANCELED):
+        if step.state not in _NOT_GOOD:
             raise _NotNow(f"step {step.name} is {step.state}; only a failure can be accepted")
     if case.run.status == FlowStatus.STOPPING:
         raise _NotNow(f"run {case.run.number} is stopping")
@@ -221,11 +259,11 @@ def _accept(case: _Case) -> _Change:
         case.ended(one, StepState.SUCCEEDED, Outcome.GOOD, f"accepted by {case.who}")
         for one in found
     ]
-    behind = again(stored_graph(case.job), case.request.steps) - {*case.request.steps}
+    later = behind(case.graph, case.request.steps) - {*case.request.steps}
     skipped = [
         _waiting(case, one, attempt=one.attempt)
         for one in case.steps.values()
-        if one.name in behind and one.state == StepState.SKIPPED
+        if one.name in later and one.state == StepState.SKIPPED
     ]
     return _running(case), [*accepted, *skipped]
 
@@ -237,15 +275,18 @@ def _rerun(case: _Case) -> _Change:
     for name in chosen:
         if case.steps[name].outcome is None:
             raise _NotNow(f"step {name} is {case.steps[name].state}; only an ended step runs again")
-    every = again(stored_graph(case.job), chosen)
+    every = again(case.graph, chosen)
     steps = [one for one in case.steps.values() if one.name in every]
     for one in steps:
         if one.state == StepState.OPEN:
             raise _NotNow(f"step {one.name}, which comes after them, is not finished")
         if one.attempt >= MAX_ATTEMPTS:
             raise _NotNow(f"step {one.name} has run {one.attempt} times, which is the most")
+    # A step that is held at its gate waits again, and its earlier approvals no longer count.
     return _running(case), [
-        _waiting(case, one, attempt=one.attempt + 1) for one in steps if one.outcome is not None
+        _waiting(case, one, attempt=one.attempt + 1)
+        for one in steps
+        if one.outcome is not None or one.state == StepState.HELD
     ]
 
 
@@ -255,12 +296,11 @@ def _chosen(case: _Case) -> list[str]:
         raise Malformed("exactly one of Steps, Failed and Every must be given")
     if request.steps:
         return [one.name for one in case.named()]
-    bad = (StepState.FAILED, StepState.CANCELED)
     found = [
         one.name
         for one in case.steps.values()
         if one.outcome is not None
-        and (request.every or (one.outcome == Outcome.BAD and one.state in bad))
+        and (request.every or (one.outcome == Outcome.BAD and one.state in _NOT_GOOD))
     ]
     if not found:
         raise _NotNow(f"run {case.run.number} has no step that ended like this")
@@ -268,7 +308,10 @@ def _chosen(case: _Case) -> list[str]:
 
 
 def _approve(case: _Case) -> _Change:
-    return case.run, [_at_gate(case)]
+    step = _at_gate(case)
+    if case.has_approved(step):
+        raise _NotNow(f"{case.who} has approved step {step.name} already")
+    return case.run, [step]
 
 
 def _reject(case: _Case) -> _Change:
@@ -278,20 +321,27 @@ def _reject(case: _Case) -> _Change:
 
 
 def _at_gate(case: _Case) -> RunStep:
-    _check_unended(case)
     if len(case.request.steps) != 1:
         raise Malformed("Steps must name one step")
     (step,) = case.named()
-    if not stored_graph(case.job).by_name[step.name].gate:
+    _check_unended(case, step)
+    if not case.graph.by_name[step.name].gate:
         raise _NotNow(f"step {step.name} has no gate")
     if step.state != StepState.HELD:
         raise _NotNow(f"step {step.name} is {step.state}, and not held at its gate")
     return step
 
 
-def _check_unended(case: _Case) -> None:
-    if case.run.status != FlowStatus.RUNNING:
-        raise _NotNow(f"run {case.run.number} is {case.run.status}")
+def _check_unended(case: _Case, step: RunStep) -> None:
+    """Raise `_NotNow` if the run has stopped, and the step with it.
+
+    In a canceled run, the steps for every end still run.
+    """
+    run = case.run
+    cleans_up = run.status == FlowStatus.STOPPING and run.cleans_up
+    if run.status == FlowStatus.RUNNING or (cleans_up and case.graph.by_name[step.name].cleans_up):
+        return
+    raise _NotNow(f"run {run.number} is {run.status}")
 
 
 def _running(case: _Case) -> FlowRun:
@@ -328,18 +378,13 @@ def _waiting(case: _Case, step: RunStep, *, attempt: int) -> RunStep:
 def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
     """Stop wanting the ended allocations of steps that run again.
 
-    A step that was chosen for its own failure keeps its good elements.
+    A step that was chosen because it failed or was canceled keeps its good elements.
     """
-    chosen = {*case.request.steps} or (
-        {one.name for one in case.steps.values() if one.state == StepState.FAILED}
-        if case.request.failed
-        else set()
-    )
-    graph = stored_graph(case.job)
-    behind = set().union(*(again(graph, [one]) - {one} for one in chosen)) if chosen else {*names}
+    chosen = () if case.request.every else _chosen(case)
+    kept = {one for one in chosen if case.steps[one].state in _NOT_GOOD}
+    kept -= behind(case.graph, chosen)
     for one in _ended(tx, case, names):
-        step = case.steps[one.task_group]
-        keeps = step.state == StepState.FAILED and one.task_group not in behind
+        keeps = one.task_group in kept
         if keeps and one.client_status == ClientStatus.COMPLETE:
             continue
         desired = msgspec.structs.replace(one.desired, description=RERUN)

@@ -306,6 +306,11 @@ def add_act(tx: Transaction, run: FlowRun, act: RunAct) -> None:
     )
 
 
+_HAS_APPROVED = """
+    SELECT 1 FROM run_acts
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+       AND act = 'approve' AND steps = json_array(:step) AND attempt = :attempt AND who = :who
+"""
 _APPROVALS = """
     SELECT s.step, count(DISTINCT a.who) AS number
       FROM run_steps s
@@ -322,3 +327,12 @@ def approvals(db: ReadSnapshot, run: FlowRun) -> dict[str, int]:
     """Return how many different people have approved each step, in its present attempt."""
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     return {row["step"]: row["number"] for row in db.all(_APPROVALS, key)}
+
+
+def has_approved(db: ReadSnapshot, run: FlowRun, step: RunStep, who: str) -> bool:
+    """Return whether a person has approved the present attempt of a step."""
+    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    return (
+        db.one(_HAS_APPROVED, {**key, "step": step.name, "attempt": step.attempt, "who": who})
+        is not None
+    )

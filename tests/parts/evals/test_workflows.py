@@ -14,7 +14,7 @@ from daemon.jobs.steer_run import RunActOutcome, RunActRequest, act_on_run
 from daemon.runner.core.status_report import AllocStatus, store_snapshot
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, Plan
-from storage.errors import Malformed, NotFound
+from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, evaluations, jobs, runs
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
 from storage.records.base import SECOND
@@ -303,16 +303,24 @@ async def test_a_decision_does_not_load_the_ends_of_ended_steps(cluster: Cluster
 # --- acts of people ---
 
 
-async def act(cluster: Cluster, what: RunActType, *steps: str, **fields: Any) -> RunActOutcome:
+async def act(
+    cluster: Cluster,
+    what: RunActType,
+    *steps: str,
+    who: str = "ann",
+    may_approve: bool = True,
+    **fields: Any,
+) -> RunActOutcome:
     return await act_on_run(
         cluster.store,
         "default",
         "etl",
         what,
         RunActRequest(steps=[*steps], **fields),
-        who="ann",
+        who=who,
         now=cluster.clock.now(),
         eval_id=next(cluster.ids),
+        may_approve=may_approve,
     )
 
 
@@ -427,20 +435,16 @@ async def test_a_gate_waits_for_different_people(cluster: Cluster) -> None:
     await cluster.work()
     assert run_of(cluster).steps[1].reason == "gate: Publish?"
     assert cluster.job("etl").status == "running"
-    for who in ("ann", "ann", "bob"):
+    for who, refusal in (
+        ("ann", ""),
+        ("ann", "ann has approved step b already"),
+        ("bob", ""),
+    ):
         assert at_work(cluster) == []
-        await act_on_run(
-            cluster.store,
-            "default",
-            "etl",
-            RunActType.APPROVE,
-            RunActRequest(steps=["b"]),
-            who=who,
-            now=cluster.clock.now(),
-            eval_id=next(cluster.ids),
-        )
+        assert (await act(cluster, RunActType.APPROVE, "b", who=who)).refusal == refusal
         await cluster.work()
     assert at_work(cluster) == ["b"]
+    assert [one.who for one in run_of(cluster).acts] == ["ann", "bob"]
 
 
 async def test_a_rejected_step_is_bad(cluster: Cluster) -> None:
@@ -464,6 +468,121 @@ async def test_acts_on_replaced_runs_are_refused(cluster: Cluster) -> None:
         await act(cluster, CANCEL, number=7)
     await begun(cluster, msgspec.structs.replace(cluster.job("etl"), stop=True))
     assert (await act(cluster, CANCEL)).refusal.startswith("the job is stopped")
+
+
+@pytest.mark.parametrize("what", [*RunActType])
+async def test_steps_of_an_act_are_known_and_different(cluster: Cluster, what: RunActType) -> None:
+    await begun(cluster, workflow(step("a", gate="Begin?"), step("b", "a")))
+    with pytest.raises(Malformed, match="Steps must be empty" if what == CANCEL else "no step 'z'"):
+        await act(cluster, what, "z")
+    many = ["a"] * 3000
+    with pytest.raises(
+        Malformed, match=r"Steps (must be empty|must name one step|names 'a' twice)"
+    ):
+        await act(cluster, what, *many)
+    assert run_of(cluster).acts == []
+
+
+@pytest.mark.parametrize("what", [RunActType.SKIP, RunActType.ACCEPT])
+async def test_only_an_approver_gets_a_step_past_its_gate(
+    cluster: Cluster, what: RunActType
+) -> None:
+    await begun(cluster, workflow(step("a", gate="Begin?"), step("b", "a"), step("c", "*")))
+    if what == RunActType.ACCEPT:
+        await act(cluster, RunActType.REJECT, "a")
+    before = run_of(cluster).steps
+    with pytest.raises(Denied, match="step a has a gate: this act needs approve-run"):
+        await act(cluster, what, "a", may_approve=False)
+    assert run_of(cluster).steps == before
+    assert (await act(cluster, what, "a")).done is not None
+
+
+@pytest.mark.parametrize(
+    ("what", "after"),
+    [
+        (RunActType.APPROVE, ("stopping", "open")),
+        (RunActType.REJECT, ("canceled", "canceled")),
+        (RunActType.SKIP, ("canceled", "skipped")),
+    ],
+)
+async def test_the_gate_of_a_clean_up_is_decided_in_a_canceled_run(
+    cluster: Cluster, what: RunActType, after: tuple[str, str]
+) -> None:
+    clean = step("clean", "*", when="always", gate="Delete?")
+    await begun(cluster, workflow(step("a"), step("b", "a"), clean))
+    await act(cluster, CANCEL)
+    await cluster.work()
+    assert (await act(cluster, RunActType.SKIP, "b")).refusal == "run 1 is stopping"
+    (one,) = cluster.allocations("etl")
+    await report(cluster, one)
+    await cluster.work()
+    assert states(cluster)["clean"] == "held"
+    assert (await act(cluster, what, "clean")).refusal == ""
+    await cluster.work()
+    assert (run_of(cluster).status, states(cluster)["clean"]) == after
+
+
+async def test_a_step_held_at_its_gate_waits_again_with_what_runs_again(cluster: Cluster) -> None:
+    gated = step("b", "a", gate="Publish?", gate_number="2")
+    await begun(cluster, workflow(step("a"), gated))
+    await end(cluster, "a")
+    await cluster.work()
+    await act(cluster, RunActType.APPROVE, "b")
+    done = (await act(cluster, RunActType.RERUN, "a")).done
+    assert done is not None
+    assert done.steps == ["a", "b"]
+    await cluster.work()
+    assert states(cluster) == {"a": "open", "b": "waiting"}
+    await end(cluster, "a")
+    await cluster.work()
+    await act(cluster, RunActType.APPROVE, "b", who="bob")
+    await cluster.work()
+    assert states(cluster)["b"] == "held"
+    await act(cluster, RunActType.APPROVE, "b")
+    await cluster.work()
+    assert at_work(cluster) == ["b"]
+
+
+async def test_a_failed_step_behind_a_canceled_one_runs_again_with_all_elements(
+    cluster: Cluster,
+) -> None:
+    await begun(
+        cluster,
+        workflow(step("a", gate="Begin?"), step("b", "a", when="always", count=2)),
+    )
+    await act(cluster, RunActType.REJECT, "a")
+    await cluster.work()
+    for code in (0, 1):
+        await end(cluster, "b", code=code)
+    await cluster.work()
+    assert states(cluster) == {"a": "canceled", "b": "failed"}
+    await act(cluster, RunActType.RERUN, failed=True)
+    await cluster.work()
+    await act(cluster, RunActType.APPROVE, "a")
+    await cluster.work()
+    await end(cluster, "a")
+    await cluster.work()
+    assert at_work(cluster) == ["b", "b"]
+
+
+async def test_a_canceled_step_keeps_its_good_elements(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", count=3, parallel="1"), step("b", "a")))
+    await end(cluster, "a")
+    await cluster.work()
+    await act(cluster, CANCEL, now=True)
+    await cluster.work()
+    (one,) = [one for one in cluster.allocations("etl") if not one.client_terminal]
+    await report(cluster, one, code=1)
+    await cluster.work()
+    assert run_of(cluster).status == "canceled"
+    await act(cluster, RunActType.RERUN, failed=True)
+    await cluster.work()
+    for _ in range(2):
+        assert at_work(cluster) == ["a"]
+        await end(cluster, "a")
+        await cluster.work()
+    assert at_work(cluster) == ["b"]
+    assert run_of(cluster).steps[0].good == 3
 
 
 # --- what happens between a decision and its write ---
