@@ -6,7 +6,7 @@ import msgspec
 
 from daemon.ui import charts, formatting
 from daemon.ui.render import Found, page
-from daemon.web.ui_session import UiRequest
+from daemon.web.ui_session import UiRequest, apart
 from storage.errors import Malformed
 
 
@@ -73,7 +73,7 @@ async def usage_section(
             for key, one in RANGES.items()
         ],
         source=formatting.address(f"{here}/usage", range=chosen, namespace=within),
-        parts=_parts(found),
+        parts=await apart(_parts, found),
         begin=found["From"],
         end=found["To"],
     )
