@@ -36,7 +36,7 @@ def load_cluster_state(
     is_there = jobs.definition_index(db, namespace, job_id) is not None
     job = jobs.current(db, namespace, job_id) if is_there else None
     run = runs.newest(db, namespace, job_id)
-    found = _unsettled(db, job) if job is not None and kind is None and run is None else None
+    found = _unsettled(db, job, run) if job is not None and kind is None else None
     if found is None:
         found = _allocations(db, namespace, job_id, kind or (job.type if job else None), run)
     versions = {job.version: job} if job else {}
@@ -96,18 +96,21 @@ def _allocations(
     return _Found(found, {group: number - read[group] for group, number in every.items()})
 
 
-def _unsettled(db: ReadSnapshot, job: Job) -> _Found | None:
+def _unsettled(db: ReadSnapshot, job: Job, run: FlowRun | None) -> _Found | None:
     """Return the allocations of a large batch job without those that have completed.
 
     Otherwise each decision about a job with thousands of allocations would read all of them. None
-    for another job, and if completed allocations may have to be stopped.
+    for another job, and if completed allocations may have to be stopped or belong to another run.
     """
-    if job.type != JobType.BATCH or job.stop:
+    if job.type != JobType.BATCH or job.stop or (run is not None and run.version != job.version):
         return None
     every = allocations.numbers(db, job.namespace, job.id)
     if sum(every.values()) <= FEW:
         return None
-    found = allocations.unsettled(db, job.namespace, job.id)
+    if run is None:
+        found = allocations.unsettled(db, job.namespace, job.id)
+    else:
+        found = allocations.unsettled_for_run(db, run)
     read = Counter(one.task_group for one in found)
     ranges: defaultdict[str, list[SettledRange]] = defaultdict(list)
     settled: Counter[str] = Counter()

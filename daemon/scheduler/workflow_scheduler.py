@@ -106,7 +106,8 @@ class _WorkflowDecision:
     ) -> GroupChange:
         nodes = situation.nodes
         if not is_wanted:
-            return _nothing([*mine, *others], nodes, situation.ended.get(name, 0))
+            ended = situation.ended.get(name, 0) + _settled(situation, name)
+            return _nothing([*mine, *others], nodes, ended)
         change, older = reconcile(situation, name, mine), _nothing(others, nodes, 0)
         if name in self._most:
             active = self._elements[name].at_work if name in self._elements else 0
@@ -157,7 +158,8 @@ class _WorkflowDecision:
             return frozenset(), {}
         codes = self._state.exit_codes
         elements = self._elements = {
-            name: _elements(situation, ones, codes.get(name, 0)) for name, ones in mine.items()
+            name: _elements(situation, name, mine.get(name, ()), codes.get(name, 0))
+            for name in {**mine, **situation.settled}
         }
         known = {one.name: one for one in steps}
         after = advance.advance(
@@ -208,7 +210,7 @@ def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: in
 
 
 def _elements(
-    situation: ReconcileContext, allocations: Sequence[Allocation], exit_code: int
+    situation: ReconcileContext, name: str, allocations: Sequence[Allocation], exit_code: int
 ) -> Elements:
     """Count the elements of a step by what has become of their newest allocations.
 
@@ -231,11 +233,17 @@ def _elements(
     )
     every = len(sets.keep) + len(sets.migrate) + len(sets.lost) + len(sets.failed)
     return Elements(
-        good=good,
+        good=good + _settled(situation, name),
         failed=len(failed),
         at_work=every + stopped - good - len(failed),
         exit_code=exit_code if failed else 0,
     )
+
+
+def _settled(situation: ReconcileContext, name: str) -> int:
+    """Return how many completed elements of a step were counted, but not loaded."""
+    known = situation.settled.get(name)
+    return known.count if known else 0
 
 
 def _is_retried(situation: ReconcileContext, allocation: Allocation) -> bool:

@@ -103,19 +103,22 @@ _CONSIDERED = """
   ORDER BY create_index, id
 """
 # Nothing follows from what has ended in an ended step, or in an older version.
-_OF_RUN = """
+_MATTERS_TO_RUN = """
+    (client_status IN ('pending', 'running', 'unknown')
+     OR job_version > :version
+     OR job_version = :version
+        AND task_group NOT IN
+            (SELECT step FROM run_steps
+              WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+                AND outcome IS NOT NULL))
+"""
+_OF_RUN = f"""
     SELECT * FROM allocations INDEXED BY allocations_considered
      WHERE namespace = :namespace AND job_id = :job_id
        AND (desired_status = 'run'
             OR client_status IN ('pending', 'running', 'unknown')
             OR desired ->> '$.Transition.MigrateDisablePlacement')
-       AND (client_status IN ('pending', 'running', 'unknown')
-            OR job_version > :version
-            OR job_version = :version
-               AND task_group NOT IN
-                   (SELECT step FROM run_steps
-                     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
-                       AND outcome IS NOT NULL))
+       AND {_MATTERS_TO_RUN}
   ORDER BY create_index, id
 """
 _SETTLES = """
@@ -129,6 +132,16 @@ _UNSETTLED = f"""
             OR client_status IN ('pending', 'running', 'unknown')
             OR desired ->> '$.Transition.MigrateDisablePlacement')
        AND NOT {_SETTLES}
+  ORDER BY create_index, id
+"""
+_UNSETTLED_OF_RUN = f"""
+    SELECT * FROM allocations INDEXED BY allocations_unsettled
+     WHERE namespace = :namespace AND job_id = :job_id
+       AND (desired_status = 'run'
+            OR client_status IN ('pending', 'running', 'unknown')
+            OR desired ->> '$.Transition.MigrateDisablePlacement')
+       AND NOT {_SETTLES}
+       AND {_MATTERS_TO_RUN}
   ORDER BY create_index, id
 """
 # In each range, all have the same distance to their rank.
@@ -227,9 +240,17 @@ def for_scheduler(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocat
 
 def for_run(db: ReadSnapshot, run: FlowRun) -> list[Allocation]:
     """Return the allocations that a decision about the newest run considers, oldest first."""
+    return [_from(row) for row in db.all(_OF_RUN, _key_of_run(run))]
+
+
+def unsettled_for_run(db: ReadSnapshot, run: FlowRun) -> list[Allocation]:
+    """Return the same allocations without the settled ones."""
+    return [_from(row) for row in db.all(_UNSETTLED_OF_RUN, _key_of_run(run))]
+
+
+def _key_of_run(run: FlowRun) -> dict[str, str | int]:
     key = {"namespace": run.namespace, "job_id": run.job_id}
-    asked = {**key, "number": run.number, "version": run.version}
-    return [_from(row) for row in db.all(_OF_RUN, asked)]
+    return {**key, "number": run.number, "version": run.version}
 
 
 def unsettled(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:

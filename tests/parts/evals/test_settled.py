@@ -83,6 +83,42 @@ async def test_the_decision_is_that_about_all_allocations(
     assert msgspec.to_builtins(settled) == msgspec.to_builtins(whole)
 
 
+@pytest.mark.parametrize("seed", range(30))
+async def test_the_decision_about_a_workflow_is_that_about_all_allocations(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    limit = {"steward_parallel": str(chance.randint(2, 8)), "steward_failures_allowed": "3"}
+    first = msgspec.structs.replace(many(chance.randint(3, 12)), meta=limit)
+    then = msgspec.structs.replace(many(2, "api"), meta={"steward_needs": "web"})
+    for priority in range(50, 50 + chance.choice([1, 2])):
+        await cluster.register(job("web", first, then, type="batch", priority=priority))
+        for _ in range(chance.randint(1, 4)):
+            await cluster.work()
+            await end_some(cluster, chance)
+    settled, counted = plan_of(cluster, 0, monkeypatch)
+    whole, state = plan_of(cluster, 10_000, monkeypatch)
+    assert state.settled == {}
+    assert len(counted.allocations) <= len(state.allocations)
+    assert msgspec.to_builtins(settled) == msgspec.to_builtins(whole)
+
+
+async def test_completed_elements_of_an_open_step_are_counted(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = msgspec.structs.replace(many(6), meta={"steward_parallel": "6"})
+    await cluster.register(job("web", limited, type="batch"))
+    await cluster.work()
+    for one in cluster.allocations():
+        if one.index not in (2, 5):
+            await cluster.report(one, ClientStatus.COMPLETE)
+    plan, state = plan_of(cluster, 0, monkeypatch)
+    assert sorted(one.index for one in state.allocations) == [2, 5]
+    assert plan.flow is not None
+    (run,) = plan.flow.runs
+    assert [(one.good, one.total) for one in run.steps] == [(4, 6)]
+
+
 async def test_completed_allocations_are_ranges(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
