@@ -6,7 +6,7 @@ exists only if the caller allowed writes.
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -17,6 +17,9 @@ from daemon.cli.core.mcp_protocol import Parameters, ToolOutput, ToolSpec
 from storage.errors import Malformed, StewardError
 
 MOST_TEXT = 64 * 1024  # characters of an answer
+MOST_OUTCOME = 200  # characters of an outcome in the record of a call
+_SHOWN = 80  # characters of an argument there
+_UNTOLD = ("payload", "meta", "source")  # arguments that can contain secrets
 _VIA = "mcp"  # the query parameter `via`, which the audit log shows
 
 JobID = Annotated[str, Meta(min_length=1, description="ID of the job")]
@@ -226,9 +229,19 @@ def caller(
 
 
 def told(name: str, arguments: Parameters, outcome: str) -> str:
-    """Return the line that records a call; texts are cut."""
-    shown = {key: str(value)[:80] for key, value in arguments.items()}
-    return f"tool {name} {json.dumps(shown)}: {outcome[:200]}"
+    """Return the line that records a call.
+
+    It has no control characters. Texts are cut. Values that can contain secrets are lengths.
+    """
+    shown = {key[:_SHOWN]: _told_value(key, value) for key, value in arguments.items()}
+    return f"tool {name} {json.dumps(shown)}: {json.dumps(outcome[:MOST_OUTCOME])}"
+
+
+def _told_value(key: str, value: object) -> str:
+    if key not in _UNTOLD:
+        return str(value)[:_SHOWN]
+    count = len(value) if isinstance(value, Sized) else len(str(value))
+    return f"{count} {'entries' if isinstance(value, Mapping) else 'characters'}"
 
 
 def _schema(kind: type[Arguments]) -> Mapping[str, object]:
