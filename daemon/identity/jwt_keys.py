@@ -24,6 +24,7 @@ from daemon.identity.key_cache import CacheKey, FetchedKeys, KeyCache, put_last
 from daemon.net import http_client
 from daemon.net.egress_policy import EgressDenied
 from daemon.net.http_client import HttpError, Permit
+from daemon.text.go_format import quote
 from storage.errors import Refused
 from storage.records.auth_method import AuthMethod, AuthMethodConfig
 from storage.records.base import SECOND
@@ -37,10 +38,12 @@ _FETCH_WITHIN = 10.0  # seconds
 _MAX_AGE = 300 * SECOND
 _PAUSE = 30 * SECOND  # after a fetch without the wanted key
 _PAUSE_AFTER_ERROR = 10 * SECOND
+_SHOWN = 200  # characters of a provider's text in an error
 _WELL_KNOWN = "/.well-known/openid-configuration"
 
 
 class _Discovery(msgspec.Struct, frozen=True):
+    issuer: str
     jwks_uri: str
 
 
@@ -120,9 +123,7 @@ async def fetch_keys(config: AuthMethodConfig, permit: Permit) -> Sequence[Direc
     with trio.move_on_after(_FETCH_WITHIN):
         if not url:
             authority = "\n".join(config.discovery_ca_pem or ())
-            base = config.oidc_discovery_url.rstrip("/")
-            found = await _document(f"{base}{_WELL_KNOWN}", authority, permit, _Discovery)
-            url = found.jwks_uri
+            url = await _discovered(config.oidc_discovery_url, authority, permit)
         published = await _document(url, authority, permit, _KeySet)
         return [
             DirectoryKey(kid=key.kid, n=key.n, e=key.e)
@@ -130,6 +131,19 @@ async def fetch_keys(config: AuthMethodConfig, permit: Permit) -> Sequence[Direc
             if key.kty == "RSA" and key.use in ("", "sig") and key.n and key.e
         ]
     raise Refused(f"unable to get validation keys: no answer within {_FETCH_WITHIN:.0f} s")
+
+
+async def _discovered(provider: str, authority: str, permit: Permit) -> str:
+    """Return the URL of the keys that a provider's discovery document names. Raises `Refused`."""
+    base = provider.rstrip("/")
+    found = await _document(f"{base}{_WELL_KNOWN}", authority, permit, _Discovery)
+    failed = f"unable to get validation keys from {_shown(base)}: its discovery document names"
+    if found.issuer.rstrip("/") != base:
+        raise Refused(f"{failed} the issuer {quote(found.issuer[:_SHOWN])}, which is another one")
+    is_secure = base.lower().startswith("https://")
+    if is_secure and not found.jwks_uri.lower().startswith("https://"):
+        raise Refused(f"{failed} keys at {_shown(found.jwks_uri)[:_SHOWN]}, which is not https")
+    return found.jwks_uri
 
 
 async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> T:

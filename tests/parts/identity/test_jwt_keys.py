@@ -36,11 +36,13 @@ class Provider:
         self.status, self.body = 200, b""
         self.asked: list[str] = []
         self.url = ""
+        self.named: dict[str, str] = {}  # other values of the discovery document
 
     def document(self, path: str) -> bytes:
         """Return the document at a path."""
         if path.endswith("openid-configuration"):
-            return json.dumps({"jwks_uri": f"{self.url}/keys"}).encode()
+            own = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+            return json.dumps({**own, **self.named}).encode()
         keys: list[dict[str, Any]] = [
             {"kty": "RSA", "kid": key.kid, "n": key.n, "e": key.e, "use": "sig"}
             for key in self.keys
@@ -183,3 +185,31 @@ async def test_only_the_authority_of_the_method_is_trusted(tmp_path: Path) -> No
         unreadable = method(jwks_url=url, jwks_ca_cert="no certificate")
         with pytest.raises(Refused, match="the CA certificates cannot be read"):
             await MethodKeys(KeyCache()).verify(unreadable, TOKEN, now=NOW, permit=allow_all)
+
+
+@pytest.mark.parametrize(
+    "named", [{"issuer": "https://other.example"}, {"issuer": ""}, {"issuer": "x" * 10_000}]
+)
+async def test_a_discovery_document_of_another_issuer_is_refused(named: dict[str, str]) -> None:
+    async with providing() as provider:
+        provider.named = named
+        ci = method(oidc_discovery_url=provider.url)
+        with pytest.raises(Refused, match=r"the issuer .* which is another one") as told:
+            await MethodKeys(KeyCache()).verify(ci, TOKEN, now=NOW, permit=allow_all)
+        assert len(str(told.value)) < 500
+        assert provider.asked == ["/.well-known/openid-configuration"]
+
+
+async def test_keys_of_a_provider_with_https_are_not_fetched_without(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.certify("server"))
+    async with providing() as plain, providing(context) as provider:
+        ci = method(
+            oidc_discovery_url=f"{provider.url}/", discovery_ca_pem=[authority.file.read_text()]
+        )
+        await MethodKeys(KeyCache()).verify(ci, TOKEN, now=NOW, permit=allow_all)
+        provider.named = {"jwks_uri": f"{plain.url}/keys"}
+        with pytest.raises(Refused, match="which is not https"):
+            await MethodKeys(KeyCache()).verify(ci, TOKEN, now=NOW, permit=allow_all)
+        assert plain.asked == []
