@@ -578,7 +578,7 @@ CREATE TABLE run_acts (
                   CHECK (act IN ('cancel', 'skip', 'accept', 'rerun', 'approve', 'reject')),
     steps         TEXT    NOT NULL,
     attempt       INTEGER NOT NULL,               -- of the step; 0 for several
-    who           TEXT    NOT NULL,               -- an entity, or the accessor of a token
+    who           TEXT    NOT NULL,               -- an entity, the subject of a login, or an accessor
     note          TEXT    NOT NULL,
     time          INTEGER NOT NULL,
     PRIMARY KEY (namespace, job_id, number, place),
@@ -765,7 +765,7 @@ CREATE TABLE auth_methods (
 CREATE UNIQUE INDEX auth_methods_default ON auth_methods (is_default) WHERE is_default = 1;
 
 -- Rules that bind the logins of such a method to a role, a policy or all permissions. A rule
--- outlives its method. Written by daemon/identity/binding_rules.py.
+-- ends with its method. Written by daemon/identity/binding_rules.py.
 CREATE TABLE binding_rules (
     id            TEXT    NOT NULL PRIMARY KEY,
     auth_method   TEXT    NOT NULL,

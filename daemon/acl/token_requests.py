@@ -75,6 +75,7 @@ def create_token(
         parent="" if is_orphan else parent.accessor,
         role=role.name,
         entity_id="" if is_orphan else parent.entity_id,
+        subject="" if is_orphan else parent.person,
         allocation="" if is_orphan else parent.allocation,
         meta=fields.pairs("meta") or None,
         bound_cidrs=role.token_bound_cidrs,

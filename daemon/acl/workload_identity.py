@@ -22,6 +22,7 @@ def token_label(workload: Workload) -> Token:
     return Token(
         accessor=f"{workload.nomad_allocation_id}/{workload.nomad_task}",
         name=workload.sub,
+        subject=f"job {workload.nomad_namespace}/{workload.nomad_job_id}",
         created_at=0,
     )
 

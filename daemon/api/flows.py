@@ -138,7 +138,7 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
         request["job_id"],
         act,
         body,
-        who=(token.entity_id or token.accessor) if parts.tokens.asks else "anonymous",
+        who=token.person if parts.tokens.asks else "anonymous",
         now=parts.clock.now(),
         eval_id=next(parts.ids),
         may_approve=request.caller.has(APPROVE, request.namespace),

@@ -95,7 +95,7 @@ async def log_in(
     if bindings.is_empty:
         log.warning("a login at the auth method %s matched no binding rule", method.name)
         raise Malformed("no role or policy bindings matched")
-    return await tokens.issue(_token(method, mapped, bindings, now))
+    return await tokens.issue(_token(method, mapped, bindings, _subject(method, token), now))
 
 
 def _checked_claims(config: AuthMethodConfig, token: ParsedJwt, now: int) -> dict[str, object]:
@@ -137,7 +137,18 @@ def _values(method: AuthMethod, mapped: MappedClaims) -> dict[str, str]:
     return empty | {f"value.{name}": text for name, text in mapped.value.items()}
 
 
-def _token(method: AuthMethod, mapped: MappedClaims, bindings: Bindings, now: int) -> Token:
+def _subject(method: AuthMethod, token: ParsedJwt) -> str:
+    """Return the person of a login: the issuer and its subject.
+
+    Without a subject, all logins with tokens of the issuer are the same person.
+    """
+    claims = jwt_verification.read_standard(token)
+    return f"{claims.iss or f'auth-method/{method.name}'} {claims.sub or ''}".strip()
+
+
+def _token(
+    method: AuthMethod, mapped: MappedClaims, bindings: Bindings, subject: str, now: int
+) -> Token:
     """Return the token to issue. Raises `Malformed`."""
     values = {f"value.{name}": text for name, text in mapped.value.items()}
     own = {"auth_method_type": method.type, "auth_method_name": method.name}
@@ -154,6 +165,7 @@ def _token(method: AuthMethod, mapped: MappedClaims, bindings: Bindings, now: in
         roles=bindings.roles,
         is_global=method.is_global,
         path=PATH,
+        subject=subject,
         ttl=method.max_token_ttl,
         created_at=now,
         expires_at=now + method.max_token_ttl,

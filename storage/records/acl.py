@@ -40,6 +40,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent: str = ""
     role: str = ""  # the token role that created it, in the Vault API
     entity_id: str = ""
+    # The person of a token without an entity: issuer and subject of the login, or the parent's person.
+    subject: str = ""
     allocation: str = ""  # the allocation with which it is revoked; empty if it is not a task's
     meta: dict[str, str] | None = None
     bound_cidrs: tuple[str, ...] = ()
@@ -55,6 +57,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uses_left: int | None = None
     create_index: int = 0
     modify_index: int = 0
+
+    @property
+    def person(self) -> str:
+        """Return who acts with the token; tokens of the same person return the same text."""
+        return self.entity_id or self.subject or self.accessor
 
     @property
     def is_management(self) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.service.daemon import Steward, open_steward
+from tests.service.test_workflows import has_ended, shell, workflow
 from tests.unit.identity.tokens import KEY, new_key, signed
 
 SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
@@ -211,6 +212,22 @@ async def test_a_management_rule_overrides_the_others(guarded: Steward) -> None:
     await bind(guarded, BindType="management", Selector='value.team == "OPS"')
     token = (await log_in(guarded, signed(claims()))).json()
     assert (token["Type"], token["Policies"], token["Roles"]) == ("management", None, None)
+
+
+async def test_one_person_with_two_logins_does_not_pass_a_gate_for_two(guarded: Steward) -> None:
+    await guarded.post("/v1/acl/auth-method", METHOD)
+    await bind(guarded, BindType="management")
+    job = workflow(shell("publish", "exit 0", keys={"gate": "Publish?", "gate_number": "2"}))
+    await guarded.post("/v1/jobs", {"Job": job})
+    await guarded.until("/v1/job/etl/run", lambda run: run["Steps"][0]["State"] == "held")
+    for subject, status in (("ann", 200), ("ann", 409), ("bob", 200)):
+        guarded.token = (await log_in(guarded, signed(claims(sub=subject)))).json()["SecretID"]
+        answer = await guarded.request("POST", "/v1/job/etl/run/approve", {"Steps": ["publish"]})
+        assert answer.status_code == status, answer.text
+    run = await guarded.until("/v1/job/etl/run", has_ended)
+    assert run["Status"] == "succeeded"
+    ann, bob = "https://ci.example ann", "https://ci.example bob"
+    assert [one["Who"] for one in run["Acts"]] == [ann, bob]
 
 
 async def test_a_wrong_login_gets_no_token(guarded: Steward) -> None:

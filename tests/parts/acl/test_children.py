@@ -57,6 +57,18 @@ async def test_what_the_token_of_a_task_makes_ends_with_the_allocation_too(store
     assert made(store, {"no_parent": True}, maker, has_sudo=True).token.allocation == ""
 
 
+async def test_what_a_token_makes_acts_for_the_same_person(store: Store) -> None:
+    assert made(store, {}).token.person == MAKER.person == "e"
+    nobody = msgspec.structs.replace(MAKER, entity_id="")
+    child = made(store, {}, nobody).token
+    assert made(store, {}, child).token.person == child.person == "maker"
+    assert made(store, {"type": "batch"}, nobody).token.person == "maker"
+    of_login = msgspec.structs.replace(nobody, subject="https://ci.example ann")
+    assert made(store, {}, of_login).token.person == "https://ci.example ann"
+    assert made(store, {"meta": {"subject": "bob"}}, of_login).token.person == of_login.person
+    assert made(store, {"no_parent": True}, of_login, has_sudo=True).token.person == "new"
+
+
 async def test_a_token_hangs_on_its_maker(store: Store) -> None:
     token = made(store, {}).token
     assert (token.parent, token.entity_id) == ("maker", "e")
