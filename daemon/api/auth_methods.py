@@ -85,7 +85,7 @@ async def _put_method(request: Request, body: AuthMethodRequest) -> HandlerReply
 
 
 async def delete_method(request: Request) -> HandlerReply:
-    """Delete a method. Its binding rules remain, and its tokens until they expire."""
+    """Delete a method with its binding rules. Its tokens remain until they expire."""
     check_acls_on(request)
     name = request["name"]
 

@@ -35,6 +35,7 @@ NAME_FORMAT = "${auth_method_type}-${auth_method_name}"  # of tokens, by default
 MOST_ITEMS = 100  # of a list or a map in a configuration
 _NAME = re.compile(r"[a-zA-Z0-9-]{1,128}")
 _LONGEST_TEXT = 64 * 1024  # characters of a text in a configuration, such as a certificate
+_MOST_COUNTED = 1000  # more than a method can have
 _LONGEST_LEEWAY = 24 * HOUR
 
 
@@ -45,6 +46,8 @@ def put_method(tx: Transaction, given: AuthMethodRequest, now: int) -> AuthMetho
     if errors := list(_errors(method)):
         raise Malformed(f"auth method 0 invalid: {multi_error(errors)}")
     _check_default(tx, method)
+    if before is None:
+        _check_leftover_rules(tx, method.name)
     return auth_methods.put(tx, method)
 
 
@@ -96,6 +99,18 @@ def _check_default(db: ReadSnapshot, method: AuthMethod) -> None:
     other = auth_methods.default(db) if method.default else None
     if other is not None and other.name != method.name:
         raise Malformed(f"default method already exists: {other.name}")
+
+
+def _check_leftover_rules(db: ReadSnapshot, name: str) -> None:
+    """Raise `Malformed` if binding rules of a deleted method have the name of a new one.
+
+    Earlier versions did not delete the rules with their method.
+    """
+    if count := auth_methods.count_rules(db, name, _MOST_COUNTED):
+        raise Malformed(
+            f"{count} binding rules of an earlier method have the name {name}: delete them, or "
+            "choose another name"
+        )
 
 
 def _errors(method: AuthMethod) -> Iterable[str]:

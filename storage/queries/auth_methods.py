@@ -39,6 +39,7 @@ _COUNT = """
     SELECT count(*) AS number
       FROM (SELECT 1 FROM binding_rules WHERE auth_method = :name LIMIT :most)
 """
+_IDS = "SELECT id FROM binding_rules WHERE auth_method = :name"
 _REMOVE_RULE = "DELETE FROM binding_rules WHERE id = :id"
 
 
@@ -77,8 +78,10 @@ def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[AuthMethod]:
 
 
 def remove(tx: Transaction, name: str) -> bool:
-    """Delete a method; return whether it existed."""
+    """Delete a method and its binding rules; return whether the method existed."""
     gone = tx.execute(_REMOVE, {"name": name}) > 0
+    for row in tx.all(_IDS, {"name": name}):
+        remove_rule(tx, row["id"])
     tx.touch("auth_methods", f"auth_methods/{name}")
     return gone
 

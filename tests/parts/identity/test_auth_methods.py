@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import trio
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from daemon.acl.keyring import Keyring
@@ -129,6 +130,60 @@ async def test_the_rules_of_a_method_are_limited(store: Store) -> None:
         await put_one_rule(store, MOST_RULES)
     changed = await put_one_rule(store, ID=last.id, Description="a change is possible")
     assert changed.id == last.id
+
+
+async def test_the_rules_of_a_method_end_with_it(store: Store) -> None:
+    await put(store, METHOD)
+    await put(store, {**METHOD, "Name": "other"})
+    await put_one_rule(store, 1)
+    kept = await put_one_rule(store, 2, AuthMethod="other")
+    with store.watch("binding_rules/rule-0001") as changes, trio.fail_after(5):
+        assert await store.write(lambda tx: auth_methods.remove(tx, "ci"))
+        await changes.wait()
+    assert store.read(lambda db: auth_methods.find_rule(db, "rule-0001")) is None
+    assert store.read(lambda db: auth_methods.find_rule(db, kept.id)) == kept
+    await put(store, METHOD)
+    assert store.read(lambda db: auth_methods.rules_of(db, "ci", 9)) == []
+
+
+async def test_a_new_method_does_not_get_rules_that_an_earlier_version_left(store: Store) -> None:
+    rule = BindingRule(id="old", auth_method="ci", bind_type="management")
+    await store.write(lambda tx: auth_methods.put_rule(tx, rule))
+    with pytest.raises(Malformed, match="1 binding rules of an earlier method have the name ci"):
+        await put(store, METHOD)
+    await store.write(lambda tx: auth_methods.remove_rule(tx, "old"))
+    await put(store, METHOD)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        ({"sub": "ann"}, {"sub": "ann", "jti": "2"}, True),
+        ({"sub": "ann"}, {"sub": "bob"}, False),
+        ({"sub": "ann"}, {"sub": "ann", "iss": "https://other.example"}, False),
+        ({}, {"jti": "2"}, True),  # nothing tells them apart
+        ({"iss": None}, {"iss": None, "jti": "2"}, True),
+    ],
+)
+async def test_logins_with_the_same_subject_are_the_same_person(
+    store: Store, first: dict[str, Any], second: dict[str, Any], is_same: bool
+) -> None:
+    await put(store, METHOD)
+    await put_one_rule(store, BindType="management", BindName="")
+    tokens = TokenStore(store, Clock(), Keyring(bytes(32)), asks=True)
+    people = []
+    for changes in (first, second):
+        issued = await log_in(
+            store,
+            tokens,
+            MethodKeys(KeyCache()),
+            Settings(),
+            JwtLoginRequest(auth_method_name="ci", login_token=signed(claims(**changes))),
+            party="127.0.0.1",
+            now=NOW,
+        )
+        people.append(tokens.resolve(issued.secret).token.person)
+    assert (people[0] == people[1]) is is_same
 
 
 class Clock:
