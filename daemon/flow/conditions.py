@@ -14,7 +14,7 @@ import msgspec
 from daemon.text.go_format import quote
 from storage.errors import Malformed
 
-MAX_STEPS = 20_000  # of an evaluation
+MAX_STEPS = 2_000  # of an evaluation
 _HINTS = 3  # searches for a close name
 _LONGEST_NAME = 200  # characters of a name with a hint: longer ones compare slowly
 

@@ -22,7 +22,7 @@ class BoundName(msgspec.Struct, frozen=True):
 
 
 Names = tuple[BoundName, ...]
-MAX_STEPS = 200_000  # for one document: nested `any` and `all` multiply their items
+MAX_STEPS = 20_000  # for one document: nested `any` and `all` multiply their items
 _Found = tuple[Any, DocumentShape]  # a value and its shape
 
 
