@@ -75,6 +75,8 @@ def _entered(call: Call, above: int, names: list[str]) -> tuple[int, str]:
         for number, name in enumerate(names, 1):
             try:
                 deeper = call(place, name, _LOOK)
+            except NotADirectoryError:  # `place` is a link, by which the path left the directory
+                break
             except OSError as error:
                 if error.errno != errno.EXDEV or name == "..":
                     raise

@@ -11,7 +11,7 @@ from storage.records.base import SECOND
 from storage.records.usage_history import UsageMetric, UsageSamples
 
 # Interfaces that repeat the traffic of others, by the beginning of their names.
-_REPEATING = ("lo", "veth", "docker", "br-", "cni", "podman", "virbr", "nomad", "ifb", "dummy")
+_REPEATING = ("lo", "veth", "docker0", "br-", "cni", "podman", "virbr", "nomad", "ifb", "dummy")
 _KIBIBYTE = 1024
 _RECEIVED, _SENT = 0, 8  # fields after the name
 

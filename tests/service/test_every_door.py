@@ -61,6 +61,7 @@ async def places(steward: Steward) -> dict[str, str]:
         "id": "x",
         "accessor": "x",
         "role_id": "x",
+        "rule_id": "x",
         "volume_id": "x",
         "plugin_id": "x",
         "key_id": "x",

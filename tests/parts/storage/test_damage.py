@@ -105,8 +105,15 @@ async def test_health_tells_that_the_store_is_damaged(tmp_path: Path, spoiled: i
     async with opened(tmp_path) as store:  # type: ignore[attr-defined]
         query = SimpleNamespace(text=lambda _: "")
         tasks = SimpleNamespace(egress=lambda: (True, ""))
+        logs = SimpleNamespace(launcher=SimpleNamespace(trouble=lambda _: ""))
+        clock = SystemClock()
         parts = SimpleNamespace(
-            store=store, fences=Fences(SystemClock()), tasks=tasks, config=Settings()
+            store=store,
+            fences=Fences(clock),
+            tasks=tasks,
+            config=Settings(),
+            logs=logs,
+            clock=clock,
         )
         request = SimpleNamespace(query=query, parts=parts)
         before = store.read(lambda db: agent.health(request, db))

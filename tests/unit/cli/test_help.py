@@ -20,6 +20,7 @@ WITHOUT_JSON = {
     "help",
     "install",
     "job action",
+    "mcp",
     "operator api",
     "operator metrics",
     "operator rekey",
