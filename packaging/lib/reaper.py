@@ -44,10 +44,12 @@ def reap() -> bool:
 
 def run(command: list[str]) -> int:
     """Run a command to its end, and reap all others meanwhile; return its exit status."""
-    main = subprocess.Popen(command).pid
+    # The object is kept: at its end it would take the exit status itself.
+    main = subprocess.Popen(command)
     while True:
         pid, status = os.wait()
-        if pid == main:
+        if pid == main.pid:
+            main.returncode = 0  # it has been waited for
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
 
