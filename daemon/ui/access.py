@@ -23,7 +23,7 @@ async def overview(visit: UiRequest) -> Found:
 async def policy(visit: UiRequest) -> Found:
     """Show the rules of a policy."""
     found = await visit.get(formatting.address("/v1/acl/policy/", visit["name"]))
-    return {"policy": found, "tokens": await optional(visit, "/v1/acl/tokens")}
+    return {"policy": found}
 
 
 def _methods(found: Any) -> dict[str, Any] | None:  # noqa: ANN401  # JSON

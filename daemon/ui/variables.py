@@ -4,6 +4,7 @@ from typing import Any
 
 from daemon.ui import formatting
 from daemon.ui.render import Found, action, page
+from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, Refused
 
@@ -37,7 +38,26 @@ async def variable(visit: UiRequest) -> Found:
 
 @action
 async def put_variable(visit: UiRequest) -> str:
-    """Store the values in the form, or delete the variable."""
+    """Store the values in the form."""
+    path, namespace, target, where = _named(visit)
+    body = {"Namespace": namespace, "Path": path, "Items": _items(visit)}
+    _check(visit, path, await visit.ask("POST", target, body, **where))
+    return formatting.address("/ui/variable/", path, namespace=namespace)
+
+
+@action
+async def remove_variable(visit: UiRequest) -> str:
+    """Delete a variable."""
+    path, _, target, where = _named(visit)
+    _check(visit, path, await visit.ask("DELETE", target, **where))
+    return "/ui/variables"
+
+
+def _named(visit: UiRequest) -> tuple[str, str, str, dict[str, object]]:
+    """Return the path and namespace of the variable in a form, and its URL and query of the API.
+
+    Raises `Malformed`.
+    """
     form = visit.form
     path, namespace = form.get("path", "").strip(), form.get("namespace", "").strip() or "default"
     if not path:
@@ -46,18 +66,14 @@ async def put_variable(visit: UiRequest) -> str:
     if not (index.isascii() and index.isdecimal() and len(index) < 20):
         raise Malformed(f"index = {index!r} is not the index of a variable: reload its page")
     target = formatting.address("/v1/var/", path)
-    where: dict[str, object] = {"namespace": namespace, "cas": int(index)}
-    if form.get("act") == "remove":
-        answer = await visit.ask("DELETE", target, **where)
-    else:
-        body = {"Namespace": namespace, "Path": path, "Items": _items(visit)}
-        answer = await visit.ask("POST", target, body, **where)
+    return path, namespace, target, {"namespace": namespace, "cas": int(index)}
+
+
+def _check(visit: UiRequest, path: str, answer: HandlerReply) -> None:
+    """Raise `Refused` if the variable has changed, or the error of the API."""
     if answer.status == _CONFLICT:
         raise Refused(f"{path} has changed since this page was loaded: reload it")
     visit.said(answer)
-    if form.get("act") == "remove":
-        return "/ui/variables"
-    return formatting.address("/ui/variable/", path, namespace=namespace)
 
 
 def _items(visit: UiRequest) -> dict[str, str]:

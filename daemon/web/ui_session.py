@@ -17,12 +17,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 import trio
 
 from daemon.acl.audit import AuditScope
+from daemon.acl.check import EVERYWHERE, Requirement
+from daemon.acl.explain import RequestedCapability, explain
 from daemon.app.context import AppContext
 from daemon.web.fairness import identify
 from daemon.web.parameters import QueryParameters
@@ -73,11 +75,12 @@ class UiRequest:
         ask: Ask,
         sessions: SessionStore,
         trail: AuditScope,
+        router: Router["UiPage"],
     ) -> None:
         self.request, self.session = request, session
         self.has_ended = False  # the session's token is no longer valid
         self.is_unclear = False  # there are several cookies with this name
-        self._ask, self._sessions, self._trail = ask, sessions, trail
+        self._ask, self._sessions, self._trail, self._router = ask, sessions, trail, router
         self._form: dict[str, str] | None = None
         self._cookie: str | None = None  # the new value of the cookie; empty deletes it
 
@@ -122,6 +125,24 @@ class UiRequest:
     def __getitem__(self, name: str) -> str:
         """Return the value of the placeholder `{name}` in the page's path."""
         return self.request.parameters[name]
+
+    def lacks(self, target: str, namespace: str = "", path: str = "", method: str = "POST") -> str:
+        """Return the capability that the user lacks for a form; empty if they may send it.
+
+        `target` is the URL of the form. `namespace` is the one of the object, if the URL does not
+        have it; `*` means any. `path` is the path of the variable or of the login method.
+        """
+        place = urlsplit(target)
+        pages, _ = self._router.find(place.path)
+        calls = next((one.calls for one in pages if one.method == method), "")
+        if not calls:
+            return ""
+        verb, _, address = calls.partition(" ")
+        address = address.replace("{mount}", path)
+        right = self.request.parts.rights.of(verb, address, lambda mount: mount == f"{path}/")
+        within = namespace or QueryParameters(place.query).text("namespace") or right.namespace
+        named = right.path if right.needs.asks is Requirement.PATH else path
+        return _lacking(self, msgspec.structs.replace(right, namespace=within, path=named))
 
     # --- API calls
 
@@ -239,12 +260,17 @@ PageHandler = Callable[[UiRequest], Awaitable[HandlerReply]]
 
 
 class UiPage(msgspec.Struct, frozen=True):
-    """A page of the web interface. `is_file`: a static file, served without a session."""
+    """A page of the web interface.
+
+    `is_file`: a static file, served without a session. `calls` is the API call of a form action,
+    with its method. A page shows a form as disabled if the user lacks the permission for that call.
+    """
 
     path: str
     handler: PageHandler
     method: str = "GET"
     is_file: bool = False
+    calls: str = ""
 
 
 class UiPages:
@@ -269,7 +295,9 @@ class UiPages:
             return text("Invalid method", 405)
         asked = msgspec.structs.replace(asked, parameters=parameters, token="", peer=None)
         names = _names(headers, is_secure=is_secure)
-        visit = UiRequest(asked, self._session(names), self._ask, self._sessions, trail)
+        visit = UiRequest(
+            asked, self._session(names), self._ask, self._sessions, trail, self._router
+        )
         visit.is_unclear = len(names) > 1
         if len(asked.body) > SHORT:  # the page's handler reports the error
             with suppress(Malformed):
@@ -314,6 +342,22 @@ class UiPages:
         trail.known(caller.token.accessor)
         identify(caller.token.accessor)
         visit.request = msgspec.structs.replace(visit.request, token=secret, caller=caller)
+
+
+def _lacking(visit: UiRequest, right: RequestedCapability) -> str:
+    """Return the capability that a user lacks for a call; empty if they have it."""
+    needs, caller = right.needs, visit.request.caller
+    if right.namespace == EVERYWHERE:
+        right = msgspec.structs.replace(
+            right, needs=msgspec.structs.replace(needs, everywhere=True)
+        )
+    if needs.asks is Requirement.VARIABLE and not right.path:  # a new variable: any will do
+        rules = caller.grant.variables.all.values()
+        if any(not rule.capabilities.isdisjoint(needs.any_of) for rule in rules):
+            return ""
+        right = msgspec.structs.replace(right, path="PATH")
+    found = explain(caller, right)
+    return "" if found.allowed else found.needs.replace("the namespace *", "any namespace")
 
 
 def _cookie(is_secure: bool) -> str:

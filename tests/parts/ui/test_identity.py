@@ -127,7 +127,8 @@ async def test_who_may_only_look_changes_no_rights(
 async def test_who_may_only_look_is_offered_no_forms(reader: Browser) -> None:
     text = (await reader.get("/ui/access")).text
     assert "/ui/policy/theirs" in text
-    assert "A new token" not in text
+    assert 'action="/ui/tokens"' not in text
+    assert "It needs a management token" in text
 
 
 async def test_a_request_is_explained_for_a_token_and_for_a_policy(

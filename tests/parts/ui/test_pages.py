@@ -54,12 +54,16 @@ def strange(text: str) -> list[tuple[str, dict[str, str | None]]]:
     ]
 
 
-async def filled(site: Site, job_id: str = "web") -> dict[str, str]:
+async def filled(site: Site, job_id: str = "web", browser: Browser | None = None) -> dict[str, str]:
     """Fill the store; return the values of the placeholders in paths."""
     await site.run(job_id)
     (allocation,) = site.cluster.allocations(job_id)
     given = {"Path": "app", "Items": {"key": "value"}}
-    assert (await site.browser().http.post("/v1/var/app", json=given)).is_success
+    if browser is None:
+        assert (await site.browser().http.post("/v1/var/app", json=given)).is_success
+    else:
+        stored = {"path": "app", "name.1": "key", "value.1": "value"}
+        assert (await browser.send("/ui/variables", None, **stored)).status_code == 303
     return {
         "path": "app",
         "job_id": job_id,
