@@ -718,7 +718,7 @@ CREATE TABLE tokens (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX tokens_by_parent ON tokens (parent) WHERE parent <> '';
-CREATE INDEX tokens_by_mount  ON tokens (mount) WHERE mount <> '';
+CREATE INDEX tokens_by_mount  ON tokens (mount, accessor) WHERE mount <> '';
 CREATE INDEX tokens_in_order  ON tokens (create_index, accessor);
 CREATE INDEX tokens_to_end    ON tokens (expires_at) WHERE expires_at IS NOT NULL;
 

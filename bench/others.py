@@ -46,6 +46,14 @@ def identifier(kind: str, number: int) -> str:
 
 def add(tx: Transaction, number: int, alloc_id: str, now: int) -> None:
     """Add this many objects of each kind; the services belong to one allocation."""
+    add_without_services(tx, number, now)
+    services.replace_registrations(
+        tx, alloc_id, [ServiceAddress(_service(n, alloc_id), True) for n in range(number // FEW)]
+    )
+
+
+def add_without_services(tx: Transaction, number: int, now: int) -> None:
+    """Add this many objects of each other kind."""
     path, uuid = "many/", identifier("m", 1)
     mounts.put(tx, Mount(path=path, type="azure", accessor=MOUNT, uuid=uuid))
     for n in range(number):
@@ -58,9 +66,6 @@ def add(tx: Transaction, number: int, alloc_id: str, now: int) -> None:
         )
     for n in range(number // FEW):
         _add_rights(tx, n, now)
-    services.replace_registrations(
-        tx, alloc_id, [ServiceAddress(_service(n, alloc_id), True) for n in range(number // FEW)]
-    )
 
 
 def _add_login(tx: Transaction, n: int, now: int) -> None:

@@ -27,6 +27,7 @@ from daemon.clock import Clock
 from daemon.fences import Fences
 from storage.errors import Malformed, TooOften, UnknownToken, UnusableToken
 from storage.queries import allocations, entities, mounts, secrets, tokens
+from storage.queries.pages import KeyRange
 from storage.read_pool import ReadSnapshot
 from storage.records.acl import SPENT, WRAPPING, Token, TokenKind
 from storage.records.base import SECOND
@@ -309,7 +310,7 @@ def _remove_ended(tx: Transaction, now: int) -> bool:
 
 
 def _remove_of_mount(tx: Transaction, mount: str) -> bool:
-    return _remove(tx, tokens.issued_by_mount(tx, mount, STEP))
+    return _remove(tx, tokens.issued_by_mount(tx, mount, KeyRange(most=STEP)))
 
 
 def _remove(tx: Transaction, accessors: list[str]) -> bool:

@@ -11,7 +11,6 @@ from daemon.web.request import RouteCall
 from daemon.web.vault_envelope import VaultBody
 from storage.errors import NotFound
 from storage.queries import identity, mounts
-from storage.read_pool import ReadSnapshot
 from storage.records.identity import Mount
 from storage.records.times import rfc3339
 
@@ -86,14 +85,14 @@ async def read_rotation(call: RouteCall) -> VaultBody:
 
 
 async def list_roles(call: RouteCall) -> VaultBody:
-    """List the names of all roles, without pages (recorded from Vault: role-lifecycle)."""
+    """List the names of all roles; `after` and `limit` have no effect.
+
+    Recorded from Vault: role-lifecycle.
+    """
     mount = _mount(call)
-
-    def look(db: ReadSnapshot) -> dict[str, object] | None:
-        names = identity.role_names(db, mount.accessor)
-        return {"keys": names} if names else None
-
-    return await vault_reads.one(call, look)
+    return await vault_reads.keys(
+        call, lambda db, span: identity.role_names(db, mount.accessor, span), lists_all=True
+    )
 
 
 async def read_role(call: RouteCall) -> VaultBody:

@@ -2,19 +2,19 @@
 
 import msgspec
 
+from daemon.api import vault_reads
 from daemon.identity.mounts import path_of
 from daemon.web import vault_envelope
 from daemon.web.reply import HandlerReply
 from daemon.web.request import RouteCall
 from daemon.web.vault_envelope import VaultBody
-from storage.errors import Invalid, NotFound
+from storage.errors import Invalid
 from storage.queries import mounts, tokens
+from storage.queries.pages import KeyRange
 from storage.read_pool import ReadSnapshot
 from storage.records.acl import Token
 from storage.records.base import SECOND
 from storage.records.times import rfc3339
-
-MOST = 1000  # leases in one list
 
 _UNKNOWN = "invalid lease"
 
@@ -27,21 +27,21 @@ async def index(call: RouteCall) -> VaultBody:
     """List the entries below a prefix: path segments, or the leases of one login path."""
     prefix = path_of(call["prefix"])
 
-    def look(db: ReadSnapshot) -> tuple[set[str], list[str]]:
-        parts, found = set(), list[str]()
+    def look(db: ReadSnapshot, span: KeyRange) -> list[str]:
+        found = set[str]()
         for mount in mounts.names(db):
             if _login(mount) == prefix:
-                found = tokens.issued_by_mount(db, mount.accessor, MOST + 1)
-            elif _login(mount).startswith(prefix) and tokens.issued_by_mount(db, mount.accessor, 1):
-                parts.add(_login(mount).removeprefix(prefix).partition("/")[0] + "/")
-        return parts, found
+                found.update(tokens.issued_by_mount(db, mount.accessor, span))
+            elif _login(mount).startswith(prefix) and _has_leases(db, mount):
+                part = _login(mount).removeprefix(prefix).partition("/")[0] + "/"
+                found.update({part} if part > span.after else ())
+        return sorted(found)[: span.most if span.most >= 0 else None]
 
-    parts, found = await call.parts.store.look(look)
-    if not (parts or found):
-        raise NotFound("")
-    keys = [*sorted(parts), *sorted(found[:MOST])]
-    told = [f"only {MOST} leases are listed"] if len(found) > MOST else []
-    return VaultBody(data={"keys": keys}, warnings=told)
+    return await vault_reads.keys(call, look)
+
+
+def _has_leases(db: ReadSnapshot, mount: mounts.MountName) -> bool:
+    return bool(tokens.issued_by_mount(db, mount.accessor, KeyRange(most=1)))
 
 
 def _token(call: RouteCall) -> Token | None:

@@ -41,10 +41,7 @@ async def index(call: RouteCall) -> VaultBody:
 
 async def list_policies_legacy(call: RouteCall) -> VaultBody:
     """List the names of all policies, in the legacy form."""
-    span = vault_reads.span(call)
-    return await vault_reads.one(
-        call, lambda db: {"keys": (names := _names(db, span)), "policies": names}
-    )
+    return await vault_reads.keys(call, _names, names=("keys", "policies"))
 
 
 async def read(call: RouteCall) -> VaultBody:

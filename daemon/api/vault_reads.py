@@ -1,7 +1,8 @@
 """Lists and objects of the Vault API, read without blocking the event loop.
 
 Each function reads once and returns JSON. The thread that reads a long list also encodes it. A list
-begins after the key in `after` and has at most `limit` keys, if these are given.
+begins after the key in `after` and has at most `limit` keys, if these are given. A long list is
+read in steps, and sent while it is read.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -20,9 +21,41 @@ from storage.store import Store
 _LARGEST = 2**31 - 1  # keys in one response
 
 STEP = 10_000  # names of a long list that are in memory together
+INFO_STEP = 1000  # names with a description
 
 LookUpKeys = Callable[[ReadSnapshot, KeyRange], Sequence[str]]
+LookUpInfo = Callable[[ReadSnapshot, KeyRange], Mapping[str, object]]
 Look = Callable[[ReadSnapshot], Mapping[str, object] | None]
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """Some keys of a list, and the members of their descriptions, as JSON without brackets."""
+
+    keys: bytes
+    info: bytes
+    last: str
+    number: int
+
+
+class _List(msgspec.Struct, frozen=True):
+    """A list: the query, the number of keys per step, and the names of its fields."""
+
+    look: Callable[[ReadSnapshot, KeyRange], Sequence[str] | Mapping[str, object]]
+    step: int
+    names: tuple[str, ...] = ("keys",)  # fields with the keys
+    info: str = ""  # field with the descriptions
+
+    async def part(self, store: Store, wanted: KeyRange) -> _Part:
+        """Return the first keys of a range, at most those of a step."""
+        most = self.step if wanted.most < 0 else min(self.step, wanted.most)
+
+        def look(db: ReadSnapshot) -> _Part:
+            found = self.look(db, KeyRange(wanted.after, most))
+            keys = list(found)
+            info = encode(found)[1:-1] if self.info else b""
+            return _Part(encode(keys)[1:-1], info, keys[-1] if keys else "", len(keys))
+
+        return await store.look(look)
 
 
 def span(call: RouteCall) -> KeyRange:
@@ -36,47 +69,64 @@ def span(call: RouteCall) -> KeyRange:
     return KeyRange(call.query.text("after"), int(given))
 
 
-async def keys(call: RouteCall, look: LookUpKeys) -> VaultBody:
-    """Return a list of names; a long one is sent while it is read. Raises `NotFound` if it is empty."""
-    wanted, store = span(call), call.parts.store
-    # A wrapped response is stored as one, and responses below sys/ have the names twice.
-    is_whole = call.wrap_ttl or call.name.startswith("sys/") or 0 <= wanted.most <= STEP
-    if not is_whole:
-        first = await store.look(lambda db: look(db, KeyRange(wanted.after, STEP)))
-        if len(first) == STEP:
-            return VaultBody(keys=_pieces(store, look, first, wanted.most))
-    return await one(call, lambda db: {"keys": names} if (names := look(db, wanted)) else None)
-
-
-async def _pieces(
-    store: Store, look: LookUpKeys, names: Sequence[str], most: int
-) -> AsyncGenerator[bytes, None]:
-    """Yield the JSON list of all names; `names` are the first. Between two pieces nothing is held."""
-    left, separator = most if most >= 0 else _LARGEST, b"["
-    while names:
-        yield separator + encode(names)[1:-1]
-        left, separator = left - len(names), b","
-        if len(names) < STEP or left <= 0:
-            break
-        names = await store.look(_after(look, names[-1], min(STEP, left)))
-    yield b"]"
-
-
-def _after(look: LookUpKeys, name: str, most: int) -> Callable[[ReadSnapshot], Sequence[str]]:
-    return lambda db: look(db, KeyRange(name, most))
-
-
-async def key_info(
-    call: RouteCall, look: Callable[[ReadSnapshot, KeyRange], Mapping[str, object]]
+async def keys(
+    call: RouteCall,
+    look: LookUpKeys,
+    *,
+    names: tuple[str, ...] = ("keys",),
+    lists_all: bool = False,
 ) -> VaultBody:
-    """Return names with a description of each. Raises `NotFound` if there are none."""
-    wanted = span(call)
+    """Return a list of keys in each of the fields `names`. Raises `NotFound` if it is empty.
 
-    def listed(db: ReadSnapshot) -> dict[str, object] | None:
-        found = look(db, wanted)
-        return {"keys": list(found), "key_info": found} if found else None
+    With `lists_all`, the list ignores `after` and `limit`.
+    """
+    return await _listed(call, _List(look, STEP, names), ALL if lists_all else span(call))
 
-    return await one(call, listed)
+
+async def key_info(call: RouteCall, look: LookUpInfo) -> VaultBody:
+    """Return keys with a description of each. Raises `NotFound` if there are none."""
+    return await _listed(call, _List(look, INFO_STEP, info="key_info"), span(call))
+
+
+async def _listed(call: RouteCall, listing: _List, wanted: KeyRange) -> VaultBody:
+    first = await listing.part(call.parts.store, wanted)
+    if not first.number:
+        raise NotFound("")
+    members = _members(call.parts.store, listing, first, wanted.most)
+    if first.number == listing.step != wanted.most:
+        return VaultBody(members=members)
+    whole = b"{%b}" % b"".join([piece async for piece in members])
+    return VaultBody(data=msgspec.json.decode(whole, type=dict[str, msgspec.Raw]))
+
+
+async def _members(
+    store: Store, listing: _List, part: _Part, most: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield the members of the data of a list; `part` is the first one.
+
+    Between two pieces only the keys are in memory, if the list needs them again. No snapshot is
+    held then.
+    """
+    streamed = listing.info or listing.names[0]
+    opening, closing = (b"{", b"}") if listing.info else (b"[", b"]")
+    again = listing.names if listing.info else listing.names[1:]
+    read: list[bytes] = []
+    left, separator = most if most >= 0 else _LARGEST, b'"%b":%b' % (streamed.encode(), opening)
+    while part.number:
+        yield separator + (part.info if listing.info else part.keys)
+        if again:
+            read.append(part.keys)
+        left, separator = left - part.number, b","
+        if part.number < listing.step or left <= 0:
+            break
+        part = await listing.part(store, KeyRange(part.last, left))
+    yield closing
+    for name in again:
+        separator = b',"%b":[' % name.encode()
+        for piece in read:
+            yield separator + piece
+            separator = b","
+        yield b"]"
 
 
 async def one(call: RouteCall, look: Look) -> VaultBody:

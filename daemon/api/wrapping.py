@@ -10,6 +10,14 @@ from storage.records.base import SECOND
 from storage.records.times import rfc3339
 
 
+class _Stored(msgspec.Struct, frozen=True):
+    """A stored response; its data stay as text."""
+
+    data: msgspec.Raw
+    auth: object = None
+    warnings: tuple[str, ...] = ()
+
+
 def _secret(call: RouteCall) -> str:
     """Return the secret of the wrapping token: from the body, else that of the request."""
     secret = call.fields.text("token") or call.token
@@ -30,7 +38,11 @@ async def unwrap(call: RouteCall) -> VaultBody:
     found = await response_wrapping.unwrap_response(
         call.parts.store, call.parts.tokens, _secret(call)
     )
-    return msgspec.json.decode(found.answer, type=VaultBody)
+    stored = msgspec.json.decode(found.answer, type=_Stored)
+    has_data = bytes(stored.data) != b"null"
+    return VaultBody(
+        data=stored.data if has_data else None, auth=stored.auth, warnings=stored.warnings
+    )
 
 
 async def lookup(call: RouteCall) -> VaultBody:

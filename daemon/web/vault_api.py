@@ -128,13 +128,13 @@ class VaultApi:
             if (handler := endpoint.handler(call.operation)) is None:
                 return _not_offered(endpoint, call.operation)
             answer = await handler(call)
+            if isinstance(answer, HandlerReply):
+                return answer
+            reply = await _enveloped(call, _with_warning(answer, endpoint, call))
         except StewardError as error:
             if isinstance(error, LoginRefused):
                 trail.refuses(error.reason)
             return vault_envelope.of_error(error, is_login=is_login)
-        if isinstance(answer, HandlerReply):
-            return answer
-        reply = await _enveloped(call, _with_warning(answer, endpoint, call))
         return with_remarks(reply, _kept(endpoint, call))
 
     def _find(self, db: ReadSnapshot, path: str) -> EndpointMatch | None:

@@ -27,7 +27,7 @@ from storage.errors import (
 )
 from storage.records.codec import encode
 
-_NO_KEYS = b'"keys":[]'
+_NO_DATA = b'"data":{}'
 _DENIED = "permission denied"
 _UNREPEATED = (
     "sys/internal/ui/",
@@ -57,19 +57,19 @@ _STATUS: tuple[tuple[type[StewardError], int], ...] = (
 class VaultBody(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a call, which may be empty.
 
-    `keys` yields the JSON text of a list of names that is too long for `data`.
+    `members` yields the JSON text of the members of `data`, if that is long.
     """
 
-    data: Mapping[str, object] | None = None
+    data: Mapping[str, object] | msgspec.Raw | None = None
     auth: object = None
     wrap_info: object = None
     warnings: Sequence[str] = ()
-    keys: AsyncGenerator[bytes, None] | None = None
+    members: AsyncGenerator[bytes, None] | None = None
 
     @property
     def is_empty(self) -> bool:
         """Return whether the result is empty."""
-        has_data = self.data is not None or self.keys is not None
+        has_data = self.data is not None or self.members is not None
         return not has_data and not (self.auth or self.wrap_info or self.warnings)
 
 
@@ -78,7 +78,7 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
     lease_id: str = ""
     renewable: bool = False
     lease_duration: int = 0
-    data: Mapping[str, object] | None
+    data: Mapping[str, object] | msgspec.Raw | None
     wrap_info: object
     warnings: Sequence[str] | None
     auth: object
@@ -98,25 +98,35 @@ def enveloped(answer: VaultBody, *, path: str, request_id: str) -> HandlerReply:
         warnings=answer.warnings or None,
         auth=answer.auth,
     )
-    if answer.keys is not None:
-        whole = encode(msgspec.structs.replace(envelope, data={"keys": []}))
-        begin, _, end = whole.partition(_NO_KEYS)
-        stream = _around(begin + _NO_KEYS[:-2], answer.keys, end)
+    is_repeated = path.startswith("sys/") and not path.startswith(_UNREPEATED)
+    if answer.members is not None:
+        whole = encode(msgspec.structs.replace(envelope, data={}))
+        stream = _around(whole, answer.members, is_repeated=is_repeated)
         return HandlerReply(stream=stream, headers=_HEADERS)
     body: object = envelope
-    if answer.data and path.startswith("sys/") and not path.startswith(_UNREPEATED):
+    if answer.data and isinstance(answer.data, Mapping) and is_repeated:
         body = {**answer.data, **msgspec.structs.asdict(envelope)}
     return HandlerReply(body=body, headers=_HEADERS)
 
 
 async def _around(
-    begin: bytes, pieces: AsyncGenerator[bytes, None], end: bytes
+    envelope: bytes, members: AsyncGenerator[bytes, None], *, is_repeated: bool
 ) -> AsyncGenerator[bytes, None]:
-    yield begin
-    async with aclosing(pieces):
-        async for piece in pieces:
+    """Yield an envelope with the members of its data; with `is_repeated`, with them twice."""
+    begin, _, end = envelope.partition(_NO_DATA)
+    begin += _NO_DATA[:-1]
+    read: list[bytes] = []
+    async with aclosing(members):
+        yield begin[:1] if is_repeated else begin
+        async for piece in members:
+            if is_repeated:
+                read.append(piece)
             yield piece
-    yield end
+    if is_repeated:
+        yield b"," + begin[1:]
+        for piece in read:
+            yield piece
+    yield b"}" + end
 
 
 def plain(body: object, status: int = 200) -> HandlerReply:

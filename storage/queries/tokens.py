@@ -139,7 +139,11 @@ _ORPHAN = """
     UPDATE tokens SET parent = '', document = json_remove(document, '$.parent')
      WHERE parent = :accessor AND parent <> ''
 """
-_OF_MOUNT = "SELECT accessor FROM tokens WHERE mount = :mount AND mount <> '' LIMIT :most"
+_OF_MOUNT = """
+    SELECT accessor FROM tokens
+     WHERE mount = :mount AND mount <> '' AND accessor > :after
+  ORDER BY accessor LIMIT :most
+"""
 _ISSUERS = "SELECT DISTINCT mount FROM tokens WHERE mount <> ''"
 _ENDED = """
     SELECT accessor FROM tokens
@@ -163,9 +167,9 @@ def orphan_children(tx: Transaction, accessor: str) -> None:
     tx.execute(_ORPHAN, {"accessor": accessor})
 
 
-def issued_by_mount(db: ReadSnapshot, mount: str, most: int) -> list[str]:
-    """Return up to `most` accessors of tokens that an auth method issued."""
-    return [row["accessor"] for row in db.all(_OF_MOUNT, {"mount": mount, "most": most})]
+def issued_by_mount(db: ReadSnapshot, mount: str, span: KeyRange) -> list[str]:
+    """Return the sorted accessors of tokens that an auth method issued."""
+    return [row["accessor"] for row in db.all(_OF_MOUNT, {"mount": mount, **span.values})]
 
 
 def issuers(db: ReadSnapshot) -> list[str]:

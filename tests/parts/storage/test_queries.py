@@ -37,7 +37,7 @@ from storage.queries import (
     versions,
 )
 from storage.queries.evaluations import FreedResources
-from storage.queries.pages import PageRequest
+from storage.queries.pages import KeyRange, PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.evaluation import EvalStatus
 from storage.records.job import JobStatus, Parameterized, Submission
@@ -83,7 +83,7 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: entities.alias(db, "a", "one"),
     lambda db: entities.aliases(db, "e"),
     lambda db: tokens.issuers(db),
-    lambda db: tokens.issued_by_mount(db, "a", 10),
+    lambda db: tokens.issued_by_mount(db, "a", KeyRange(most=10)),
     lambda db: usage_history.of_owner(db, "job", "default", "web", step=10, begin=1, end=2),
     lambda db: usage_history.within(db, 10, 1, 2),
     lambda db: usage_history.first_begin(db, 10),
@@ -213,7 +213,7 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: list(tokens.page(db, PageRequest(namespace="*", prefix="a"))),
     lambda db: tokens.find(db, "a"),
     lambda db: tokens.next_end(db),
-    lambda db: tokens.issued_by_mount(db, "a", 5),
+    lambda db: tokens.issued_by_mount(db, "a", KeyRange(most=5)),
     lambda db: tokens.find_by_secret(db, b"a"),
 ]
 
