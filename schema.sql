@@ -271,7 +271,7 @@ CREATE TABLE evaluations (
     modify_index  INTEGER NOT NULL,
     modify_time   INTEGER NOT NULL,
     document      TEXT    NOT NULL,
-    request_id    TEXT    NOT NULL DEFAULT '',    -- of the request that it goes back to
+    request_id    TEXT    NOT NULL DEFAULT '',    -- of the request that it goes back to, and its trace
     needs_besides TEXT    NOT NULL DEFAULT ''     -- blocked: what it needs besides, as JSON
 ) STRICT;
 

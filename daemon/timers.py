@@ -96,9 +96,9 @@ class Timers:
         """Record a duration in seconds."""
         self.timers.setdefault(name, Series()).add(self.clock(), seconds * 1_000)
 
-    def count(self, name: str) -> None:
-        """Add one to a counter."""
-        self.counters.setdefault(name, Series()).add(self.clock(), 1)
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a counter."""
+        self.counters.setdefault(name, Series()).add(self.clock(), number)
 
     def last_interval(self, kind: dict[str, Series]) -> dict[str, Summary]:
         """Return the summaries of the last full interval, or else of the current one."""

@@ -1,11 +1,14 @@
 """The request that caused the current work; its writes and log lines carry the ID.
 
-The ID is stored with the data, so that later work, even after a crash, continues under it.
+The ID is stored with the data, so that later work, even after a crash, continues under it. If the
+work belongs to a trace, a `traceparent` (W3C Trace Context) follows the ID after a space. An ID has
+no space.
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -15,7 +18,17 @@ _ORIGIN: ContextVar[str] = ContextVar("origin", default="")
 
 def current() -> str:
     """Return the ID of the request that caused the current work; empty for none."""
+    return _ORIGIN.get().partition(" ")[0]
+
+
+def origin() -> str:
+    """Return the ID of the request, and the trace of the current work if it has one."""
     return _ORIGIN.get()
+
+
+def traceparent() -> str:
+    """Return the trace and the span of the current work; empty for none."""
+    return _ORIGIN.get().partition(" ")[2]
 
 
 class RequestScope(AbstractContextManager[None], Generic[T]):
@@ -33,6 +46,91 @@ class RequestScope(AbstractContextManager[None], Generic[T]):
         self._variable.reset(self._before)
 
 
-def request_scope(request_id: str) -> AbstractContextManager[None]:
-    """Attribute the work of this block to a request."""
-    return RequestScope(_ORIGIN, request_id)
+def request_scope(text: str) -> AbstractContextManager[None]:
+    """Attribute the work of this block to an origin: a request, and its trace if it has one."""
+    return RequestScope(_ORIGIN, text)
+
+
+Attributes = Mapping[str, str | int | bool]
+
+
+class SpanRecorder(Protocol):
+    """The recorder of spans. Origins without a sampled trace make no spans.
+
+    Times are nanoseconds since the epoch. `daemon/otlp/recorder.py` implements it.
+    """
+
+    def now(self) -> int:
+        """Return the current time."""
+        ...
+
+    def span(self, name: str) -> AbstractContextManager[None]:
+        """Record the block as a span of the current trace, with its error."""
+        ...
+
+    def begin_request(self, request_id: str, method: str, traceparent: str) -> str:
+        """Return the origin of a request. `traceparent` is the one of the client, or empty."""
+        ...
+
+    def end_request(
+        self, origin: str, traceparent: str, name: str, since: int, attributes: Attributes
+    ) -> None:
+        """Record the span of a request."""
+        ...
+
+    def begin_evaluation(self, origin: str) -> str:
+        """Return the origin of one decision about an evaluation with this origin."""
+        ...
+
+    def end_evaluation(
+        self, origin: str, parent: str, times: tuple[int, int, int], attributes: Attributes
+    ) -> None:
+        """Record an evaluation since its creation, and the plan between two further times.
+
+        `origin` is the one of the decision, `parent` the one of the evaluation.
+        """
+        ...
+
+    def begin_child(self, origin: str) -> str:
+        """Return the origin of a child job in a new trace; `origin` is the one of the request."""
+        ...
+
+    def end_child(self, origin: str, since: int, attributes: Attributes) -> None:
+        """Record the dispatch of a child job, with a link to the current trace."""
+        ...
+
+    def unit(
+        self, origin: str, parts: tuple[str, ...], name: str, since: int, attributes: Attributes
+    ) -> AbstractContextManager[None]:
+        """Record the block as a span whose ID derives from `parts`, unless it is cancelled.
+
+        A later daemon that continues the work records the same span. `since` is its start.
+        """
+        ...
+
+    def follow(self, name: str, since: int) -> None:
+        """Record a span of the current trace that ends now."""
+        ...
+
+    def environment(self, origin: str, *parts: str) -> dict[str, str]:
+        """Return the variable that tells a task its span."""
+        ...
+
+
+class Tracing:
+    """The recorder of this process; None while traces are off."""
+
+    __slots__ = ("recorder",)
+
+    def __init__(self) -> None:
+        self.recorder: SpanRecorder | None = None
+
+
+TRACING = Tracing()
+_UNRECORDED = nullcontext()
+
+
+def span(name: str) -> AbstractContextManager[None]:
+    """Record the block as a span of the current trace, if traces are on."""
+    recorder = TRACING.recorder
+    return _UNRECORDED if recorder is None else recorder.span(name)

@@ -148,7 +148,13 @@ class Store:
         starts it again. With `is_long` it runs in a thread immediately. Raises the exception of
         `work`, or a `StorageError`; nothing is stored then.
         """
-        note, request_id = _NOTE.get(), request_context.current()
+        if (recorder := request_context.TRACING.recorder) is not None:
+            with recorder.span("write"):
+                return await self._write(work, is_long=is_long)
+        return await self._write(work, is_long=is_long)
+
+    async def _write(self, work: Callable[[Transaction], T], *, is_long: bool) -> T:
+        note, request_id = _NOTE.get(), request_context.origin()
         if note is None and not request_id:
             return await self._writer.submit(work, is_long=is_long)
 

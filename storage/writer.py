@@ -83,7 +83,7 @@ class Transaction(ReadSnapshot):
         self._until, self.is_over = None, False  # the time limit
         if share is not None:
             self._until, self.left = time.thread_time_ns() + share, ROWS
-        self.request_id = ""  # of the request that caused the write
+        self.request_id = ""  # of the request that caused the write, and its trace
         self.touched: dict[str, None] = {}
         self.topics: dict[str, None] = {}
 

@@ -40,7 +40,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.confinement": (),
     "daemon.launcher": (),
     "daemon.log": ("storage.request_context",),
-    "daemon.net": (*NOUNS, "daemon.config.settings"),
+    "daemon.net": (*NOUNS, "daemon.config.settings", "storage.request_context"),
     "daemon.text": NOUNS,
     # Rules without effects.
     "daemon.matching": NOUNS,
@@ -87,6 +87,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.jobs",
         "daemon.jobspec",
         "daemon.scheduler",
+    ),
+    "daemon.otlp": (
+        *STORAGE,
+        "daemon.fences",
+        "daemon.net",
+        "daemon.timers",
+        "daemon.version",
     ),
     "daemon.notify": (
         *STORAGE,
@@ -186,6 +193,7 @@ PURE = (
     "daemon.scheduler",
     "daemon.jobspec",
     "daemon.matching",
+    "daemon.otlp.trace_context",
     "daemon.templates",
     "daemon.acl.builtin",
     "daemon.acl.check",

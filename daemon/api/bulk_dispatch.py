@@ -41,7 +41,9 @@ async def dispatch_bulk(request: Request) -> HandlerReply:
     split = partial(split_lines, request.body, _first_line(request))
     lines = await request.worked_out(len(request.body), split)
     check_parent(store.read(lambda db: jobs.current(db, request.namespace, job_id)), job_id)
-    return HandlerReply(stream=_answers(request, lines), content_type=NDJSON)
+    # The stream is read after this request's scope, so it enters its own.
+    stream = _answers(request, lines, request_context.origin())
+    return HandlerReply(stream=stream, content_type=NDJSON)
 
 
 def _first_line(request: Request) -> int:
@@ -54,9 +56,11 @@ def _first_line(request: Request) -> int:
     return int(text)
 
 
-async def _answers(request: Request, lines: list[DispatchLine]) -> AsyncGenerator[bytes, None]:
+async def _answers(
+    request: Request, lines: list[DispatchLine], origin: str
+) -> AsyncGenerator[bytes, None]:
     """Yield the answers to each batch of lines."""
-    origin, suffix = request_context.current(), next(request.parts.ids)[:_SUFFIX]
+    suffix = next(request.parts.ids)[:_SUFFIX]
     query = request.query
     token = query.text("idempotency_token") or query.text("IdempotencyToken")
     reader = StreamSubscriber(request)

@@ -72,6 +72,9 @@ _CLAIM = re.compile(
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 _USER = re.compile(r"\*|@?[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 _SITE = re.compile(r"https?://[!-~]{1,500}(?<!/ui)(?<!/ui/)")
+_RECEIVER = re.compile(
+    r"(https?)://(\[[0-9a-fA-F:.]+\]|[^/?#@:\s]+)(?::\d{1,5})?(?:/[^?#\s]*)?(?<!/v1/traces)"
+)
 _ISSUER = re.compile(r"https?://[^/?#\s]+(/[^/?#\s]+)*")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": ("debug", "info", "warning", "error"),
@@ -253,6 +256,7 @@ def _faults(config: Settings) -> Iterator[str]:
     yield from host_resources.faults_of_volume_paths(config.volume_paths)
     yield from host_resources.network_errors(config.host_networks)
     yield from _faults_of_notify(config)
+    yield from _faults_of_otlp(config)
     yield from _faults_of_listening(config)
     yield from _faults_of_clusters(config)
 
@@ -271,6 +275,24 @@ def _faults_of_notify(config: Settings) -> Iterator[str]:
 
         yield from notify_receivers.faults_of_receivers(
             config.notify_receivers, config.notify_commands
+        )
+
+
+def _faults_of_otlp(config: Settings) -> Iterator[str]:
+    found = _RECEIVER.fullmatch(config.otlp_url)
+    if config.otlp_url and found is None:
+        yield (
+            f"otlp_url = {config.otlp_url!r}: write the address of an OTLP/HTTP receiver without "
+            "/v1/traces, such as http://127.0.0.1:4318"
+        )
+    if config.otlp_token_file == Path():
+        return
+    if not config.otlp_url:
+        yield f"otlp_token_file = {str(config.otlp_token_file)!r} needs otlp_url"
+    elif found and found[1] == "http" and not is_loopback(found[2].strip("[]")):
+        yield (
+            f"otlp_url = {config.otlp_url!r}: others could read the token of otlp_token_file on its "
+            "way; use https"
         )
 
 

@@ -139,6 +139,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     notify_receivers: dict[str, Receiver] = {}
     notify_link: str = ""
     retention_notifications: Natural = 100
+    otlp_url: str = ""
+    otlp_token_file: Path = Path()
+    otlp_percent: Percent = 100
+    otlp_metrics_seconds: Natural = 60
     metrics_public: bool | None = None
     keep_token_secrets: bool = False
     raw_exec: bool | None = None

@@ -210,7 +210,10 @@ class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
     state: ClusterState | None = None
     plan: Plan | None = None
     error: Exception | None = None
-    request_id: str = msgspec.field(default_factory=request_context.current)
+    origin: str = msgspec.field(default_factory=request_context.origin)
+    # With traces: the origin of the evaluation, and the times at which the decision began and ended.
+    parent: str = ""
+    times: tuple[int, int] = (0, 0)
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,9 +279,18 @@ def _decide_all(
     for number, evaluation in enumerate(chosen):
         if is_on_loop and decisions and time.thread_time() > until:
             return Decisions(decisions=decisions, left=tuple(chosen[number:]), nodes=nodes)
-        with request_context.request_scope(evaluations.request_id(db, evaluation.id)):
-            within = _within(ids, LONGEST)
-            decision = _decide(db, evaluation, nodes, now, within, listening, is_on_loop=is_on_loop)
+        within = _within(ids, LONGEST)
+        decide_one = partial(_decide, db, evaluation, nodes, now, within, listening)
+        origin = evaluations.request_id(db, evaluation.id)
+        if (recorder := request_context.TRACING.recorder) is not None:
+            began = recorder.now()
+            with request_context.request_scope(recorder.begin_evaluation(origin)):
+                decision = decide_one(is_on_loop=is_on_loop)
+            times = (began, recorder.now())
+            decision = msgspec.structs.replace(decision, parent=origin, times=times)
+        else:
+            with request_context.request_scope(origin):
+                decision = decide_one(is_on_loop=is_on_loop)
         decisions.append(decision)
         if decision.plan is None:
             continue
@@ -346,10 +358,28 @@ def _decide(
 
 async def _keep(store: Store, decision: EvaluationResult, fences: Fences, now: int) -> None:
     evaluation = decision.evaluation
-    with request_context.request_scope(decision.request_id):
+    with request_context.request_scope(decision.origin):
         with fences.around(_FENCED, evaluation.id):
             await _apply(store, decision, now)
         await _give_up(store, evaluation, fences, now)
+    if (recorder := request_context.TRACING.recorder) is not None:
+        began, decided = decision.times
+        # A blocked evaluation may have been created days ago.
+        is_new = evaluation.status == EvalStatus.PENDING and not evaluation.wait_until
+        times = (evaluation.modify_time if is_new else began, began, decided)
+        recorder.end_evaluation(decision.origin, decision.parent, times, _attributes(decision))
+
+
+def _attributes(decision: EvaluationResult) -> request_context.Attributes:
+    evaluation, plan = decision.evaluation, decision.plan
+    return {
+        "steward.evaluation": evaluation.id,
+        "steward.namespace": evaluation.namespace,
+        "steward.job": evaluation.job_id,
+        "steward.triggered_by": evaluation.triggered_by,
+        "steward.placed": len(plan.place) if plan else 0,
+        "steward.is_blocked": bool(plan and plan.blocked),
+    }
 
 
 async def _apply(store: Store, decision: EvaluationResult, now: int) -> None:
@@ -357,7 +387,8 @@ async def _apply(store: Store, decision: EvaluationResult, now: int) -> None:
     if decision.error is not None:
         raise decision.error
     assert state is not None and plan is not None  # noqa: S101, PT018  # true without an error
-    with TIMERS.measured(_SUBMITTED), TIMERS.measured(_APPLIED):
+    placing = request_context.span("placement")
+    with TIMERS.measured(_SUBMITTED), TIMERS.measured(_APPLIED), placing:
         is_kept = await applier.apply(store, evaluation, state, plan, now=now)
     if is_kept:
         _tell(evaluation, plan)

@@ -5,7 +5,8 @@ write, so its children share a commit. A line that fails does not affect the oth
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -18,6 +19,7 @@ from daemon.jobs.dispatch import (
     read_request,
 )
 from daemon.jobspec.budgets import Budgets
+from storage import request_context
 from storage.errors import Malformed, NotFound, Refused, StewardError, StorageError, TooLarge
 from storage.queries import jobs
 from storage.records.bulk_dispatch import MAX_CHILDREN, BulkDispatchAnswer
@@ -144,13 +146,16 @@ async def dispatch_lines(
     `suffix` and the number of the line make the ID of a child unique. Raises `Refused` if the job
     was deleted, and `StorageError`.
     """
+    traces = _ChildTraces()
 
     def write(tx: Transaction) -> list[BulkDispatchAnswer]:
         parent = jobs.current(tx, namespace, parent_id)
         if parent is None:
             raise Refused("parameterized job not found")
+        traces.clear()
         children = ChildDispatcher(tx, parent, budgets=budgets, now=now, ids=ids)
-        answers = [dispatch_line(children, parent, line) for line in batch]
+        dispatch = partial(dispatch_line, children, parent)
+        answers = [traces.around(tx, partial(dispatch, line)) for line in batch]
         children.close()
         return answers
 
@@ -169,4 +174,41 @@ async def dispatch_lines(
             return line.refused("", error)
         return line.done(outcome)
 
-    return await store.write(write, is_long=True)
+    answers = await store.write(write, is_long=True)
+    traces.record(namespace, now)
+    return answers
+
+
+class _ChildTraces:
+    """A trace for each child, if traces are on: thousands of children in one would be unreadable.
+
+    The span that begins it has a link to the request.
+    """
+
+    def __init__(self) -> None:
+        self._recorder = request_context.TRACING.recorder
+        self._origins: dict[str, str] = {}  # by the ID of the child
+
+    def clear(self) -> None:
+        """Forget the children of an attempt that was undone."""
+        self._origins.clear()
+
+    def around(
+        self, tx: Transaction, dispatch: Callable[[], BulkDispatchAnswer]
+    ) -> BulkDispatchAnswer:
+        """Dispatch a child, whose evaluation gets the origin in its trace."""
+        if self._recorder is None:
+            return dispatch()
+        own, tx.request_id = tx.request_id, self._recorder.begin_child(tx.request_id)
+        answer = dispatch()
+        if answer.eval_id:
+            self._origins[answer.dispatched_job_id] = tx.request_id
+        tx.request_id = own
+        return answer
+
+    def record(self, namespace: str, now: int) -> None:
+        """Record the spans of the children that were stored."""
+        if self._recorder is not None:
+            for child_id, origin in self._origins.items():
+                about = {"steward.namespace": namespace, "steward.job": child_id}
+                self._recorder.end_child(origin, now, about)

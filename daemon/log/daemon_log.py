@@ -1,7 +1,7 @@
 """The daemon's log: text lines, one JSON object per line, or records of the journal.
 
 In addition to its text, a line has keys, passed as `extra={"keys": {...}}`. It also has the ID of
-the request that caused it, which clients receive.
+the request that caused it, which clients receive, and with traces the ID of its trace.
 """
 
 import json
@@ -35,7 +35,8 @@ class _Text(logging.Formatter):
         said = record.getMessage().translate(_VISIBLE)
         line = f"{_moment(record)} {self.level(record)} {part}: {said}"
         if request_id := request_context.current():
-            line += f" (request {request_id})"
+            trace_id = _trace_id()
+            line += f" (request {request_id}{trace_id and f', trace {trace_id}'})"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -92,11 +93,18 @@ _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4}  # syslog 
 
 
 def _keys(record: logging.LogRecord) -> dict[str, str]:
-    """Return the keys of a line, and the ID of its request."""
+    """Return the keys of a line, and the IDs of its request and its trace."""
     keys: dict[str, str] = dict(getattr(record, "keys", ()))
     if request_id := request_context.current():
         keys["request_id"] = request_id
+    if trace_id := _trace_id():
+        keys["trace_id"] = trace_id
     return keys
+
+
+def _trace_id() -> str:
+    """Return the trace ID of the current work; empty for none."""
+    return request_context.traceparent()[3:35]
 
 
 def _moment(record: logging.LogRecord) -> str:

@@ -15,6 +15,7 @@ import h11
 import msgspec
 import trio
 
+from storage import request_context
 from storage.errors import leaves
 
 _CHUNK = 64 * 1024
@@ -165,6 +166,9 @@ def _request(
         "user-agent": "steward",
         "connection": "close",
     }
+    # Programs that this one calls go on with its trace.
+    if trace := request_context.traceparent():
+        usual["traceparent"] = trace
     if body:
         usual["content-length"] = str(len(body))
     path = f"{target.path or '/'}?{target.query}" if target.query else target.path or "/"

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from daemon.identity.lazy_methods import LazyMethods
     from daemon.identity.methods import LoginMethods
     from daemon.jobspec.policies import JobPolicySet
+    from daemon.otlp.sender import OtlpReceiver
     from daemon.runner.drivers.slurm.backend import SlurmBackend
     from daemon.runner.node import NodeRunner
     from daemon.web.connections import ConnectionListeners
@@ -65,6 +67,7 @@ class DaemonParts:
     audit: Audit
     listeners: "ConnectionListeners"
     wrapper_listeners: "ConnectionListeners | None"
+    otlp: "OtlpReceiver | None"  # None without `otlp_url`
     engine: "SlurmBackend | None"  # None without cluster pools
     runner: "NodeRunner"
     notify: Receivers
@@ -209,6 +212,65 @@ async def _engine(parts: DaemonParts) -> None:
         )
     )
     parts.complete(msgspec.structs.replace(parts.config, wrapper_url=parts.engine.url))
+
+
+async def _traces(parts: DaemonParts) -> None:
+    """Record and send spans, if a receiver is set. Without one, nothing of OTLP is imported."""
+    config = parts.config
+    parts.otlp = None
+    if not config.otlp_url:
+        return
+    from daemon.otlp.encoding import resource_of
+    from daemon.otlp.sender import OtlpReceiver, open_traces
+
+    permit = partial(egress_policy.check, own_ports=egress_policy.own_ports(config))
+    parts.otlp = OtlpReceiver(config.otlp_url, permit, partial(_token_of, config.otlp_token_file))
+    await parts.enter(
+        open_traces(
+            parts.otlp,
+            parts.fences,
+            resource_of(config.node_name, config.region),
+            now=parts.clock.now,
+            chance=random.SystemRandom().random,
+            percent=config.otlp_percent,
+        )
+    )
+
+
+def _token_of(file: Path) -> str:
+    """Return the token of the OTLP receiver, empty without a file. Raises `ReceiverFailed`."""
+    if file == Path():
+        return ""
+    from daemon.notify.channels import DeliveryFailed
+    from daemon.notify.delivery import secret_of
+    from daemon.otlp.sender import ReceiverFailed
+    from storage.records.notification import Receiver, ReceiverKind
+
+    try:
+        return secret_of(Receiver(kind=ReceiverKind.WEBHOOK, secret_file=str(file)), {})
+    except DeliveryFailed as error:
+        raise ReceiverFailed(str(error), pause=0) from error
+
+
+async def _metrics(parts: DaemonParts) -> None:
+    """Send the metrics, if an OTLP receiver is set."""
+    every = parts.config.otlp_metrics_seconds
+    if parts.otlp is None or not every:
+        return
+    from daemon.api.cluster.gauges import gauges
+    from daemon.otlp.encoding import resource_of
+    from daemon.otlp.metrics import open_metrics
+
+    await parts.enter(
+        open_metrics(
+            parts.otlp,
+            parts.fences,
+            resource_of(parts.config.node_name, parts.config.region),
+            partial(gauges, parts.context),
+            now=parts.clock.now,
+            every=every,
+        )
+    )
 
 
 async def _runner(parts: DaemonParts) -> None:
@@ -428,6 +490,7 @@ PARTS = (
     Part("first token", _first_token, ("store", "tokens")),
     Part("audit", _audit, ("store", "fences", "seal")),
     Part("listeners", _listeners),
+    Part("traces", _traces, ("fences", "listeners")),
     Part("engine", _engine, ("store", "fences", "listeners")),
     Part(
         "runner",
@@ -461,6 +524,7 @@ PARTS = (
             "login",
         ),
     ),
+    Part("metrics", _metrics, ("fences", "traces", "context")),
     Part("wrapper server", _wrapper_server, ("listeners", "engine", "context")),
     Part("public server", _public_server, ("context",)),
     Part("server", _server, ("listeners", "context")),

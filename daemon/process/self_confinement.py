@@ -101,3 +101,6 @@ def readable(config: Settings) -> Iterator[str]:
         # A secret is often replaced by a new file, or is a link to another directory.
         for file in filter(None, (one.secret_file, one.ca_file)):
             yield from {os.path.dirname(file), os.path.dirname(os.path.realpath(file))}
+    if config.otlp_token_file != Path():
+        file = str(config.otlp_token_file)
+        yield from {os.path.dirname(file), os.path.dirname(os.path.realpath(file))}

@@ -103,6 +103,35 @@ class RouteMatch(msgspec.Struct, frozen=True):
     parameters: Mapping[str, str] = {}
 
 
+class _RequestSpan:
+    """The span of one request, up to the head of its response."""
+
+    def __init__(
+        self, recorder: request_context.SpanRecorder, head: RequestHead, request_id: str
+    ) -> None:
+        self._recorder, self._method, self._id = recorder, head.method, request_id
+        self._parent = head.headers.get("traceparent", "")
+        self._began = recorder.now()
+        self.origin = recorder.begin_request(request_id, head.method, self._parent)
+
+    def end(self, way: RouteMatch, answer: WireResponse) -> None:
+        """Record the span, and tell the client its trace."""
+        trace = self.origin.partition(" ")[2]
+        if not trace:
+            return
+        answer.headers["traceparent"] = trace
+        # Paths of the Vault API may hold secrets.
+        route = way.route.path if way.route else "the Vault API" if way.is_secret else "a page"
+        attributes: request_context.Attributes = {
+            "http.request.method": self._method,
+            "http.route": route,
+            "http.response.status_code": answer.status,
+            "steward.request_id": self._id,
+        }
+        name = f"{self._method} {route}"
+        self._recorder.end_request(self.origin, self._parent, name, self._began, attributes)
+
+
 class Dispatcher:
     """The dispatcher of requests to the tables of routes."""
 
@@ -146,13 +175,19 @@ class Dispatcher:
         `body` reads the body, or raises `BodyUnavailable`. It is not called if the head is rejected. `way`
         is the target, if the caller knows it already.
         """
-        request_id = self.id_of(head.headers)
+        request_id = origin = self.id_of(head.headers)
+        way = way or self.way(head)
+        span: _RequestSpan | None = None
+        if request_context.TRACING.recorder is not None:
+            span = _RequestSpan(request_context.TRACING.recorder, head, request_id)
+            origin = span.origin
         account = RequestAccount(self._fairness, self._client(head))
-        with request_context.request_scope(request_id), under(account):
-            answered = self._answered(head, body, way or self.way(head))
-            answer = await counted(account, answered)
+        with request_context.request_scope(origin), under(account):
+            answer = await counted(account, self._answered(head, body, way))
         account.settle()
         answer.headers[REQUEST_ID] = request_id
+        if span is not None:
+            span.end(way, answer)
         if answer.stream is not None:
             stream = counting(account, answer.stream)
             return msgspec.structs.replace(answer, stream=stream)

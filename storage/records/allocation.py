@@ -347,7 +347,7 @@ class Allocation(Record, frozen=True, kw_only=True):
     alloc_modify_index: int
     create_time: int
     modify_time: int
-    request_id: str = ""  # of the request that caused the last change of the desired state
+    request_id: str = ""  # the origin of the last change of the desired state
 
     @property
     def client_terminal(self) -> bool:

@@ -34,6 +34,7 @@ from daemon.runner.core.task_instance import RestoredState, TaskInstance
 from daemon.runner.core.task_script import ScriptResult, run_script
 from daemon.runner.services.discovery import ServiceRegistrar
 from daemon.runner.setup.runtime import RuntimeContext
+from storage import request_context
 from storage.errors import Refused, told
 from storage.records.allocation import (
     AllocatedResources,
@@ -283,6 +284,20 @@ class AllocRunner:
 
     async def run(self) -> None:
         """Run the allocation until all its tasks are dead. When cancelled, release the tasks."""
+        if (recorder := request_context.TRACING.recorder) is None:
+            return await self._run()
+        one = self._instance.allocation
+        about = {
+            "steward.allocation": one.id,
+            "steward.namespace": one.namespace,
+            "steward.job": one.job_id,
+            "steward.group": one.task_group,
+        }
+        created = one.create_time
+        with recorder.unit(one.request_id, (one.id,), "allocation", created, about):
+            return await self._run()
+
+    async def _run(self) -> None:
         try:
             await self._live()
             self._machine.enter(AllocState.ENDED)
@@ -482,6 +497,9 @@ class AllocRunner:
                     await self._changes.wait()
             if calm.cancelled_caught:
                 self._report.health(self._now(), healthy=True)
+                if (recorder := request_context.TRACING.recorder) is not None:
+                    up = first_start_time(self._report.states.values())
+                    recorder.follow("first health", up or self._now())
                 return
 
     def _well_since(self, rule: HealthCriteria) -> tuple[str, int] | None:

@@ -9,6 +9,7 @@ started attempt and never starts it a second time.
 
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import msgspec
@@ -46,6 +47,7 @@ from daemon.runner.setup.change_actions import ChangeAction, apply_change
 from daemon.runner.setup.runtime import RuntimeContext
 from daemon.runner.setup.task_setup import TaskSetup, missing_inputs
 from daemon.text.masking import Matcher
+from storage import request_context
 from storage.errors import NotFound, Refused
 from storage.records.allocation import TaskEvent, TaskPhase, TaskState
 from storage.records.base import SECOND
@@ -336,10 +338,24 @@ class TaskRunner:
     async def _resume(self) -> AttemptOutcome:
         """Resume an attempt that an earlier daemon started."""
         try:
-            return await self._adopted()
+            with self._traced(self._began()):
+                return await self._adopted()
         finally:
             if self._machine.state is RunnerState.REATTACHING:
                 self._enter(RunnerState.ENDED)
+
+    def _traced(self, since: int) -> AbstractContextManager[None]:
+        """Record an attempt that began at `since`, if traces are on. The task knows the span's ID."""
+        if (recorder := request_context.TRACING.recorder) is None:
+            return nullcontext()
+        one, parts = self._instance.allocation, self._provisions.span_parts(self.state.restarts)
+        about: request_context.Attributes = {
+            "steward.allocation": one.id,
+            "steward.attempt": self.state.restarts,
+        }
+        # The allocation's own span is the parent, also in a daemon that has just started.
+        origin = request_context.origin()
+        return recorder.unit(origin, parts, f"task {self.name}", since, about)
 
     async def _adopted(self) -> AttemptOutcome:
         driver = self._host.drivers.get(self.task.driver)
@@ -358,7 +374,8 @@ class TaskRunner:
     async def _attempt(self) -> AttemptOutcome:
         """Start the task and wait until it ends."""
         self._enter(RunnerState.SETUP)
-        outcome = await self._try_attempt()
+        with self._traced(self._now()):
+            outcome = await self._try_attempt()
         self._enter(RunnerState.ENDED)
         return outcome
 
@@ -375,7 +392,8 @@ class TaskRunner:
             return outcome
         began: int | None = None
         try:
-            running = await self._start()
+            with request_context.span("start"):
+                running = await self._start()
             if running is None:
                 return AttemptOutcome.KILLED
             if is_queued(running):

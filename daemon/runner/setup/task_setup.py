@@ -26,6 +26,7 @@ from daemon.runner.setup.runtime import RuntimeContext
 from daemon.runner.setup.vault_token import VaultTokenRenewer
 from daemon.runner.setup.workload_identity import IssuerInfo, WorkloadIdentities
 from daemon.text.masking import Matcher
+from storage import request_context
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
@@ -160,6 +161,8 @@ class TaskSetup:
     ) -> None:
         self._host, self._instance, self._name = host, instance, task.name
         self._note, self._tell = note, tell
+        # Of the span of the allocation. A later change of the allocation has another origin.
+        self._origin = instance().allocation.request_id
         self._root = host.directory(instance().allocation.id)
         self._files = TaskFiles(
             launcher=host.launcher,
@@ -224,11 +227,17 @@ class TaskSetup:
             env["NOMAD_UNIX_ADDR"] = f"unix:{self._host.task_socket}"
         return env
 
+    def span_parts(self, number: int) -> tuple[str, ...]:
+        """Return the parts of the span ID of an attempt."""
+        return (self._instance().allocation.id, self._name, str(number))
+
     def attempt(self, number: int) -> Attempt:
         """Return the attempt with this number, including its environment, mounts and limits."""
         task, instance, host = self._task, self._instance(), self._host
         network = next(iter(instance.group.networks or ()), Network())
         env = self.environment()
+        if (recorder := request_context.TRACING.recorder) is not None:
+            env = recorder.environment(self._origin, *self.span_parts(number)) | env
         config = {
             name: resolve_config(value, env, host.values)
             for name, value in (task.config or {}).items()
@@ -315,8 +324,9 @@ class TaskSetup:
         self._note(task_events.downloading(self._now()))
         env = self.environment()
         try:
-            for artifact in task.artifacts:
-                await self._host.fetcher.fetch(self._order(artifact, env))
+            with request_context.span("artifacts"):
+                for artifact in task.artifacts:
+                    await self._host.fetcher.fetch(self._order(artifact, env))
         except FetchFailed as error:
             self._note(task_events.download_failed(self._now(), str(error)))
             return AttemptOutcome.FAILED if error.recoverable else AttemptOutcome.UNRECOVERABLE

@@ -1,0 +1,1 @@
+"""Export spans and metrics with OTLP. Only a daemon with `otlp_url` imports this package."""

@@ -1,0 +1,168 @@
+"""OTLP messages in JSON: IDs in hexadecimal digits, 64-bit integers as text, enums as numbers.
+
+No I/O.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from daemon.otlp.recorder import Span
+from daemon.timers import INTERVAL, Series
+from daemon.version import VERSION
+from storage.request_context import Attributes
+
+_ERROR = 2  # status code
+_CUMULATIVE = 2
+_QUANTILES = (0.5, 0.9, 0.99)
+_SCOPE = {"name": "steward", "version": VERSION}
+_SAMPLED = 1  # in the flags of W3C Trace Context
+
+
+def resource_of(node: str, region: str) -> dict[str, object]:
+    """Return the resource of this daemon."""
+    about = {
+        "service.name": "steward",
+        "service.version": VERSION,
+        "service.instance.id": node,
+        "host.name": node,
+        "steward.region": region,
+    }
+    return {"attributes": _attributes(about)}
+
+
+def _attributes(found: Mapping[str, str | int | bool | float]) -> list[dict[str, object]]:
+    return [{"key": key, "value": _value(value)} for key, value in found.items()]
+
+
+def _value(value: str | float | bool) -> dict[str, object]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    return {"stringValue": value} if isinstance(value, str) else {"doubleValue": value}
+
+
+# --- spans ---
+
+
+def spans_message(resource: Mapping[str, object], spans: Sequence[Span]) -> bytes:
+    """Return the body of `POST /v1/traces`."""
+    scope = {"scope": _SCOPE, "spans": [_span(one) for one in spans]}
+    return msgspec.json.encode({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]})
+
+
+def _span(one: Span) -> dict[str, object]:
+    made: dict[str, object] = {
+        "traceId": one.trace_id,
+        "spanId": one.span_id,
+        "flags": _SAMPLED,
+        "name": one.name,
+        "kind": int(one.kind),
+        "startTimeUnixNano": str(one.start),
+        "endTimeUnixNano": str(one.end),
+    }
+    if one.parent_id:
+        made["parentSpanId"] = one.parent_id
+    attributes: Attributes = one.attributes
+    if one.error:
+        attributes = {**attributes, "error.type": one.error}
+        made["status"] = {"code": _ERROR}
+    if attributes:
+        made["attributes"] = _attributes(attributes)
+    if one.link is not None:
+        link = one.link
+        made["links"] = [{"traceId": link.trace_id, "spanId": link.span_id, "flags": _SAMPLED}]
+    return made
+
+
+# --- metrics ---
+
+
+class Gauge(Protocol):
+    """A current value with its labels."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the metric."""
+        ...
+
+    @property
+    def value(self) -> float:
+        """Return the value."""
+        ...
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels."""
+        ...
+
+
+def metrics_message(
+    resource: Mapping[str, object],
+    gauges: Iterable[Gauge],
+    counters: Mapping[str, Series],
+    timers: Mapping[str, Series],
+    *,
+    since: int,
+    now: int,
+    clock: float,
+) -> bytes:
+    """Return the body of `POST /v1/metrics`.
+
+    `since` is the start of the counters and `now` the time, in nanoseconds since the epoch. `clock`
+    is the time of the timers.
+    """
+    times: dict[str, object] = {"startTimeUnixNano": str(since), "timeUnixNano": str(now)}
+    metrics = [
+        *_gauges(gauges, now),
+        *(_counter(name, one, times) for name, one in sorted(counters.items())),
+        *(_timer(name, one, times, clock) for name, one in sorted(timers.items())),
+    ]
+    scope = {"scope": _SCOPE, "metrics": metrics}
+    return msgspec.json.encode(
+        {"resourceMetrics": [{"resource": resource, "scopeMetrics": [scope]}]}
+    )
+
+
+def _gauges(found: Iterable[Gauge], now: int) -> Iterator[dict[str, object]]:
+    by_name: dict[str, list[dict[str, object]]] = {}
+    for one in found:
+        if math.isfinite(one.value):
+            point = {
+                "attributes": _attributes(one.labels),
+                "timeUnixNano": str(now),
+                "asDouble": float(one.value),
+            }
+            by_name.setdefault(one.name, []).append(point)
+    for name, points in by_name.items():
+        yield {"name": name, "gauge": {"dataPoints": points}}
+
+
+def _counter(name: str, series: Series, times: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "name": name,
+        "sum": {
+            "dataPoints": [{**times, "asDouble": float(series.total.sum)}],
+            "aggregationTemporality": _CUMULATIVE,
+            "isMonotonic": True,
+        },
+    }
+
+
+def _timer(
+    name: str, series: Series, times: Mapping[str, object], clock: float
+) -> dict[str, object]:
+    """Return a timer as a summary, with the quantiles of the last interval if it has values."""
+    values = zip(_QUANTILES, series.quantiles(clock, _QUANTILES), strict=True)
+    quantiles = [{"quantile": at, "value": value} for at, value in values if math.isfinite(value)]
+    point = {
+        **times,
+        "count": str(series.total.count),
+        "sum": series.total.sum,
+        "quantileValues": quantiles,
+    }
+    about = f"quantiles of the last {INTERVAL:.0f} seconds"
+    return {"name": name, "unit": "ms", "description": about, "summary": {"dataPoints": [point]}}

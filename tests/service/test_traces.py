@@ -1,0 +1,182 @@
+"""Traces of the real daemon: one tree from the request to the end of the task."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import trio
+
+from tests.fakes.collector import Collector, Span, metrics_of, open_collector
+from tests.patience import HAPPENS_WITHIN
+from tests.service.daemon import Steward, open_steward
+from tests.service.test_imports import below, imported
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+TRACED = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "order-17"}
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    async with open_collector() as one:
+        yield one
+
+
+@pytest.fixture
+async def steward(tmp_path: Path, collector: Collector) -> AsyncIterator[Steward]:
+    settings = tmp_path / "steward.toml"
+    settings.write_text(
+        f'otlp_url = "{collector.url}"\notlp_metrics_seconds = 1\nartifact_paths = ["{tmp_path}"]\n'
+    )
+    flags = ("--dev", "--log-format", "json", "--config", str(settings))
+    async with open_steward(tmp_path, *flags) as one:
+        yield one
+
+
+async def ask(steward: Steward, path: str, body: object) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+        answer = await client.post(
+            f"{steward.address}{path}", content=msgspec.json.encode(body), headers=TRACED
+        )
+    assert answer.is_success, answer.text
+    return answer
+
+
+def job(job_id: str, script: str, **more: object) -> dict[str, Any]:
+    config = {"command": "/bin/sh", "args": ["-c", script]}
+    task = {"Name": "main", "Driver": "raw_exec", "Config": config}
+    group = {"Name": "group", "Tasks": [task], "RestartPolicy": {"Attempts": 0, "Mode": "fail"}}
+    return {"ID": job_id, "Type": "batch", "TaskGroups": [group], **more}
+
+
+def named(spans: list[Span], name: str, trace_id: str = TRACE) -> Span | None:
+    return next((one for one in spans if (one.name, one.trace_id) == (name, trace_id)), None)
+
+
+def path_to_root(span: Span, spans: list[Span]) -> list[str]:
+    """Return the names of a span and of all its ancestors."""
+    by_id = {one.span_id: one for one in spans}
+    names = [span.name]
+    while (parent := by_id.get(str(span.parent_span_id))) is not None:
+        span = parent
+        names.append(span.name)
+    return names
+
+
+async def test_job_is_one_tree_from_the_request_to_its_end(
+    steward: Steward, collector: Collector, tmp_path: Path
+) -> None:
+    (source := tmp_path / "input").write_text("content")
+    made = job("once", 'echo "$TRACEPARENT"')
+    (task,) = made["TaskGroups"][0]["Tasks"]
+    task["Artifacts"] = [{"GetterSource": str(source), "RelativeDest": "local/"}]
+    answer = await ask(steward, "/v1/jobs", {"Job": made})
+    assert answer.headers["traceparent"].startswith(f"00-{TRACE}-")
+    (allocation,) = await steward.allocations("once", "complete", "failed")
+    await collector.until(lambda spans: named(spans, "allocation"))
+    request = await collector.until(lambda spans: named(spans, "POST /v1/jobs"))
+    spans = [one for one in collector.spans() if one.trace_id == TRACE]
+    assert request.parent_span_id == PARENT
+    assert request.about["steward.request_id"] == "order-17"
+    ran, start, plan = (named(spans, name) for name in ("task main", "start", "plan"))
+    assert ran is not None
+    assert start is not None
+    assert plan is not None
+    above = ["allocation", "write", "placement", "evaluation", "write", "POST /v1/jobs"]
+    assert path_to_root(start, spans) == ["start", "task main", *above]
+    assert path_to_root(plan, spans) == ["plan", *above[3:]]
+    brought = named(spans, "artifacts")
+    assert brought is not None
+    assert path_to_root(brought, spans) == ["artifacts", "task main", *above]
+    ended = named(spans, "allocation")
+    assert ended is not None
+    assert ended.about["steward.allocation"] == allocation["ID"]
+    # The task continues the trace.
+    log = await steward.request(
+        "GET", f"/v1/client/fs/logs/{allocation['ID']}", task="main", type="stdout", plain="true"
+    )
+    assert log.text.strip() == f"00-{TRACE}-{ran.span_id}-01"
+
+
+async def test_log_lines_have_the_trace(steward: Steward, collector: Collector) -> None:
+    await ask(steward, "/v1/jobs", {"Job": job("once", "true")})
+    await steward.allocations("once", "complete")
+    await collector.until(lambda spans: named(spans, "allocation"))  # its lines are written before
+    lines = [json.loads(line) for line in steward.log.read_text().splitlines()]
+    mine = [line for line in lines if line.get("request_id") == "order-17"]
+    assert {"evals", "runner"} <= {line["part"].partition(".")[0] for line in mine}
+    assert {line.get("trace_id") for line in mine} == {TRACE}
+
+
+async def test_trace_of_a_service_goes_on_in_the_next_daemon(
+    steward: Steward, collector: Collector
+) -> None:
+    made = job("web", "exec sleep 600", Type="service")
+    made["TaskGroups"][0]["Update"] = {"MinHealthyTime": 1_000_000, "HealthyDeadline": 10**10}
+    await ask(steward, "/v1/jobs", {"Job": made})
+    healthy = await collector.until(lambda spans: named(spans, "first health"))
+    await steward.kill_and_restart()
+    assert named(collector.spans(), "allocation") is None
+    await steward.delete("/v1/job/web")
+    ended = await collector.until(lambda spans: named(spans, "allocation"))
+    assert healthy.parent_span_id == ended.span_id
+    ran = await collector.until(lambda spans: named(spans, "task main"))
+    assert ran.parent_span_id == ended.span_id
+
+
+async def test_children_of_a_bulk_dispatch_have_traces_with_a_link(
+    steward: Steward, collector: Collector
+) -> None:
+    parent = job("each", "true", ParameterizedJob={"Payload": "optional"})
+    await steward.register(parent)
+    async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+        answer = await client.post(
+            f"{steward.address}/v1/job/each/dispatch/bulk", content="{}\n{}\n", headers=TRACED
+        )
+    assert answer.is_success, answer.text
+    request = await collector.until(
+        lambda spans: next((one for one in spans if "bulk" in one.name), None)
+    )
+    children = await collector.until(
+        lambda spans: (
+            found if len(found := [s for s in spans if s.name == "dispatch"]) == 2 else None
+        )
+    )
+    for child in children:
+        assert child.trace_id != TRACE
+        assert [(one.trace_id, one.span_id) for one in child.links] == [(TRACE, request.span_id)]
+        ended = await collector.until(
+            lambda spans, trace=child.trace_id: named(spans, "allocation", trace)
+        )
+        assert path_to_root(ended, collector.spans())[-1] == "dispatch"
+
+
+async def test_metrics_are_sent(steward: Steward, collector: Collector) -> None:
+    with trio.fail_after(HAPPENS_WITHIN):
+        while not collector.requests("/v1/metrics"):
+            await collector.receiver.until(len(collector.receiver.received) + 1)
+    found = metrics_of(collector.requests("/v1/metrics")[0].body)
+    assert "nomad.client.allocations.running" in found
+    assert steward.address
+
+
+async def test_daemon_without_a_receiver_imports_nothing_of_otlp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONVERBOSE", "1")
+    async with open_steward(tmp_path, "--dev") as steward:
+        answer = await ask(steward, "/v1/jobs", {"Job": job("once", 'echo "[$TRACEPARENT]"')})
+        assert "traceparent" not in answer.headers
+        (allocation,) = await steward.allocations("once", "complete")
+        log = await steward.request(
+            "GET",
+            f"/v1/client/fs/logs/{allocation['ID']}",
+            task="main",
+            type="stdout",
+            plain="true",
+        )
+        assert log.text.strip() == "[]"
+        assert below(imported(steward), ("daemon.otlp",)) == set()
