@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import trio
 
+from daemon.flow import graph
 from daemon.ui import formatting, heatmap, highlight, rollout
 from daemon.ui.cluster import checks
 from daemon.ui.render import Found, page
@@ -17,6 +18,7 @@ _ALLOCATIONS = 200  # latest ones on the page of a job
 _STRIP = 50  # child jobs in the strip of a page
 _MOST_RUNS = 500  # of one day, or if more are wanted
 RESULTS = ("complete", "failed", "stopped", "blocked", "active")  # filters of runs
+_KEYS = frozenset(graph.KEYS)
 _NEWEST = 20  # allocations, evaluations and slots that a page shows at first
 
 
@@ -35,8 +37,18 @@ async def job_header(visit: UiRequest, tab: str) -> dict[str, object]:
         "namespace": namespace,
         "tab": tab,
         "follow": job["ID"],
+        "is_workflow": _has_runs(job),
         "base": f"/ui/job/{quote(job['ID'], safe='')}",
     }
+
+
+def _has_runs(job: dict[str, Any]) -> bool:
+    """Return whether a job is a workflow that runs itself, and not in its children."""
+    if job["Type"] != "batch" or job["Periodic"]:
+        return False
+    if job["ParameterizedJob"] and not job["Dispatched"]:
+        return False
+    return any(not _KEYS.isdisjoint(group["Meta"] or ()) for group in job["TaskGroups"] or ())
 
 
 @page("job.html")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         actions,
         allocation,
         cluster,
+        flows,
         identity,
         job,
         jobs,
@@ -31,6 +32,7 @@ else:  # Jinja and all pages are imported at the first request
     actions = LazyModule("daemon.ui.actions")
     allocation = LazyModule("daemon.ui.allocation")
     cluster = LazyModule("daemon.ui.cluster")
+    flows = LazyModule("daemon.ui.flows")
     identity = LazyModule("daemon.ui.identity")
     job = LazyModule("daemon.ui.job")
     jobs = LazyModule("daemon.ui.jobs")
@@ -50,6 +52,7 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/sign-in", sign_in.sign_in, "POST"),
     UiPage("/ui/sign-out", sign_in.sign_out, "POST"),
     UiPage("/ui/jobs", jobs.index),
+    UiPage("/ui/runs", flows.index),
     UiPage("/ui/run", plan_and_run.form),
     UiPage("/ui/plan", plan_and_run.plan, "POST", calls="POST /v1/job/{job_id}/plan"),
     UiPage("/ui/run", plan_and_run.run, "POST", calls="POST /v1/jobs"),
@@ -59,6 +62,16 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/job/{job_id}/compare", job.compare),
     UiPage("/ui/job/{job_id}/deployments", job.deployments),
     UiPage("/ui/job/{job_id}/evaluations", job.evaluations),
+    UiPage("/ui/job/{job_id}/run", flows.run),
+    *(
+        UiPage(
+            f"/ui/job/{{job_id}}/run/{act}",
+            flows.act,
+            "POST",
+            calls=f"POST /v1/job/{{job_id}}/run/{act}",
+        )
+        for act in ("cancel", "skip", "accept", "rerun", "approve", "reject")
+    ),
     UiPage("/ui/job/{job_id}/launches", job.periodic_page),
     UiPage("/ui/job/{job_id}/logs", logs.of_job),
     UiPage("/ui/job/{job_id}/log", logs.job_log),

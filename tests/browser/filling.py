@@ -42,6 +42,83 @@ SERVICE = """job "web" {
 """
 
 
+WORKFLOW = """job "etl" {
+  type = "batch"
+
+  group "extract" {
+    meta {
+      steward_when = "always"
+    }
+
+    task "main" {
+      driver = "raw_exec"
+
+      config {
+        command = "/bin/sleep"
+        args    = ["0.2"]
+      }
+
+      resources {
+        cpu    = 20
+        memory = 16
+      }
+    }
+  }
+"""
+STEPS = (
+    ("clean", 'steward_needs = "extract"', "/bin/sleep", "0.4"),
+    ("check", 'steward_needs = "extract"', "/bin/sleep", "0.1"),
+    ("train", 'steward_needs = "clean, check"', "/bin/sleep", "0.3"),
+    ("compare", 'steward_needs = "clean"', "/bin/false", ""),
+    (
+        "publish",
+        'steward_needs = "train"\n      steward_gate = "Publish the model?"',
+        "/bin/true",
+        "",
+    ),
+    ("mail", 'steward_needs = "*"\n      steward_when = "failure"', "/bin/true", ""),
+)
+
+
+def workflow() -> str:
+    """Return a workflow with a failure and a gate."""
+    groups = [
+        f"""
+  group "{name}" {{
+    restart {{
+      attempts = 0
+      mode     = "fail"
+    }}
+
+    reschedule {{
+      attempts  = 0
+      unlimited = false
+    }}
+
+    meta {{
+      {meta}
+    }}
+
+    task "main" {{
+      driver = "raw_exec"
+
+      config {{
+        command = "{command}"
+        args    = ["{argument}"]
+      }}
+
+      resources {{
+        cpu    = 20
+        memory = 16
+      }}
+    }}
+  }}
+"""
+        for name, meta, command, argument in STEPS
+    ]
+    return "".join([WORKFLOW, *groups, "}\n"])
+
+
 def small(job_id: str, *command: str, memory: int = 16, **fields: Any) -> dict[str, Any]:
     """Return a batch job that is tried once."""
     task = {
@@ -71,6 +148,7 @@ async def fill(steward: Steward) -> None:
         await steward.until(
             "/v1/job/web/deployment", lambda shown: shown and shown["Status"] == "successful"
         )
+    await submit(steward, workflow())
     for one in (
         small("nightly-report", "/bin/true"),
         small("import-orders", "/bin/false"),
@@ -86,3 +164,7 @@ async def fill(steward: Steward) -> None:
     await steward.post("/v1/job/convert/dispatch", {"Meta": {"file": "a.wav"}})
     await steward.until("/v1/job/import-orders", lambda shown: shown["Status"] == "dead")
     await steward.until("/v1/job/nightly-report", lambda shown: shown["Status"] == "dead")
+    await steward.until(
+        "/v1/job/etl/run",
+        lambda shown: {"held", "failed"} <= {one["State"] for one in shown["Steps"]},
+    )

@@ -42,6 +42,8 @@ async def test_every_page_is_whole(browser: Tab, filled: Steward) -> None:
     await see(browser, filled, "job/convert/launches", "dispatch")
     await browser.value("document.getElementById('calendar').scrollIntoView()")
     await keep(browser, "runs")
+    await see(browser, filled, "job/etl/run", "workflow")
+    await see(browser, filled, "runs")
     await see(browser, filled, f"allocation/{alloc['ID']}", "allocation")
     await see(browser, filled, f"allocation/{alloc['ID']}/files", "files")
     await see(browser, filled, f"allocation/{alloc['ID']}/logs")

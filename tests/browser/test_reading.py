@@ -25,6 +25,8 @@ PAGES = (
     "job/web/compare?old=0&new=1",
     "job/backup/launches",
     "job/convert/launches",
+    "runs",
+    "job/etl/run",
     "allocation/{alloc}",
     "allocation/{alloc}/logs",
     "allocation/{alloc}/logs?q=GET",

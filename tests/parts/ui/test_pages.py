@@ -82,6 +82,7 @@ MISSING = {
     "/ui/policy/{name}": 400,
     "/ui/role/{role_id}": 400,
     "/ui/method/{path}": 404,
+    "/ui/job/{job_id}/run": 404,  # of a job that is no workflow
 }
 # Streams and files of tasks are no pages.
 NO_PAGE = {

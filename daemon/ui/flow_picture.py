@@ -1,0 +1,224 @@
+"""The graph of a run by levels, and its steps on a time axis. No I/O."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from daemon.ui.formatting import format_duration
+from storage.records.base import SECOND
+
+MOST_DRAWN = 300  # steps of a graph; a larger graph would be no picture
+MOST_LINES = 2000  # needs
+MOST_BARS = 200  # steps on the time axis
+WIDTH = 1000  # units of the whole axis
+_BOX = (150, 40)  # units of a step
+_GAP = (46, 14)  # between levels, and between steps of a level
+_SPARE = 4
+_LETTERS = 19  # of a name that fit in a box
+_NARROWEST = 4  # units, so that a step of milliseconds is visible
+_TICKS = 4
+_EXACT = 10 * SECOND  # shorter times have a decimal
+_ENDS = frozenset({"succeeded", "failed", "skipped", "canceled"})
+SIGNS = {  # of the states of a step, so that color is not the only cue
+    "waiting": "◌",
+    "held": "❙❙",
+    "open": "◌",
+    "running": "●",
+    "succeeded": "✔",
+    "failed": "✖",
+    "skipped": "⤼",
+    "canceled": "■",
+}
+
+
+class StepBox(msgspec.Struct, frozen=True, kw_only=True):
+    """A step as a box of the graph: its upper left corner, and its texts."""
+
+    name: str
+    label: str
+    state: str
+    sign: str
+    x: int
+    y: int
+    about: str
+    text: str
+
+
+class NeedLine(msgspec.Struct, frozen=True):
+    """A need as a curve; `kind` is chain, bad or plain."""
+
+    path: str
+    kind: str
+    text: str
+
+
+class FlowPicture(msgspec.Struct, frozen=True, kw_only=True):
+    """The graph: boxes in levels from left to right. `spoken` is the text alternative."""
+
+    width: int
+    height: int
+    boxes: list[StepBox]
+    lines: list[NeedLine]
+    spoken: str
+
+
+class StepBar(msgspec.Struct, frozen=True, kw_only=True):
+    """A step on the time axis."""
+
+    name: str
+    state: str
+    x: float
+    width: float
+    is_longest: bool
+    text: str
+
+
+class FlowTimeline(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps that have begun, in the order of their begins, and the chain that ended last."""
+
+    bars: list[StepBar]
+    more: int
+    chain: list[str]
+    chain_time: str
+    ticks: list[str]
+    begin: int
+
+
+def picture(steps: Sequence[Mapping[str, Any]], chain: Sequence[str] = ()) -> FlowPicture | None:
+    """Return the graph of the steps of a run; None if it has too many steps to be seen."""
+    if not steps or len(steps) > MOST_DRAWN:
+        return None
+    places = _places(steps)
+    boxes = {one["Name"]: _box(one, *places[one["Name"]]) for one in steps}
+    lines = list(_lines(steps, boxes, {*pairwise(chain)}))
+    columns, rows = (1 + max(found) for found in zip(*places.values(), strict=True))
+    return FlowPicture(
+        width=columns * (_BOX[0] + _GAP[0]) - _GAP[0] + 2 * _SPARE,
+        height=rows * (_BOX[1] + _GAP[1]) - _GAP[1] + 2 * _SPARE,
+        boxes=list(boxes.values()),
+        lines=lines if len(lines) <= MOST_LINES else [],
+        spoken=f"{len(steps)} steps in {columns} levels. The table has the same steps as text.",
+    )
+
+
+def _places(steps: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Return the level and the row of each step: near the rows of its needs."""
+    levels: dict[int, list[Mapping[str, Any]]] = {}
+    for one in steps:
+        levels.setdefault(one["Level"], []).append(one)
+    found: dict[str, tuple[int, int]] = {}
+    for level in sorted(levels):
+        rows = {}
+        for order, one in enumerate(levels[level]):
+            above = [found[need][1] for need in one["Needs"] or () if need in found]
+            rows[one["Name"]] = (sum(above) / len(above) if above else order, order)
+        for row, name in enumerate(sorted(rows, key=lambda name: rows[name])):
+            found[name] = (level, row)
+    return found
+
+
+def _box(one: Mapping[str, Any], level: int, row: int) -> StepBox:
+    name, state = one["Name"], one["State"]
+    about = f"{one['Good']}/{one['Total']} {state}" if one["Total"] > 1 else state
+    reason = f": {one['Reason']}" if one["Reason"] else ""
+    return StepBox(
+        name=name,
+        label=name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…",
+        state=state,
+        sign=SIGNS.get(state, "○"),
+        x=_SPARE + level * (_BOX[0] + _GAP[0]),
+        y=_SPARE + row * (_BOX[1] + _GAP[1]),
+        about=about,
+        text=f"{name}: {about}{reason}",
+    )
+
+
+def _lines(
+    steps: Sequence[Mapping[str, Any]],
+    boxes: Mapping[str, StepBox],
+    chain: set[tuple[str, str]],
+) -> Iterable[NeedLine]:
+    outcomes = {one["Name"]: one["Outcome"] for one in steps}
+    for one in steps:
+        for need in one["Needs"] or ():
+            source, target = boxes[need], boxes[one["Name"]]
+            x1, y1 = source.x + _BOX[0], source.y + _BOX[1] // 2
+            x2, y2 = target.x, target.y + _BOX[1] // 2
+            half = max((x2 - x1) // 2, 10)
+            kind = "chain" if (need, one["Name"]) in chain else "plain"
+            if outcomes[need] == "bad":
+                kind = "bad"
+            path = f"M{x1},{y1}C{x1 + half},{y1} {x2 - half},{y2} {x2},{y2}"
+            yield NeedLine(path, kind, f"{one['Name']} needs {need}")
+
+
+def longest_chain(steps: Sequence[Mapping[str, Any]], now: int) -> list[str]:
+    """Return the chain of steps that determined the end of a run, from its first to its last.
+
+    It begins at the step that ended last. Before each step comes the need that ended last.
+    """
+    begun = {one["Name"]: one for one in steps if one["Opened"]}
+    if not begun:
+        return []
+    end = {name: _end(one, now) for name, one in begun.items()}
+    chain = [max(begun, key=lambda name: (end[name], begun[name]["Level"]))]
+    while needs := [one for one in begun[chain[-1]]["Needs"] or () if one in begun]:
+        chain.append(max(needs, key=lambda name: end[name]))
+    return chain[::-1]
+
+
+def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | None:
+    """Return the time line of a run; None before the first step. Times are in nanoseconds."""
+    begun = sorted((one for one in steps if one["Opened"]), key=lambda one: int(one["Opened"]))
+    if not begun:
+        return None
+    begin = begun[0]["Opened"]
+    end = max(*(_end(one, now) for one in begun), begin + 1)
+    chain = longest_chain(steps, now)
+    on_chain = set(chain)
+    # Of too many steps, those of the chain and the longest ones are shown.
+    weights = {one["Name"]: (one["Name"] in on_chain, _end(one, now)) for one in begun}
+    shown = begun
+    if len(begun) > MOST_BARS:
+        kept = set(sorted(weights, key=lambda name: weights[name])[-MOST_BARS:])
+        shown = [one for one in begun if one["Name"] in kept]
+    last = next(one for one in begun if one["Name"] == chain[-1])
+    first = next(one for one in begun if one["Name"] == chain[0])
+    return FlowTimeline(
+        bars=[_bar(one, begin, end, now, is_longest=one["Name"] in on_chain) for one in shown],
+        more=len(begun) - len(shown),
+        chain=chain,
+        chain_time=_length(_end(last, now) - first["Opened"]),
+        ticks=[_length((end - begin) * at // _TICKS) for at in range(_TICKS + 1)],
+        begin=begin,
+    )
+
+
+def _end(one: Mapping[str, Any], now: int) -> int:
+    return max(int(one["Since"] if one["State"] in _ENDS else now), int(one["Opened"]))
+
+
+def _bar(one: Mapping[str, Any], begin: int, end: int, now: int, *, is_longest: bool) -> StepBar:
+    scale = WIDTH / (end - begin)
+    length = _end(one, now) - one["Opened"]
+    width = min(max(length * scale, _NARROWEST), WIDTH)
+    x = min((one["Opened"] - begin) * scale, WIDTH - width)
+    clock = datetime.fromtimestamp(one["Opened"] // SECOND, UTC).strftime("%H:%M:%S UTC")
+    attempt = f", attempt {one['Attempt']}" if one["Attempt"] > 1 else ""
+    return StepBar(
+        name=one["Name"],
+        state=one["State"],
+        x=round(x, 1),
+        width=round(width, 1),
+        is_longest=is_longest,
+        text=f"{one['Name']}: {one['State']}, {_length(length)} from {clock}{attempt}",
+    )
+
+
+def _length(nanos: int) -> str:
+    if nanos < SECOND:
+        return f"{nanos // 1_000_000} ms"
+    return format_duration(nanos) if nanos >= _EXACT else f"{nanos / SECOND:.1f} s"

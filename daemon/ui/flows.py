@@ -1,0 +1,104 @@
+"""The pages of workflows: runs, a run, and the acts of people on it."""
+
+from typing import Any
+
+import trio
+
+from daemon.ui import flow_picture, formatting
+from daemon.ui.job import job_header, job_url
+from daemon.ui.render import Found, action, page, return_url
+from daemon.web.ui_session import UiRequest
+from storage.errors import Malformed
+from storage.records.flow import FlowStatus
+
+PAGE = 50  # lines on one page of the list
+_ELEMENTS = 500  # newest allocations, for the links of steps
+
+
+@page("flow_runs.html")
+async def index(visit: UiRequest) -> Found:
+    """List the runs of workflows, newest first."""
+    query = visit.query
+    status = query.text("status")
+    found = await visit.ask(
+        "GET",
+        "/v1/runs",
+        namespace=query.text("namespace") or "*",
+        prefix=query.text("search").strip(),
+        status=status if status in (*FlowStatus,) else "",
+        next_token=query.text("next_token"),
+        per_page=PAGE,
+    )
+    return {
+        "runs": await visit.parsed(found),
+        "next_token": found.next_token,
+        "statuses": [*FlowStatus],
+        "follow": "*",
+    }
+
+
+@page("flow_run.html")
+async def run(visit: UiRequest) -> Found:
+    """Show a run: its graph, its steps on a time axis, and the acts on it."""
+    base = await job_header(visit, "run")
+    namespace = base["namespace"]
+    number = visit.query.natural("number")
+    found = await visit.get(
+        job_url(visit, "/run"), namespace=namespace, number="" if number is None else number
+    )
+    job: Any = base["job"]
+    newest = await visit.get("/v1/runs", namespace=namespace, job=job["ID"], per_page=PAGE)
+    mine = [one for one in newest if one["JobID"] == job["ID"]]
+    placed = await visit.get(
+        job_url(visit, "/allocations"), namespace=namespace, per_page=_ELEMENTS
+    )
+    drawn = await trio.to_thread.run_sync(_drawn, found["Steps"], visit.now)
+    return {
+        **base,
+        "run": found,
+        **drawn,
+        "runs": mine,
+        "is_newest": not mine or found["Number"] == mine[0]["Number"],
+        "more_runs": len(newest) == PAGE,
+        "groups": {one["Name"]: one for one in job["TaskGroups"] or ()},
+        "elements": _newest(placed),
+    }
+
+
+def _drawn(steps: list[dict[str, Any]], now: int) -> dict[str, object]:
+    line = flow_picture.timeline(steps, now)
+    return {"line": line, "graph": flow_picture.picture(steps, line.chain if line else ())}
+
+
+def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return for each step an allocation to look at: a failed one, else the newest."""
+
+    def order(one: dict[str, Any]) -> tuple[bool, int]:
+        return one["ClientStatus"] == "failed", int(one["CreateIndex"])
+
+    return {one["TaskGroup"]: one for one in sorted(placed, key=order)}
+
+
+@action
+async def act(visit: UiRequest) -> str:
+    """Cancel a run, or skip, accept, re-run, approve or reject steps of it."""
+    name, form = visit.request.path.rpartition("/")[2], visit.form
+    number = form.get("number", "0")
+    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise Malformed(f"number = {number!r} is not the number of a run")
+    body: dict[str, object] = {"Number": int(number), "Note": form.get("note", "").strip()}
+    if step := form.get("step", ""):
+        body["Steps"] = [step]
+    if form.get("every"):
+        body["Every"] = True
+    if form.get("failed"):
+        body["Failed"] = True
+    if form.get("now"):
+        body["Now"] = True
+    namespace = visit.query.text("namespace") or "default"
+    answer = await visit.ask("POST", job_url(visit, f"/run/{name}"), body, namespace=namespace)
+    visit.said(answer)  # an act that no longer applies is refused with its reason
+    page_of_run = formatting.address(
+        "/ui/job/", visit["job_id"], "/run", namespace=visit.query.text("namespace")
+    )
+    return return_url(visit, page_of_run)
