@@ -14,7 +14,7 @@ import msgspec
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
 from daemon.text.task_failure import plain_reason
-from daemon.ui import formatting, highlight
+from daemon.ui import formatting, highlight, navigation
 from daemon.version import VERSION
 from daemon.web.reply import HandlerReply, of_error
 from daemon.web.ui_session import PLACE, UiRequest, apart
@@ -180,6 +180,8 @@ def _environment() -> Environment:
         ago=formatting.relative_time,
         file=lambda name: f"{PLACE}static/{name}?v={files()[name].mark}",
         version=VERSION,
+        places=navigation.PLACES,
+        is_current=navigation.is_current,
         pieces=highlight.highlight,
     )
     made.filters.update(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         actions,
         allocation,
         cluster,
+        find,
         flows,
         identity,
         job,
@@ -32,6 +33,7 @@ else:  # Jinja and all pages are imported at the first request
     actions = LazyModule("daemon.ui.actions")
     allocation = LazyModule("daemon.ui.allocation")
     cluster = LazyModule("daemon.ui.cluster")
+    find = LazyModule("daemon.ui.find")
     flows = LazyModule("daemon.ui.flows")
     identity = LazyModule("daemon.ui.identity")
     job = LazyModule("daemon.ui.job")
@@ -52,6 +54,8 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/sign-in", sign_in.sign_in, "POST"),
     UiPage("/ui/sign-out", sign_in.sign_out, "POST"),
     UiPage("/ui/jobs", jobs.index),
+    UiPage("/ui/find", find.search),
+    UiPage("/ui/keys", find.keys),
     UiPage("/ui/runs", flows.index),
     UiPage("/ui/run", plan_and_run.form),
     UiPage("/ui/plan", plan_and_run.plan, "POST", calls="POST /v1/job/{job_id}/plan"),

@@ -49,6 +49,11 @@ KEYS = {
     "Escape": (27, ""),
     "/": (191, "/"),
     "F6": (117, ""),
+    "ArrowDown": (40, ""),
+    "?": (191, "?"),
+    "g": (71, "g"),
+    "j": (74, "j"),
+    "k": (75, "k"),
 }
 
 # Resolves when an expression is true: at once, or after a change of the page.

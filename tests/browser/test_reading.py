@@ -42,6 +42,8 @@ PAGES = (
     "run?job=web",
     "sign-in",
     "log",
+    "find?q=web",
+    "keys",
 )
 
 
@@ -104,7 +106,9 @@ async def test_the_keyboard_leads_everywhere_and_back(browser: Tab, filled: Stew
     await browser.key("Tab")
     assert await browser.value("document.activeElement.className") == "skip"
     await browser.key("/")
-    assert await browser.value("document.activeElement.name") == "search"
+    assert await browser.value("document.activeElement.closest('dialog').id") == "palette"
+    await browser.key("Escape")
+    await browser.until("!document.getElementById('palette').open")
     await browser.value("document.querySelector('details.act summary').focus()")
     await browser.key("Enter")
     await browser.until("document.querySelector('details.act').open")

@@ -154,14 +154,130 @@ document.addEventListener("click", async (event) => {
   copy.textContent = "copied";
 });
 
+// ---- keys and the palette ------------------------------------------------------------------
+
+const palette = document.getElementById("palette");
+const keyList = document.getElementById("key-list");
+const SOON = 120; // milliseconds after the last letter
+const TOGETHER = 1500; // milliseconds: "g" and the letter of a page
+let lastG = 0;
+
+async function pageOf(address, id) {
+  const answer = await fetch(address, { headers: { Accept: "text/html" } });
+  if (!answer.ok || answer.redirected) throw new Error(`status ${answer.status}`);
+  const part = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
+  return part ? [...part.childNodes] : [];
+}
+
+// The results come from a page, so they are those of a search without scripts.
+class Palette {
+  constructor(dialog) {
+    this.dialog = dialog;
+    this.input = dialog.querySelector("input");
+    this.results = dialog.querySelector(".results");
+    this.number = 0;
+    this.due = null;
+    this.shown = null; // the text of the results
+    this.input.addEventListener("input", () => {
+      clearTimeout(this.due);
+      this.due = setTimeout(() => this.show(), SOON);
+    });
+    dialog.addEventListener("keydown", (event) => this.press(event));
+    dialog.addEventListener("click", (event) => {
+      if (event.target === dialog) dialog.close(); // beside it
+    });
+  }
+
+  open() {
+    if (this.dialog.open) return;
+    this.dialog.showModal();
+    this.input.select();
+    this.show();
+  }
+
+  async show() {
+    const text = this.input.value.trim();
+    const number = ++this.number;
+    try {
+      const found = await pageOf(`/ui/find?q=${encodeURIComponent(text)}`, "found");
+      if (number !== this.number) return; // more was typed
+      this.results.replaceChildren(...found);
+      this.shown = text;
+    } catch {
+      if (number === this.number) this.results.textContent = "The search failed: try again.";
+    }
+  }
+
+  async press(event) {
+    const links = [...this.results.querySelectorAll("a")];
+    const at = links.indexOf(document.activeElement);
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      const next = at + (event.key === "ArrowDown" ? 1 : -1);
+      (links[Math.min(next, links.length - 1)] || this.input).focus();
+    } else if (event.key === "Enter" && document.activeElement === this.input) {
+      event.preventDefault();
+      if (this.shown !== this.input.value.trim()) {
+        clearTimeout(this.due);
+        await this.show();
+      }
+      const first = this.results.querySelector("a");
+      if (first) first.click();
+    } else if (event.key.length === 1 && at >= 0 && !event.ctrlKey && !event.metaKey) {
+      this.input.focus(); // the letter goes there
+    }
+  }
+}
+
+const finder = new Palette(palette);
+palette.addEventListener("click", (event) => {
+  if (event.target.closest("a")) palette.close(); // the target may be on this page
+});
+keyList.querySelector("button").addEventListener("click", () => keyList.close());
+
+async function showKeys() {
+  keyList.showModal();
+  keyList.querySelector(".results").replaceChildren(...(await pageOf("/ui/keys", "all-keys")));
+}
+
+function isWriting(element) {
+  return element.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName);
+}
+
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") {
     for (const open of document.querySelectorAll("details.act[open]")) open.open = false;
-  } else if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) {
+    return;
+  }
+  const inTerminal = event.target.closest(".console") !== null;
+  if (event.key === "k" && (event.ctrlKey || event.metaKey) && !inTerminal) {
     event.preventDefault();
-    document.querySelector(".find input").focus();
+    finder.open();
+    return;
+  }
+  if (isWriting(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (document.querySelector("dialog[open]")) return;
+  if (event.key === "/") {
+    event.preventDefault();
+    finder.open();
+  } else if (event.key === "?") {
+    showKeys().catch(() => keyList.close());
+  } else if (event.key === "g") {
+    lastG = event.timeStamp;
+  } else if (event.timeStamp - lastG < TOGETHER) {
+    lastG = 0;
+    const target = document.querySelector(`.top nav a[data-key="${CSS.escape(event.key)}"]`);
+    if (target) target.click();
   }
 });
+
+// A link of the palette leads to a closed part of the page.
+function openTarget() {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target && target.tagName === "DETAILS") target.open = true;
+}
+addEventListener("hashchange", openTarget);
+openTarget();
 
 // The secret of a link stands behind its #, which browsers send to nobody.
 function signInByLink() {

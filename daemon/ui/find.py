@@ -1,0 +1,225 @@
+"""Find anything by a part of its name: objects, pages and actions.
+
+All results come from the API in the name of the user, so they are only objects that the user may
+see. Each kind of object has at most `MOST` results.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+from daemon.ui import formatting
+from daemon.ui.navigation import KEYS, PLACES
+from daemon.ui.render import Found, optional, page
+from daemon.web.ui_session import UiRequest
+from storage.errors import Denied, Malformed, NotFound
+
+MOST = 8  # results of each kind
+SHORTEST = 2  # characters of a search for names other than jobs, as in the API
+LONGEST = 200  # characters of a text that can be in a name
+_ID = re.compile(r"[0-9a-f]{4,8}[0-9a-f-]{0,28}", re.IGNORECASE)  # that may begin an identifier
+_MORE_PLACES = (
+    ("/ui/run", "Run a job"),
+    ("/ui/variables#new", "Make a variable"),
+    ("/ui/access#tokens", "Make a token"),
+    ("/ui/keys", "Keys"),
+)
+# By word: the end of the page's path, and the button that is opened there.
+_ACTIONS = {
+    "stop": ("", "stop"),
+    "start": ("", "start"),
+    "scale": ("", "scale"),
+    "evaluate": ("", "evaluate"),
+    "change": ("", ""),
+    "logs": ("/logs", ""),
+    "versions": ("/versions", ""),
+    "revert": ("/versions", "revert"),
+    "dispatch": ("/launches", "dispatch"),
+    "launch": ("/launches", "force"),
+    "pause": ("/launches", "pause"),
+}
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A result: its title, its page, more words, and the capability that the user lacks for it."""
+
+    title: str
+    url: str
+    detail: str = ""
+    state: str = ""
+    lacks: str = ""
+
+
+class Hits(msgspec.Struct, frozen=True):
+    """The results of a kind. `more` is the page with all of them, if there are more."""
+
+    kind: str
+    hits: list[Hit]
+    is_cut: bool = False
+    more: str = ""
+
+
+@page("find.html")
+async def search(visit: UiRequest) -> Found:
+    """Show what contains the text in `q`, or begins with it."""
+    text = visit.query.text("q").strip()
+    if len(text) > LONGEST:
+        raise Malformed(f"q has {len(text)} characters: search for at most {LONGEST}")
+    found = [Hits("Pages", _places(text))]
+    if text:
+        found = [await _actions(visit, text), await _jobs(visit, text), *found]
+        found += [await _runs(visit, text)]
+    if len(text) >= SHORTEST:
+        found += await _named(visit, text)
+        found += [await _services(visit, text)]
+    if _ID.fullmatch(text):
+        found += await _identified(visit, text.lower())
+    return {"text": text, "found": [one for one in found if one.hits], "follow": ""}
+
+
+@page("keys.html")
+async def keys(visit: UiRequest) -> Found:
+    """List the keys of the interface."""
+    return {"keys": KEYS, "follow": ""}
+
+
+def _places(text: str) -> list[Hit]:
+    wanted = text.lower()
+    places = [*((url, name) for url, name, _ in PLACES), *_MORE_PLACES]
+    return [Hit(name, url) for url, name in places if wanted in name.lower()]
+
+
+def _job_url(one: dict[str, Any], rest: str = "", **query: object) -> str:
+    namespace = one["Namespace"] if one["Namespace"] != "default" else ""
+    return formatting.address("/ui/job/", one["ID"], rest, namespace=namespace, **query)
+
+
+async def _statuses(visit: UiRequest, text: str) -> tuple[list[dict[str, Any]], bool]:
+    """Return jobs whose name contains a text, and whether there are more."""
+    try:
+        reply = await visit.ask(
+            "GET",
+            "/v1/jobs/statuses",
+            namespace="*",
+            contains=text,
+            include_children=True,
+            states=True,
+            per_page=MOST,
+        )
+    except Denied:
+        return [], False
+    found: list[dict[str, Any]] = await visit.parsed(reply)
+    return found, bool(reply.next_token)
+
+
+async def _jobs(visit: UiRequest, text: str) -> Hits:
+    found, is_cut = await _statuses(visit, text)
+    hits = [
+        Hit(one["ID"], _job_url(one), _within(one["Namespace"]), one["StewardState"]["State"])
+        for one in found
+    ]
+    return Hits("Jobs", hits, is_cut, formatting.address("/ui/jobs", search=text))
+
+
+async def _actions(visit: UiRequest, text: str) -> Hits:
+    """Return the pages on which the action at the begin of a text can be confirmed."""
+    verb, _, rest = text.partition(" ")
+    name = next((one for one in _ACTIONS if one == verb.lower()), "")
+    if not name or not rest.strip():
+        return Hits("Actions", [])
+    ending, act = _ACTIONS[name]
+    found, is_cut = await _statuses(visit, rest.strip())
+    hits = []
+    for one in found:
+        namespace = one["Namespace"]
+        target = formatting.address("/ui/job/", one["ID"], f"/{act}" if act else "")
+        url = _job_url(one, ending, act=act)
+        if name == "change":
+            within = namespace if namespace != "default" else ""
+            url = formatting.address("/ui/run", job=one["ID"], namespace=within)
+            target = "/ui/run"
+        lacks = visit.lacks(target, namespace)
+        hits.append(Hit(f"{name.capitalize()} {one['ID']}", url, _within(namespace), lacks=lacks))
+    return Hits("Actions", hits, is_cut)
+
+
+async def _runs(visit: UiRequest, text: str) -> Hits:
+    found = await optional(visit, "/v1/runs", namespace="*", prefix=text, per_page=MOST + 1) or []
+    hits = [
+        Hit(
+            f"Run {one['Number']} of {one['JobID']}",
+            _job_url({"ID": one["JobID"], **one}, "/run", number=one["Number"]),
+            _within(one["Namespace"]),
+            one["Status"],
+        )
+        for one in found[:MOST]
+    ]
+    more = formatting.address("/ui/runs", search=text)
+    return Hits("Runs of workflows", hits, len(found) > MOST, more)
+
+
+async def _services(visit: UiRequest, text: str) -> Hits:
+    found = await optional(visit, "/v1/services", namespace="*") or []
+    wanted = text.lower()
+    names = [
+        (one["ServiceName"], group["Namespace"])
+        for group in found
+        for one in group["Services"]
+        if wanted in one["ServiceName"].lower()
+    ]
+    hits = [Hit(name, f"/ui/services#service-{name}", _within(at)) for name, at in names[:MOST]]
+    return Hits("Services", hits, len(names) > MOST, "/ui/services")
+
+
+async def _named(visit: UiRequest, text: str) -> list[Hits]:
+    """Return allocations, nodes and variables whose name contains a text."""
+    found = []
+    for context, kind, more in (
+        ("allocs", "Allocations", ""),
+        ("vars", "Variables", formatting.address("/ui/variables", search=text)),
+        ("nodes", "Nodes", "/ui/nodes"),
+    ):
+        body = {"Text": text, "Context": context, "Namespace": "*"}
+        matches = (await _asked(visit, "/v1/search/fuzzy", body)).get(context) or []
+        hits = [_hit(context, one["ID"], one["Scope"]) for one in matches[:MOST]]
+        found.append(Hits(kind, hits, len(matches) > MOST, more))
+    return found
+
+
+def _hit(context: str, name: str, scope: list[str]) -> Hit:
+    if context == "allocs":
+        url = formatting.address("/ui/allocation/", scope[1])
+        return Hit(name, url, f"{formatting.short(scope[1])} {_within(scope[0])}".strip())
+    if context == "vars":
+        url = formatting.address("/ui/variable/", scope[1], namespace=scope[0])
+        return Hit(name, url, _within(scope[0]))
+    return Hit(name, formatting.address("/ui/node/", scope[0]))
+
+
+async def _identified(visit: UiRequest, text: str) -> list[Hits]:
+    """Return objects whose identifier begins with a text."""
+    found = []
+    for context, kind, place in (
+        ("allocs", "Allocations by ID", "/ui/allocation/"),
+        ("evals", "Evaluations by ID", "/ui/evaluation/"),
+        ("nodes", "Nodes by ID", "/ui/node/"),
+    ):
+        body = {"Prefix": text, "Context": context, "Namespace": "*"}
+        ids = (await _asked(visit, "/v1/search", body)).get(context) or []
+        hits = [Hit(one, formatting.address(place, one)) for one in ids[:MOST]]
+        found.append(Hits(kind, hits, len(ids) > MOST))
+    return found
+
+
+async def _asked(visit: UiRequest, path: str, body: dict[str, str]) -> dict[str, Any]:
+    """Return the matches of a search; none if the user may not see the objects."""
+    try:
+        found: dict[str, Any] = (await visit.post(path, body, namespace="*"))["Matches"]
+    except (Denied, Malformed, NotFound):
+        return {}
+    return found
+
+
+def _within(namespace: str) -> str:
+    return "" if namespace == "default" else f"in {namespace}"
