@@ -210,6 +210,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
             "state": TEXT,
             "states": FLAG,
             "strip": FLAG,
+            "sort": TEXT,
         },
     ),
     job_versions.list_versions: EndpointSchema(

@@ -4,15 +4,26 @@ from typing import Any
 
 from daemon.ui import formatting
 from daemon.ui.render import Found, optional, page
+from daemon.ui.tables import sort_table
 from daemon.web.ui_session import UiRequest
+
+_COLUMNS = {
+    "name": lambda one: one["Name"],
+    "type": lambda one: one["Type"],
+    "made": lambda one: one["CreateTime"],
+    "ends": lambda one: one["ExpirationTime"],
+}
 
 
 @page("access.html")
 async def overview(visit: UiRequest) -> Found:
     """Show the user's token, and the tokens, policies, roles and login methods that they may see."""
+    tokens = await optional(visit, "/v1/acl/tokens")
+    sort = visit.query.text("sort-tokens")
     return {
         "own": await optional(visit, "/v1/acl/token/self") if visit.session else None,
-        "tokens": await optional(visit, "/v1/acl/tokens"),
+        "tokens": tokens,
+        "token_table": sort_table("tokens", tokens or [], sort, _COLUMNS),
         "policies": await optional(visit, "/v1/acl/policies"),
         "roles": await optional(visit, "/v1/acl/roles"),
         "methods": _methods(await optional(visit, "/v1/sys/auth")),

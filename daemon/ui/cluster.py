@@ -4,18 +4,35 @@ from typing import Any
 
 from daemon.ui import formatting, machine
 from daemon.ui.render import Found, optional, page
+from daemon.ui.tables import sort_table
 from daemon.ui.usage import usage_section
 from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
 
 PAGE = 50  # lines on one page of a list
+_COLUMNS = {
+    "name": lambda one: one["Name"],
+    "state": lambda one: one["Status"],
+    "pool": lambda one: one["NodePool"],
+    "address": lambda one: one["Address"],
+}
+ALLOCATIONS = {  # columns that sort a table of allocations
+    "job": lambda one: one["JobID"],
+    "group": lambda one: one["TaskGroup"],
+    "state": lambda one: one["ClientStatus"],
+    "version": lambda one: one["JobVersion"] if "JobVersion" in one else one["Job"]["Version"],
+    "began": lambda one: one["CreateTime"],
+    "changed": lambda one: one["ModifyTime"],
+}
 _LIVE = 'ClientStatus == "running" or ClientStatus == "pending"'
 
 
 @page("nodes.html")
 async def nodes(visit: UiRequest) -> Found:
     """List the nodes."""
-    return {"nodes": await visit.get("/v1/nodes", resources=True), "follow": "*"}
+    found = await visit.get("/v1/nodes", resources=True)
+    table = sort_table("nodes", found, visit.query.text("sort-nodes"), _COLUMNS)
+    return {"nodes": found, "table": table, "follow": "*"}
 
 
 @page("node.html")
@@ -27,7 +44,7 @@ async def node(visit: UiRequest) -> Found:
     here = formatting.address("/ui/node/", visit["node_id"])
     return {
         "node": found,
-        "placed": live,
+        "placed": sort_table("placed", live, visit.query.text("sort-placed"), ALLOCATIONS),
         "taken": _taken(live),
         "map": machine.machine_map(found, live),
         # The hosts of a cluster report no usage, and this host is not one of them.
@@ -82,7 +99,7 @@ async def evaluations(visit: UiRequest) -> Found:
         status=query.text("status"),
         next_token=query.text("next_token"),
         per_page=PAGE,
-        reverse=True,
+        reverse=query.text("order") != "oldest",
     )
     return {"evaluations": await visit.parsed(found), "next_token": found.next_token, "follow": "*"}
 

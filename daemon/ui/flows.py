@@ -27,6 +27,7 @@ async def index(visit: UiRequest) -> Found:
         prefix=query.text("search").strip(),
         status=status if status in (*FlowStatus,) else "",
         next_token=query.text("next_token"),
+        reverse=query.text("order") == "oldest",
         per_page=PAGE,
     )
     return {

@@ -8,8 +8,9 @@ import trio
 
 from daemon.flow import graph
 from daemon.ui import formatting, heatmap, highlight, rollout
-from daemon.ui.cluster import checks
+from daemon.ui.cluster import ALLOCATIONS, checks
 from daemon.ui.render import Found, page
+from daemon.ui.tables import sort_table
 from daemon.ui.usage import UsageSection, usage_section
 from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
@@ -58,7 +59,14 @@ async def overview(visit: UiRequest) -> Found:
     asked = {"namespace": base["namespace"]}
     summary = await visit.get(job_url(visit, "/summary"), **asked)
     scale = await visit.get(job_url(visit, "/scale"), **asked)
-    found = await visit.ask("GET", job_url(visit, "/allocations"), per_page=_ALLOCATIONS, **asked)
+    older = visit.query.text("older")
+    found = await visit.ask(
+        "GET",
+        job_url(visit, "/allocations"),
+        per_page=_ALLOCATIONS,
+        next_token=older,
+        **asked,
+    )
     allocations = await visit.parsed(found)
     job: Any = base["job"]
     state: Any = base["state"]
@@ -67,10 +75,15 @@ async def overview(visit: UiRequest) -> Found:
         **base,
         "summary": summary,
         "scale": scale["TaskGroups"] or {},
-        "allocations": allocations,
-        "more_allocations": bool(found.next_token),
+        "allocations": sort_table(
+            "allocations", allocations, visit.query.text("sort-allocations"), ALLOCATIONS
+        ),
+        "older": older,
+        "next_token": found.next_token,
         "deployment": deployment,
-        "rollout": rollout.rollout(deployment, allocations, visit.now) if deployment else None,
+        "rollout": rollout.rollout(deployment, allocations, visit.now)
+        if deployment and not older
+        else None,
         "evaluations": (await visit.get(job_url(visit, "/evaluations"), **asked))[:1],
         "services": await _services(visit, asked),
         "parent": job["ParentID"],
@@ -130,7 +143,7 @@ async def _told(visit: UiRequest, base: dict[str, object]) -> list[object]:
     if not any(key.startswith("steward_notify") for key in job["Meta"] or {}):
         return []
     found = await visit.get(job_url(visit, "/notifications"), namespace=base["namespace"])
-    return list(found[:_NEWEST])
+    return list(found if visit.query.flag("all") else found[:_NEWEST])
 
 
 @page("definition.html")
@@ -242,6 +255,7 @@ async def periodic_page(visit: UiRequest) -> Found:
         "day": heatmap.day_map(date.fromisoformat(day), calendar["Zone"], runs, slots)
         if day
         else None,
-        "slots": slots[:_NEWEST],
+        "slots": slots if visit.query.flag("all") else slots[:_NEWEST],
+        "more_slots": len(slots) > _NEWEST,
         "clock": clock,
     }

@@ -11,6 +11,12 @@ _LOOKED_AT = 500  # latest jobs that the overview counts
 _SHOWN = 8  # rows in each part of the overview
 _TYPES = ("service", "batch", "system", "sysbatch")
 _STATES = tuple(map(str, State))
+_ORDERS: dict[str, dict[str, object]] = {
+    "last change": {},
+    "oldest change": {"reverse": True},
+    "name": {"sort": "name"},
+    "name, from the end": {"sort": "name", "reverse": True},
+}
 _FAILING = frozenset({State.FAILED, State.FAILING, State.DEGRADED})
 
 
@@ -36,9 +42,9 @@ async def overview(visit: UiRequest) -> Found:
     return {
         "states": [(word, len(found[word])) for word in _STATES if word in found],
         "failing": [one for word in TROUBLE if word in _FAILING for one in found.get(word, ())],
-        "deploying": found.get(State.DEPLOYING, [])[:_SHOWN],
-        "without_place": found.get(State.BLOCKED, [])[:_SHOWN],
-        "failed_runs": [one for one in failed if one["ParentID"]][:_SHOWN],
+        "deploying": found.get(State.DEPLOYING, []),
+        "without_place": found.get(State.BLOCKED, []),
+        "failed_runs": [one for one in failed if one["ParentID"]],
         "newest": lines[:_SHOWN],
         "more": len(lines) == _LOOKED_AT,
         "coming": coming or [],
@@ -51,7 +57,7 @@ async def overview(visit: UiRequest) -> Found:
 
 @page("jobs.html")
 async def index(visit: UiRequest) -> Found:
-    """List jobs, last change first, with search and filters."""
+    """List jobs, with search, filters and an order."""
     query = visit.query
     search, kind, state = query.text("search").strip(), query.text("type"), query.text("state")
     asked = {
@@ -61,6 +67,7 @@ async def index(visit: UiRequest) -> Found:
         "state": state if state in _STATES else "",
         "next_token": query.text("next_token"),
         "include_children": bool(search),
+        **_ORDERS.get(query.text("order"), {}),
     }
     found = await visit.ask(
         "GET", "/v1/jobs/statuses", states=True, strip=True, per_page=PAGE, **asked
@@ -70,5 +77,6 @@ async def index(visit: UiRequest) -> Found:
         "next_token": found.next_token,
         "types": _TYPES,
         "states": _STATES,
+        "orders": tuple(_ORDERS),
         "follow": "*",
     }

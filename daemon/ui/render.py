@@ -1,6 +1,6 @@
 """Rendering of pages: templates, and error pages.
 
-Templates escape all values. No HTML is built elsewhere.
+Templates escape all values. No HTML is built elsewhere, except the labels of cells (`tables.py`).
 """
 
 import hashlib
@@ -14,10 +14,10 @@ import msgspec
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
 from daemon.text.task_failure import plain_reason
-from daemon.ui import formatting, highlight, navigation
+from daemon.ui import formatting, highlight, navigation, tables
 from daemon.version import VERSION
 from daemon.web.reply import HandlerReply, of_error
-from daemon.web.ui_session import PLACE, UiRequest, apart
+from daemon.web.ui_session import DENSITY_COOKIE, PLACE, UiRequest, apart
 from storage.errors import Denied, Malformed, NotFound, StewardError
 from storage.records import times
 from storage.records.base import SECOND
@@ -32,6 +32,7 @@ _KINDS = {
     ".txt": "text/plain; charset=utf-8",
 }
 _FOR_EVER = "public, max-age=31536000, immutable"
+_A_YEAR = 31536000  # seconds
 _FAULT = 400  # the API reports some errors of the caller as 500, for old clients
 
 Found = Mapping[str, object]
@@ -121,6 +122,15 @@ def return_url(visit: UiRequest, otherwise: str = PLACE) -> str:
     return target if formatting.is_internal_url(target) else otherwise
 
 
+@with_error_message
+async def set_density(visit: UiRequest) -> HandlerReply:
+    """Choose compact or normal pages, for this browser."""
+    word = "compact" if visit.form.get("density") == "compact" else "normal"
+    cookie = f"{DENSITY_COOKIE}={word}; Path=/ui; HttpOnly; SameSite=Strict; Max-Age={_A_YEAR}"
+    headers = {"Location": return_url(visit), "Set-Cookie": cookie}
+    return HandlerReply(status=303, headers=headers)
+
+
 def redirect_to(target: str) -> HandlerReply:
     """Return a redirect."""
     return HandlerReply(status=303, headers={"Location": target})
@@ -144,7 +154,8 @@ async def render_page(
 
 
 def _rendered(template: str, known: Found) -> bytes:
-    return _environment().get_template(template).render(known).encode()
+    page = _environment().get_template(template).render(known)
+    return tables.label_cells(page).encode()
 
 
 async def _failed(visit: UiRequest, error: StewardError) -> HandlerReply:
@@ -177,6 +188,7 @@ def _environment() -> Environment:
         url=formatting.address,
         command=formatting.command,
         counts=formatting.counts,
+        link=tables.link,
         ago=formatting.relative_time,
         file=lambda name: f"{PLACE}static/{name}?v={files()[name].mark}",
         version=VERSION,

@@ -49,6 +49,7 @@ else:  # Jinja and all pages are imported at the first request
 PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/", jobs.overview),
     UiPage("/ui/static/{name}", render.static, is_file=True),
+    UiPage("/ui/density", render.set_density, "POST"),
     UiPage("/ui/events", live_updates.events),
     UiPage("/ui/sign-in", sign_in.form),
     UiPage("/ui/sign-in", sign_in.sign_in, "POST"),

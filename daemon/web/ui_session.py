@@ -41,6 +41,7 @@ PLACE = "/ui/"
 PROOF = "proof"  # the form field of the CSRF token
 COOKIE = "steward_session"
 SECURE_COOKIE = f"__Secure-{COOKIE}"
+DENSITY_COOKIE = "steward_density"  # `compact`, or anything else
 _MOST_FIELDS = 200  # fields of a form
 _LONGEST_FORM = 6 * 1024 * 1024  # bytes; a form with a job file of 4 MB fits
 _LONG = 64 * 1024  # bytes of JSON that are parsed in a millisecond
@@ -80,6 +81,7 @@ class UiRequest:
         self.request, self.session = request, session
         self.has_ended = False  # the session's token is no longer valid
         self.is_unclear = False  # there are several cookies with this name
+        self.is_compact = False  # pages have less space between lines
         self._ask, self._sessions, self._trail, self._router = ask, sessions, trail, router
         self._form: dict[str, str] | None = None
         self._cookie: str | None = None  # the new value of the cookie; empty deletes it
@@ -299,6 +301,7 @@ class UiPages:
             asked, self._session(names), self._ask, self._sessions, trail, self._router
         )
         visit.is_unclear = len(names) > 1
+        visit.is_compact = "compact" in _values(headers, DENSITY_COOKIE)
         if len(asked.body) > SHORT:  # the page's handler reports the error
             with suppress(Malformed):
                 await asked.parts.admission.run(asked.address, lambda: visit.form)
@@ -366,8 +369,12 @@ def _cookie(is_secure: bool) -> str:
 
 def _names(headers: Mapping[str, str], *, is_secure: bool) -> list[str]:
     """Return the values of cookies with this name; other services may have set any value."""
+    return _values(headers, _cookie(is_secure))
+
+
+def _values(headers: Mapping[str, str], cookie: str) -> list[str]:
     pairs = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
-    return [value for name, _, value in pairs if name == _cookie(is_secure)]
+    return [value for name, _, value in pairs if name == cookie]
 
 
 def _word(value: object) -> str:

@@ -151,6 +151,38 @@ def by_change(
         yield JobChange(*row)
 
 
+def by_name(
+    db: ReadSnapshot,
+    wish: PageRequest,
+    *,
+    kind: str = "",
+    status: str = "",
+    children: bool = False,
+    failed: bool = False,
+) -> Iterator[JobChange]:
+    """Yield jobs by namespace and ID. The parameters are those of `by_change`."""
+    values = {**wish.values, "kind": kind, "status": status, "failed": failed}
+    conditions = [text for name, text in _CONDITIONS.items() if values[name]]
+    # The jobs without a parent are few enough to sort them; the others are read in order.
+    index = "sqlite_autoindex_jobs_1" if children else "jobs_by_change"
+    if not children:
+        conditions.append("parent_id IS ''")
+    if wish.namespace != "*":
+        conditions.append("namespace = :namespace")
+        values["namespace"] = wish.namespace
+    if wish.prefix:
+        conditions.append("id >= :prefix AND id < :prefix || char(1114111)")
+        values["prefix"] = wish.prefix
+    if wish.start is not None:
+        values["first"], values["second"] = wish.start
+        sign = "<" if wish.reverse else ">"
+        conditions.append(f"(namespace, id) {sign}= (:first, :second)")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    way = " DESC" if wish.reverse else ""
+    for row in db.each(f"{_CHANGES} {index}{where} ORDER BY namespace{way}, id{way}", values):
+        yield JobChange(*row)
+
+
 _CHILD_STATUSES = """
     SELECT status FROM jobs
      WHERE namespace = :namespace AND parent_id = :id AND parent_id <> ''

@@ -131,3 +131,20 @@ async def test_the_use_of_several_allocations_is_shown_in_short(steward: Steward
     many = await steward.request("GET", "/v1/client/usage", allocations=",".join("x" * 201))
     assert many.status_code == 400
     assert many.text == "allocations names 201: ask for 200 at most at once"
+
+
+async def test_jobs_are_listed_by_name_page_by_page(steward: Steward) -> None:
+    for name in ("b", "c", "a"):
+        await steward.register(idle(name))
+    for query, names in (({}, "abc"), ({"reverse": True}, "cba")):
+        found, token = "", ""
+        while True:
+            answer = await steward.request(
+                "GET", "/v1/jobs/statuses", sort="name", per_page=2, next_token=token, **query
+            )
+            found += "".join(one["ID"] for one in answer.json())
+            if not (token := answer.headers.get("X-Service-NextToken", "")):
+                break
+        assert found == names
+    answer = await steward.request("GET", "/v1/jobs/statuses", sort="size")
+    assert (answer.status_code, answer.text) == (400, "sort = 'size' must be one of change, name")

@@ -32,6 +32,7 @@ from storage.records.statuses import (
 )
 
 _TABLES = ("jobs", "allocations", "deployments")
+_ORDERS = {"change": job_listings.by_change, "name": job_listings.by_name}
 
 
 class NamedJob(Record, frozen=True, kw_only=True):
@@ -64,8 +65,17 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         found = [row for row in _named(request, db) if wanted(db, row)]
         page, next_token = cut(found, _key, request.query, newest_first=True)
         return in_steps(page, line, db, reply.read_reply(None, highest, next_token=next_token))
+    sort = query.text("sort", "change")
+    if sort not in _ORDERS:
+        raise Malformed(f"sort = {sort!r} must be one of {', '.join(_ORDERS)}")
+    is_by_change = sort == "change"
     listing = Listing[job_listings.JobChange](
-        rows=_rows(request), key=_key, line=line, wanted=wanted, newest_first=True
+        rows=_rows(request, _ORDERS[sort]),
+        key=_key if is_by_change else lambda row: (row.namespace, row.id),
+        line=line,
+        wanted=wanted,
+        is_number=is_by_change,
+        newest_first=is_by_change,
     )
     return show(listing, request.query, db, highest)
 
@@ -105,7 +115,7 @@ def _word(db: ReadSnapshot, row: job_listings.JobChange, now: int) -> str:
 
 
 def _rows(
-    request: Request,
+    request: Request, of_order: Callable[..., Iterator[job_listings.JobChange]]
 ) -> Callable[[ReadSnapshot, Key | None, bool], Iterator[job_listings.JobChange]]:
     query, wish = request.query, wish_of(request, None, {})
     try:
@@ -117,7 +127,7 @@ def _rows(
     def rows(
         db: ReadSnapshot, start: Key | None, reverse: bool
     ) -> Iterator[job_listings.JobChange]:
-        return job_listings.by_change(
+        return of_order(
             db,
             wish(start, reverse),
             kind=query.text("type"),

@@ -142,7 +142,10 @@ async def test_a_page_costs_its_page(
         assert len(msgspec.json.decode(answer.body)) <= PAGE
 
 
-@pytest.mark.parametrize("more", ["", "&reverse=true", "&type=batch&status=dead"])
+@pytest.mark.parametrize(
+    "more",
+    ["", "&reverse=true", "&type=batch&status=dead", "&sort=name", "&sort=name&reverse=true"],
+)
 async def test_statuses_of_the_children_that_changed_last_cost_their_page(
     asking: tuple[Dispatcher, str], counted: Counted, more: str
 ) -> None:

@@ -10,7 +10,7 @@ from tests.parts.ui.conftest import READER, Browser, Site
 from tests.parts.ui.test_pages import SHOWN, filled
 from tests.samples import job
 
-WITHOUT_API = {"/ui/sign-in", "/ui/sign-out"}
+WITHOUT_API = {"/ui/sign-in", "/ui/sign-out", "/ui/density"}
 SUBMITTER = 'namespace "default" { policy = "write" } node { policy = "read" }'
 
 

@@ -35,7 +35,7 @@ FEWEST = 5  # words in a life that shows something
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 ROLLING = Update(max_parallel=1, health_check="task_states")
 ROW = re.compile(
-    r'<tr><td><a href="/ui/job/[^"]*">([^<]*)</a>.*?<td><span class="state is-(\w+)">(.*?)</td>',
+    r'<tr><td[^>]*><a href="/ui/job/[^"]*">([^<]*)</a>.*?<td[^>]*><span class="state is-(\w+)">(.*?)</td>',
     re.DOTALL,
 )
 HEADING = re.compile(r'<h1>[^<]* <span class="state is-(\w+)">')

@@ -1,0 +1,103 @@
+"""Tables: sorting on the server, and the labels of cells on a narrow screen. No I/O."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import unescape
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from markupsafe import escape
+
+from daemon.ui import formatting
+
+Row = Any  # a record of the API as JSON
+_TABLE = re.compile(r"<table>(.*?)</table>", re.DOTALL)
+_HEAD = re.compile(r"<thead>(.*?)</thead>", re.DOTALL)
+_HEADER = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
+_ROW = re.compile(r"<tr\b[^>]*>.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<(td|th)\b(?=([^>]*)>)")
+_TAG = re.compile(r"<[^>]*>")
+_FEWEST = 3  # columns of a table that becomes cards
+
+
+class SortedTable(msgspec.Struct, frozen=True):
+    """The rows of a table in the chosen order.
+
+    `column` is the key of the column that orders them, empty for the original order.
+    """
+
+    rows: list[Row]
+    name: str
+    column: str = ""
+    is_descending: bool = False
+
+    def next_order(self, column: str) -> str:
+        """Return the order that a click on a column's header chooses."""
+        return f"-{column}" if column == self.column and not self.is_descending else column
+
+
+def sort_table(
+    name: str, rows: Iterable[Row], chosen: str, columns: Mapping[str, Callable[[Row], object]]
+) -> SortedTable:
+    """Return the rows ordered by a column; `-` before its key means descending.
+
+    An unknown column leaves the order as it is. Rows without a value come last.
+    """
+    column, is_descending = chosen.removeprefix("-"), chosen.startswith("-")
+    value = columns.get(column)
+    found = list(rows)
+    if value is None:
+        return SortedTable(found, name)
+    present = [one for one in found if value(one) not in (None, "")]
+    absent = [one for one in found if value(one) in (None, "")]
+    present.sort(key=lambda one: _comparable(value(one)), reverse=is_descending)
+    return SortedTable(present + absent, name, column, is_descending)
+
+
+def _comparable(value: object) -> tuple[float, str]:
+    if isinstance(value, int | float):
+        return float(value), ""
+    return 0.0, str(value).casefold()
+
+
+def link(path: str, pairs: Sequence[tuple[str, str]], **changes: object) -> str:
+    """Return the URL of the same page with some parameters changed; an empty value removes one."""
+    query: dict[str, object] = dict(reversed(pairs))
+    return formatting.address(quote(path), **{**query, **changes})
+
+
+def label_cells(page: str) -> str:
+    """Add its column's header to each cell of simple tables of a page, as `data-label`.
+
+    A narrow screen shows each row as a card, in which the labels stand in place of the headers. The
+    templates have escaped all values, so no value can look like a tag.
+    """
+    return _TABLE.sub(_labelled_table, page)
+
+
+def _labelled_table(table: re.Match[str]) -> str:
+    whole = table[1]
+    head = _HEAD.search(whole)
+    headers = [_words(one) for one in _HEADER.findall(head[1])] if head else []
+    if head is None or len(headers) < _FEWEST:
+        return table[0]
+    rest = _ROW.sub(lambda row: _labelled_row(row[0], headers), whole[head.end() :])
+    return f'<table class="cards">{whole[: head.end()]}{rest}</table>'
+
+
+def _labelled_row(row: str, headers: Sequence[str]) -> str:
+    if "colspan" in row:
+        return row
+    labels = iter(headers)
+
+    def labelled(cell: re.Match[str]) -> str:
+        label = next(labels, "")
+        return f'<{cell[1]} data-label="{escape(label)}"' if label else cell[0]
+
+    return _CELL.sub(labelled, row)
+
+
+def _words(header: str) -> str:
+    """Return the visible words of a header."""
+    return "" if 'class="hidden"' in header else unescape(_TAG.sub("", header)).strip(" ↑↓")

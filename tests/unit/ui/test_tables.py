@@ -1,0 +1,68 @@
+"""Sorting of tables, and the labels of cells."""
+
+import pytest
+
+from daemon.ui.tables import label_cells, link, sort_table
+
+ROWS = [{"name": "b", "size": 3}, {"name": "A", "size": 20}, {"name": "", "size": None}]
+COLUMNS = {"name": lambda one: one["name"], "size": lambda one: one["size"]}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names"),
+    [
+        ("", ["b", "A", ""]),
+        ("name", ["A", "b", ""]),
+        ("-name", ["b", "A", ""]),
+        ("size", ["b", "A", ""]),
+        ("-size", ["A", "b", ""]),
+        ("nonsense", ["b", "A", ""]),
+    ],
+)
+def test_rows_are_ordered_by_a_column_and_those_without_a_value_come_last(
+    chosen: str, names: list[str]
+) -> None:
+    table = sort_table("rows", ROWS, chosen, COLUMNS)
+    assert [one["name"] for one in table.rows] == names
+
+
+def test_a_second_click_turns_the_order_around() -> None:
+    table = sort_table("rows", ROWS, "name", COLUMNS)
+    assert table.next_order("name") == "-name"
+    assert table.next_order("size") == "size"
+    assert sort_table("rows", ROWS, "-name", COLUMNS).next_order("name") == "name"
+
+
+def test_a_link_to_the_same_page_keeps_the_other_parameters() -> None:
+    pairs = [("namespace", "a b"), ("next_token", "x"), ("namespace", "second")]
+    assert link("/ui/jobs", pairs, next_token="y") == "/ui/jobs?namespace=a+b&next_token=y"
+    assert link("/ui/jobs", pairs, next_token="") == "/ui/jobs?namespace=a+b"
+    assert link("/ui/job/ä?", []) == "/ui/job/%C3%A4%3F"
+
+
+def test_each_cell_gets_the_words_of_its_column() -> None:
+    table = (
+        '<table><thead><tr><th scope="col">Job</th><th scope="col"><a href="?">State ↑</a></th>'
+        '<th scope="col">&lt;i&gt; &#34;x&#34;</th><th><span class="hidden">Do</span></th></tr>'
+        '</thead><tbody><tr><th scope="row">a</th><td class="x">b</td><td>c</td><td>d</td></tr>'
+        '<tr><td colspan="4">nothing</td></tr></tbody></table>'
+    )
+    text = label_cells(table)
+    assert '<th data-label="Job" scope="row">a</th>' in text
+    assert '<td data-label="State" class="x">b</td>' in text
+    assert '<td data-label="&lt;i&gt; &#34;x&#34;">c</td><td>d</td>' in text
+    assert '<td colspan="4">nothing</td>' in text
+    assert text.startswith('<table class="cards">')
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '<table class="diff"><thead><tr><th>a</th><th>b</th><th>c</th></tr></thead></table>',
+        "<table><tbody><tr><td>a</td><td>b</td><td>c</td></tr></tbody></table>",
+        "<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody></tbody></table>",
+        "no table at all",
+    ],
+)
+def test_other_tables_stay_as_they_are(table: str) -> None:
+    assert label_cells(table) == table
