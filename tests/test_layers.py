@@ -163,6 +163,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.ui": (
         *NOUNS,
         "daemon.acl.one_time_tokens",
+        "daemon.flow.graph",
         "daemon.text",
         "daemon.version",
         "daemon.web",

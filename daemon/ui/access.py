@@ -3,7 +3,7 @@
 from typing import Any
 
 from daemon.ui import formatting
-from daemon.ui.render import Found, optional, page
+from daemon.ui.render import Found, action, optional, page
 from daemon.ui.tables import sort_table
 from daemon.web.ui_session import UiRequest
 
@@ -22,12 +22,20 @@ async def overview(visit: UiRequest) -> Found:
     sort = visit.query.text("sort-tokens")
     return {
         "own": await optional(visit, "/v1/acl/token/self") if visit.session else None,
+        "sessions": visit.sessions(),
         "tokens": tokens,
         "token_table": sort_table("tokens", tokens or [], sort, _COLUMNS),
         "policies": await optional(visit, "/v1/acl/policies"),
         "roles": await optional(visit, "/v1/acl/roles"),
         "methods": _methods(await optional(visit, "/v1/sys/auth")),
     }
+
+
+@action
+async def end_session(visit: UiRequest) -> str:
+    """End a session of the own token; with a management token, any session."""
+    await visit.end_session(visit["session_id"])
+    return "/ui/access"
 
 
 @page("policy.html")

@@ -1,13 +1,18 @@
 """The pages of nodes, services, evaluations and events."""
 
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from daemon.ui import formatting, machine
-from daemon.ui.render import Found, optional, page
+from daemon.ui.render import Found, optional, page, render_page, with_error_message
 from daemon.ui.tables import sort_table
 from daemon.ui.usage import usage_section
+from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
+from storage.records.base import SECOND
 
 PAGE = 50  # lines on one page of a list
 _COLUMNS = {
@@ -119,7 +124,28 @@ async def settings(visit: UiRequest) -> Found:
     return {
         "settings": await visit.get("/v1/agent/settings"),
         "nodes": await optional(visit, "/v1/nodes") or [],
+        "faults": await optional(visit, "/v1/operator/faults"),
     }
+
+
+@with_error_message
+async def test_notifications(visit: UiRequest) -> HandlerReply:
+    """Send a test message to the receivers of notifications, and show their answers."""
+    name = visit.form.get("name", "").strip()
+    results = await visit.post("/v1/operator/notify/test", {"Name": name})
+    return await render_page(visit, "notified.html", {"name": name, "results": results})
+
+
+@with_error_message
+async def snapshot(visit: UiRequest) -> HandlerReply:
+    """Make a snapshot, and send it as a file."""
+    reply = await visit.ask("GET", "/v1/operator/snapshot")
+    made = datetime.fromtimestamp(visit.now // SECOND, UTC).strftime("%Y%m%d-%H%M%S")
+    headers = {
+        **reply.headers,
+        "Content-Disposition": f'attachment; filename="steward-{made}.snap"',
+    }
+    return msgspec.structs.replace(reply, headers=headers)
 
 
 @page("events.html")

@@ -198,5 +198,8 @@ PAGES: tuple[UiPage, ...] = (
     ),
     UiPage("/ui/log", cluster.events),
     UiPage("/ui/settings", cluster.settings),
+    UiPage("/ui/notify", cluster.test_notifications, "POST", calls="POST /v1/operator/notify/test"),
+    UiPage("/ui/snapshot", cluster.snapshot, "POST", calls="GET /v1/operator/snapshot"),
+    UiPage("/ui/session/{session_id}/end", access.end_session, "POST"),
     UiPage("/ui/release", actions.release, "POST", calls="POST /v1/operator/faults/release"),
 )

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import unescape
+from html import escape, unescape
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from markupsafe import escape
 
 from daemon.ui import formatting
 

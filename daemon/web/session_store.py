@@ -5,6 +5,7 @@ request of a program. Sessions are in memory only, so that neither the store nor
 access. After a restart of the daemon, users sign in again.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -24,6 +25,13 @@ class UiSession(msgspec.Struct):
     proof: str  # the CSRF token of its forms
     seen_at: int  # nanoseconds
     is_own: bool = False  # the token was created for this session, and is revoked with it
+    began_at: int = 0  # nanoseconds
+    address: str = ""  # of the browser at the sign-in
+
+    @property
+    def id(self) -> str:
+        """Return an identifier that is not secret."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:16]
 
 
 class SessionStore:
@@ -33,9 +41,9 @@ class SessionStore:
         self._new_secret = new_secret
         self._sessions: OrderedDict[str, UiSession] = OrderedDict()
 
-    def begin(self, token: str, now: int, *, is_own: bool = False) -> UiSession:
+    def begin(self, token: str, now: int, *, is_own: bool = False, address: str = "") -> UiSession:
         """Return a new session; its name is a fresh secret."""
-        made = UiSession(self._new_secret(), token, self._new_secret(), now, is_own)
+        made = UiSession(self._new_secret(), token, self._new_secret(), now, is_own, now, address)
         self._sessions[made.name] = made
         while len(self._sessions) > MOST:
             self._sessions.popitem(last=False)
@@ -56,6 +64,10 @@ class SessionStore:
     def has(self, session: UiSession, now: int) -> bool:
         """Return whether a session is valid, without resetting its idle time."""
         return self._sessions.get(session.name) is session and now - session.seen_at <= IDLE
+
+    def all(self, now: int) -> list[UiSession]:
+        """Return the sessions that are valid, the one that was used last first."""
+        return [one for one in reversed(self._sessions.values()) if self.has(one, now)]
 
     def end(self, name: str) -> None:
         """End a session, if it exists."""

@@ -66,6 +66,15 @@ T = TypeVar("T")
 Ask = Callable[[Request, AuditScope], Awaitable[HandlerReply]]
 
 
+class SessionView(msgspec.Struct, frozen=True):
+    """A session with its token. `is_this`: of the request."""
+
+    session: UiSession
+    token_name: str
+    accessor: str
+    is_this: bool
+
+
 class UiRequest:
     """One UI request, with the API access of its page."""
 
@@ -229,14 +238,41 @@ class UiRequest:
             if is_own:
                 await tokens.revoke(secret)
             raise
-        self.session = self._sessions.begin(secret, self.now, is_own=is_own)
+        self.session = self._sessions.begin(
+            secret, self.now, is_own=is_own, address=self.request.address
+        )
         self._cookie = self.session.name
 
     async def sign_out(self) -> None:
         """Close the session, if any, and revoke its token if the token was created for it."""
         ending, self.session, self._cookie = self.session, None, ""
+        if ending is not None:
+            await self._end(ending)
+
+    def sessions(self) -> list["SessionView"]:
+        """Return the sessions of the user's token; of all tokens for a management token."""
+        caller, resolve = self.request.caller, self.request.parts.tokens.resolve
+        found = []
+        for one in self._sessions.all(self.now) if self.session else ():
+            try:
+                token = resolve(one.token).token
+            except UnknownToken:  # it ended in the meantime
+                continue
+            if caller.grant.everything or token.accessor == caller.token.accessor:
+                found.append(SessionView(one, token.name, token.accessor, one is self.session))
+        return found
+
+    async def end_session(self, id_: str) -> None:
+        """End a session, perhaps this one. Raises `NotFound` unless `sessions` has it."""
+        ending = next((one.session for one in self.sessions() if one.session.id == id_), None)
         if ending is None:
-            return
+            raise NotFound(f"there is no session {id_[:32]}: it has ended, or is not yours")
+        if ending is self.session:
+            await self.sign_out()
+        else:
+            await self._end(ending)
+
+    async def _end(self, ending: UiSession) -> None:
         self._sessions.end(ending.name)
         if ending.is_own:
             await self.request.parts.tokens.revoke(ending.token)

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -27,6 +28,7 @@ from storage.errors import NotFound
 from storage.queries import policies
 from storage.records.acl import Policy, Token
 from storage.records.group import TaskGroup
+from storage.records.notification import ReceiverResult
 from storage.records.service import CheckResult
 from storage.records.usage import (
     AllocationUsage,
@@ -114,6 +116,19 @@ def machine() -> MachineUsage:
     )
 
 
+class Receivers:
+    """A receiver of notifications that answers nothing good."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def test(self, name: str) -> list[ReceiverResult]:
+        """Note the name, and fail."""
+        self.asked.append(name)
+        answer = {"name": "<night>", "kind": "webhook", "is_sent": False, "answer": "no"}
+        return [ReceiverResult(milliseconds=7, **answer)]  # type: ignore[arg-type]
+
+
 class Browser:
     """Somebody's browser: it keeps cookies, and sends forms as browsers do."""
 
@@ -148,10 +163,15 @@ class Site:
     def __init__(self, cluster: Cluster, address: str, *, asks: bool, config: Settings) -> None:
         self.cluster, self.address = cluster, address
         self.runner = Runner()
+        self.receivers: Any = Receivers()
         parts = parts_of(cluster.store, config, asks=asks)
         tokens = TokenStore(cluster.store, cluster.clock, Keyring(bytes(32)), asks=asks)
         self.parts = msgspec.structs.replace(
-            parts, tasks=self.runner, clock=cluster.clock, tokens=tokens
+            parts,
+            tasks=self.runner,
+            clock=cluster.clock,
+            tokens=tokens,
+            notify=self.receivers,
         )
         self.browsers: list[Browser] = []
 

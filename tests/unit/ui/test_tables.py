@@ -50,7 +50,7 @@ def test_each_cell_gets_the_words_of_its_column() -> None:
     text = label_cells(table)
     assert '<th data-label="Job" scope="row">a</th>' in text
     assert '<td data-label="State" class="x">b</td>' in text
-    assert '<td data-label="&lt;i&gt; &#34;x&#34;">c</td><td>d</td>' in text
+    assert '<td data-label="&lt;i&gt; &quot;x&quot;">c</td><td>d</td>' in text
     assert '<td colspan="4">nothing</td>' in text
     assert text.startswith('<table class="cards">')
 

@@ -1,0 +1,80 @@
+"""Sessions, notification tests, and snapshots in the web interface."""
+
+import re
+from pathlib import Path
+
+from tests.parts.ui.conftest import READER, Browser, Site
+
+ENDS = re.compile(r'action="/ui/session/(\w+)/end"')
+
+
+async def signed_in(site: Site, secret: str) -> Browser:
+    browser = site.browser()
+    await browser.sign_in(secret)
+    return browser
+
+
+async def ends(browser: Browser) -> list[str]:
+    return ENDS.findall((await browser.get("/ui/access")).text)
+
+
+async def is_in(browser: Browser) -> bool:
+    return (await browser.get("/ui/jobs")).status_code == 200
+
+
+async def test_a_user_ends_another_session_of_the_own_token(site: Site) -> None:
+    secret = await site.token(READER, name="reader")
+    mine, forgotten = await signed_in(site, secret), await signed_in(site, secret)
+    page = (await mine.get("/ui/access")).text
+    assert page.count("this browser") == 1
+    assert secret not in page
+    this, other = await ends(mine)
+    assert (await mine.send(f"/ui/session/{other}/end")).status_code == 303
+    assert (await is_in(mine), await is_in(forgotten)) == (True, False)
+    await mine.send(f"/ui/session/{this}/end")
+    assert not await is_in(mine)
+
+
+async def test_only_a_management_token_ends_sessions_of_others(site: Site) -> None:
+    reader = await signed_in(site, await site.token(READER, name="reader"))
+    master = await signed_in(site, await site.token(name="master"))
+    (own,) = await ends(reader)
+    both = await ends(master)
+    assert len(both) == 2
+    (masters,) = set(both) - {own}
+    answer = await reader.send(f"/ui/session/{masters}/end")
+    assert (answer.status_code, await is_in(master)) == (404, True)
+    await master.send(f"/ui/session/{own}/end")
+    assert not await is_in(reader)
+
+
+async def test_without_tokens_there_are_no_sessions(open_site: Site) -> None:
+    browser = open_site.browser()
+    assert "Sessions of the web interface" not in (await browser.get("/ui/access")).text
+    assert (await browser.send("/ui/session/0/end")).status_code == 404
+
+
+async def test_receivers_of_notifications_are_tested(open_site: Site) -> None:
+    page = (await open_site.browser().send("/ui/notify", None, name="night")).text
+    assert open_site.receivers.asked == ["night"]
+    assert "&lt;night&gt;" in page
+    assert "is-failed" in page
+    assert "steward notify test night" in page
+
+
+async def test_a_snapshot_is_downloaded_as_a_file(open_site: Site, tmp_path: Path) -> None:
+    (tmp_path / "store").symlink_to(tmp_path)  # where a daemon has its store
+    answer = await open_site.browser().send("/ui/snapshot")
+    assert answer.status_code == 200
+    assert answer.headers["Content-Disposition"].startswith('attachment; filename="steward-')
+    assert answer.content[:2] == b"\x1f\x8b"  # gzip
+    assert answer.headers["Digest"].startswith("sha-256=")
+
+
+async def test_who_may_not_make_a_snapshot_learns_why(site: Site) -> None:
+    browser = await signed_in(site, await site.token('agent { policy = "read" }'))
+    page = (await browser.get("/ui/settings")).text
+    assert "It needs a management token" in page
+    assert "It needs write on operator" in page
+    assert (await browser.send("/ui/snapshot")).status_code == 403
+    assert (await browser.send("/ui/notify")).status_code == 403
