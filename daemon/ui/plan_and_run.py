@@ -1,5 +1,6 @@
 """The plan page: paste a job file, see the changes, and run exactly this file."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -8,8 +9,11 @@ from daemon.ui import formatting
 from daemon.ui.render import Found, action, page, render_page, status_of
 from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
-from storage.errors import Malformed, StewardError
+from storage.errors import Denied, Malformed, StewardError
 
+MOST_PROBLEMS = 50  # of one check
+_POSITION = re.compile(r"[^:\s]*:(\d+),\d+(?:-[\d,]+)?: ")  # file, line and columns
+_NAMES = re.compile(r'(?:group|task(?! group)) "?([\w.-]+)', re.IGNORECASE)
 _FLAG = "flag."  # prefix of form fields for the values of variables
 _EXAMPLE = """job "hello" {
   type = "service"
@@ -71,6 +75,52 @@ async def plan(visit: UiRequest) -> HandlerReply:
             visit, "run.html", {**found, "message": str(error)}, status_of(error)
         )
     return await render_page(visit, "run.html", {**found, "job": job, "plan": planned})
+
+
+async def check(visit: UiRequest) -> HandlerReply:
+    """Return the problems of a job file with their lines, as JSON for the editor."""
+    visit.request = msgspec.structs.replace(visit.request, accept="")  # errors without excerpts
+    source, note = _source(visit), ""
+    try:
+        problems = await _problems(visit, source)
+    except Denied:
+        problems, note = [], "Your token does not allow the check of job files."
+    return HandlerReply(body={"Problems": problems[:MOST_PROBLEMS], "Note": note})
+
+
+async def _problems(visit: UiRequest, source: str) -> list[dict[str, object]]:
+    """Return the problems of the parser, or else those of the validation. Raises `Denied`."""
+    try:
+        job = await _parsed(visit, source)
+        namespace = job.get("Namespace") or "default"
+        found = await visit.post("/v1/validate/job", {"Job": job}, namespace=namespace)
+    except Denied:
+        raise
+    except StewardError as error:
+        lines = str(error).removeprefix("Failed to parse job: ").splitlines()
+        return [_positioned(one) for one in lines if one.strip()]
+    return [
+        {"Line": _line_of_names(source, text), "Text": " ".join(text.split())}
+        for text in found["ValidationErrors"] or ()
+    ]
+
+
+def _positioned(text: str) -> dict[str, object]:
+    """Return a problem of the parser, and its line; 0 if it has none."""
+    found = _POSITION.match(text)
+    if found is None:
+        return {"Line": 0, "Text": text}
+    return {"Line": int(found[1]), "Text": text[found.end() :]}
+
+
+def _line_of_names(source: str, text: str) -> int:
+    """Return the line of the innermost block that a problem names; 0 if there is none."""
+    lines, begin = source.split("\n"), 0
+    for name in _NAMES.findall(text):
+        heads = (f'"{name}"', f" {name} ")
+        found = (at for at in range(begin, len(lines)) if any(one in lines[at] for one in heads))
+        begin = next(found, begin)
+    return begin + 1 if begin else 0
 
 
 @action

@@ -69,4 +69,10 @@ async def test_every_page_is_whole(browser: Tab, filled: Steward) -> None:
     await browser.until_text("#plan", "Everything would find a place")
     await browser.value("document.getElementById('plan').scrollIntoView()")
     await keep(browser, "plan")
+    await browser.open(f"{filled.address}/ui/run?job=web")
+    changed = (await browser.value("editor.field.value")).replace("count = 3", "count = 4")
+    await browser.write("textarea[name=source]", changed)
+    await browser.until_text("#plan-beside", "The job changes")
+    await keep(browser, "editor")
+    await browser.value("editor.isSending = true")  # leaving does not ask
     assert browser.faults == []

@@ -210,3 +210,12 @@ def test_yaml_of_the_page_is_valid() -> None:
     assert yaml.safe_load(scrape)["scrape_configs"][0]["metrics_path"] in {
         route.path for route in ROUTES
     }
+
+
+def test_keys_of_the_editor_are_those_of_job_files() -> None:
+    spec = spec_from_file_location("keys", PACKAGING / "editor/keys.py")
+    assert spec is not None
+    assert spec.loader is not None
+    keys: Any = module_from_spec(spec)
+    spec.loader.exec_module(keys)
+    assert keys.FILE.read_text() == keys.text(), "run python packaging/editor/keys.py"

@@ -295,7 +295,25 @@ function openFile() {
   if (!chosen) return;
   chosen.parentElement.hidden = false;
   chosen.addEventListener("change", async () => {
-    if (chosen.files[0]) document.querySelector("textarea[name=source]").value = await chosen.files[0].text();
+    if (!chosen.files[0]) return;
+    const field = document.querySelector("textarea[name=source]");
+    field.value = await chosen.files[0].text();
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+}
+
+// A draft is kept until its job runs, or until its author signs out.
+function dropDrafts() {
+  const ran = sessionStorage.getItem("steward ran");
+  if (ran && location.pathname.startsWith("/ui/job/")) {
+    localStorage.removeItem(ran);
+    sessionStorage.removeItem("steward ran");
+  }
+  document.addEventListener("submit", (event) => {
+    if (event.target.getAttribute("action") !== "/ui/sign-out") return;
+    for (const name of Object.keys(localStorage)) {
+      if (name.startsWith("steward draft ")) localStorage.removeItem(name);
+    }
   });
 }
 
@@ -424,6 +442,7 @@ reachByKeys();
 addEventListener("resize", reachByKeys);
 signInByLink();
 openFile();
+dropDrafts();
 setInterval(renewRegularly, 1000);
 follow();
 const log = document.querySelector("pre#log");
