@@ -9,6 +9,7 @@ by line. A mask has as many bytes as the secret, so that log offsets stay valid.
 import base64
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from typing import Protocol, cast
 from urllib.parse import quote_from_bytes
@@ -27,7 +28,8 @@ _SAMPLE = 5  # bytes of a form that its samples have at least
 _SEARCHED = 32  # first bytes of a form among which its key is chosen
 _DENSITY = 16  # bytes for each candidate of a text; beyond this, its rest is masked
 _ALWAYS = 64  # candidates that any text may have
-_MEMORY = 64 * 1024 * 1024  # bytes for the states of the pattern
+_PIECE = 2000  # keys of one pattern: to compile it holds the interpreter, for less than 5 ms
+_MEMORY = 12 * 1024 * 1024  # bytes for the states of one pattern; with more, compiling is slower
 
 Span = tuple[int, int]
 
@@ -94,8 +96,8 @@ class _Found(Protocol):
 class Matcher:
     """A search for secrets in bytes, with masking.
 
-    One pattern finds eight bytes of each form, whatever the number of secrets. The other bytes of
-    the form are compared where these eight stand.
+    A pattern finds eight bytes of each form of up to 2000 forms. The other bytes of the form are
+    compared where these eight stand.
 
     The secrets are ordered from the oldest to the newest. There are 20,000 forms at most. Whole
     secrets come before the lines of secrets, and newer ones before older ones.
@@ -110,10 +112,10 @@ class Matcher:
             offset = _best_key(form)
             key = form[offset : offset + _KEY]
             self._by_key.setdefault(key, []).append((form, offset))
-        self._pattern = _compile(self._by_key) if self._by_key else None
+        self._patterns = _compile(self._by_key)
         # Every second or fourth byte of a text decides fast that there is no secret in it.
         self._step = _step(self._forms) if self._forms else 1
-        self._sampled = _compile(_samples(self._forms, self._step)) if self._step > 1 else None
+        self._sampled = _compile(_samples(self._forms, self._step)) if self._step > 1 else ()
 
     @property
     def is_empty(self) -> bool:
@@ -121,16 +123,17 @@ class Matcher:
         return not self._forms
 
     def warm(self) -> None:
-        """Prepare the states of the pattern, which the first search would wait for."""
-        if self._pattern is not None:
-            self._pattern.search(b"".join(self._forms)[1:])
-        self.finds(b"".join(self._forms))
+        """Prepare the states of the patterns, which the first search would wait for."""
+        text = b"".join(self._forms)
+        for pattern in self._patterns:
+            pattern.search(text[1:])
+        for pattern in self._sampled:
+            pattern.search(text[:: self._step])
 
     def finds(self, data: bytes) -> bool:
         """Return whether `data` may hold a secret; False is certain."""
-        if self._sampled is not None:
-            return self._sampled.search(data[:: self._step]) is not None
-        return self._pattern is not None and self._pattern.search(data) is not None
+        sample = data[:: self._step]
+        return any(one.search(sample) is not None for one in self._sampled or self._patterns)
 
     def mask(self, data: bytes, *, is_cut: bool = False) -> bytes:
         """Return bytes of the same length, with every secret masked.
@@ -168,18 +171,33 @@ class Matcher:
         A text with more candidates than one in 16 bytes is not logged by accident. The rest of it
         counts as one secret, which bounds the time.
         """
-        if self._pattern is None or not self.finds(data):
+        if not self.finds(data):
             return []
         spans: list[Span] = []
-        at = 0
-        for _ in range(_ALWAYS + len(data) // _DENSITY):
-            found = self._pattern.search(data, at)
-            if found is None:
-                return spans
-            at = found.start()
+        left = _ALWAYS + len(data) // _DENSITY
+        for at in self._candidates(data):
             spans += self._around(data, at)
-            at += 1
-        return [*spans, (at, len(data))]
+            left -= 1
+            if not left:
+                return [*spans, (at + 1, len(data))]
+        return spans
+
+    def _candidates(self, data: bytes) -> Iterator[int]:
+        """Yield the places of all keys, in order."""
+        places = [
+            (found.start(), number)
+            for number, pattern in enumerate(self._patterns)
+            if (found := pattern.search(data)) is not None
+        ]
+        heapify(places)
+        while places:
+            at, number = places[0]
+            yield at
+            found = self._patterns[number].search(data, at + 1)
+            if found is None:
+                heappop(places)
+            else:
+                heapreplace(places, (found.start(), number))
 
     def _around(self, data: bytes, at: int) -> Iterator[Span]:
         """Yield the places of the secrets whose key stands at a position."""
@@ -227,15 +245,39 @@ def _masked(data: bytes, spans: list[Span]) -> bytes:
     return bytes(shown)
 
 
-def _compile(keys: Iterable[bytes]) -> _Search:
-    """Return a pattern that finds any key, in linear time."""
+def _compile(keys: Iterable[bytes]) -> tuple[_Search, ...]:
+    """Return patterns that together find any key, each in linear time."""
+    pieces = [*_pieces(keys)]
+    if not pieces:
+        return ()
     # Imported late: a daemon without secrets of tasks never needs it.
     import re2
 
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.max_mem = _MEMORY
-    return cast(_Search, re2.compile(b"|".join(map(re2.escape, sorted(keys))), options))
+    return tuple(
+        cast(_Search, re2.compile(b"|".join(map(re2.escape, piece)), options)) for piece in pieces
+    )
+
+
+def _pieces(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield the keys in order, divided. A pattern of similar keys is searched for faster.
+
+    One sort of all keys would hold the interpreter.
+    """
+    by_first: dict[int, list[bytes]] = {}
+    for key in keys:
+        by_first.setdefault(key[0], []).append(key)
+    piece: list[bytes] = []
+    for first in sorted(by_first):
+        for key in sorted(by_first[first]):
+            piece.append(key)
+            if len(piece) == _PIECE:
+                yield piece
+                piece = []
+    if piece:
+        yield piece
 
 
 def _step(forms: Sequence[bytes]) -> int:

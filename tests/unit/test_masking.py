@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daemon.text import masking
 from daemon.text.masking import LEAST, Matcher, TaskSecrets, find_mask, mask_of, may_have_mask
 
 SECRET = b"p4ss/w0rd+&x"
@@ -177,3 +178,30 @@ def test_every_mask_is_found_in_a_document(size: int, escaped: bool) -> None:
 @pytest.mark.parametrize("text", ["plain", "‹quoted›", "‹›", "‹*›", "‹masked", "masked***›"])
 def test_other_texts_are_no_masks(text: str) -> None:
     assert find_mask({"a": text}) == ""
+
+
+def test_secrets_of_several_patterns_are_masked_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = [f"{number:03}-{letter}-secret".encode() for letter in "abc" for number in range(9)]
+    whole = Matcher(secrets)
+    monkeypatch.setattr(masking, "_PIECE", 7)
+    divided = Matcher(secrets)
+    text = b" and ".join(random.Random(1).sample(secrets, len(secrets)))
+    assert divided.mask(text) == whole.mask(text)
+    assert b"secret" not in divided.mask(text)
+    assert len(divided._sampled or divided._patterns) > 1
+
+
+def test_no_pattern_has_more_keys_than_compile_in_a_moment() -> None:
+    secrets = [f"p{number:05}-secret".encode() for number in range(masking._PIECE + 1)]
+    sizes = [len(piece) for piece in masking._pieces(secrets)]
+    assert sizes == [masking._PIECE, 1]
+
+
+def test_many_candidates_end_the_search_for_several_patterns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(masking, "_PIECE", 1)
+    matcher = Matcher([b"aaaaaaaaaaaaX", b"bbbbbbbbbbbbX"])
+    text = b"a" * 2000 + b"b" * 2000 + b"end of text"
+    assert b"end of text" not in matcher.mask(text)
+    assert len(matcher.mask(text)) == len(text)
