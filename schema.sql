@@ -418,6 +418,57 @@ BEGIN
      WHERE node_id = OLD.node_id;
 END;
 
+-- How many allocations of each node have each client status, so that metrics read a few rows
+-- however many there are. Kept by triggers, whatever writes an allocation.
+CREATE TABLE allocation_counts (
+    node_id       TEXT    NOT NULL,
+    client_status TEXT    NOT NULL,
+    number        INTEGER NOT NULL CHECK (number >= 0),
+    PRIMARY KEY (node_id, client_status)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER allocations_are_counted AFTER INSERT ON allocations
+BEGIN
+    INSERT INTO allocation_counts VALUES (NEW.node_id, NEW.client_status, 1)
+        ON CONFLICT (node_id, client_status) DO UPDATE SET number = number + 1;
+END;
+CREATE TRIGGER allocations_change_counts AFTER UPDATE OF client_status ON allocations
+WHEN OLD.client_status <> NEW.client_status
+BEGIN
+    UPDATE allocation_counts SET number = number - 1
+     WHERE node_id = OLD.node_id AND client_status = OLD.client_status;
+    INSERT INTO allocation_counts VALUES (NEW.node_id, NEW.client_status, 1)
+        ON CONFLICT (node_id, client_status) DO UPDATE SET number = number + 1;
+END;
+CREATE TRIGGER allocations_leave_counts AFTER DELETE ON allocations
+BEGIN
+    UPDATE allocation_counts SET number = number - 1
+     WHERE node_id = OLD.node_id AND client_status = OLD.client_status;
+END;
+
+-- How many jobs have each status, for metrics. Kept by triggers, whatever writes a job.
+CREATE TABLE job_counts (
+    status TEXT    PRIMARY KEY,
+    number INTEGER NOT NULL CHECK (number >= 0)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER jobs_are_counted AFTER INSERT ON jobs
+BEGIN
+    INSERT INTO job_counts VALUES (NEW.status, 1)
+        ON CONFLICT (status) DO UPDATE SET number = number + 1;
+END;
+CREATE TRIGGER jobs_change_counts AFTER UPDATE OF status ON jobs
+WHEN OLD.status <> NEW.status
+BEGIN
+    UPDATE job_counts SET number = number - 1 WHERE status = OLD.status;
+    INSERT INTO job_counts VALUES (NEW.status, 1)
+        ON CONFLICT (status) DO UPDATE SET number = number + 1;
+END;
+CREATE TRIGGER jobs_leave_counts AFTER DELETE ON jobs
+BEGIN
+    UPDATE job_counts SET number = number - 1 WHERE status = OLD.status;
+END;
+
 -- Ports that an allocation holds until its tasks have ended. Written by
 -- daemon/evals/applier.py with the placement, removed by daemon/runner with the end.
 CREATE TABLE allocation_ports (

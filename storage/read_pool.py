@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from storage.errors import StorageUnusable
+from storage.loop_share import LongRead, limited
 
 T = TypeVar("T")
 Parameters = Mapping[str, object]
@@ -22,10 +23,6 @@ STEPS = 2_000  # SQLite instructions between two checks of the time, about 50 µ
 
 
 _OVER = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_TOOBIG)
-
-
-class LongRead(Exception):
-    """A read has exceeded its limits on the event loop; a thread must start it again."""
 
 
 class ReadSnapshot:
@@ -171,7 +168,7 @@ class SnapshotReader:
         return self.read(lambda db: self._within_share(db, work))
 
     def _within_share(self, db: ReadSnapshot, work: Callable[[ReadSnapshot], T]) -> T:
-        with self._share():
+        with self._share(), limited():
             return work(db)
 
     @contextmanager

@@ -34,7 +34,8 @@ from storage.errors import (
     StorageUnusable,
     leaves,
 )
-from storage.read_pool import LongRead, ReadSnapshot, SnapshotReader
+from storage.loop_share import LongRead
+from storage.read_pool import ReadSnapshot, SnapshotReader
 from storage.wal_watermark import MARK_NAME, WalWatermark
 from storage.watch import TopicSet, Watch
 from storage.writer import Transaction, Writer, storage_error

@@ -34,7 +34,8 @@ from storage.errors import (
     StorageUnreadable,
     StorageUnusable,
 )
-from storage.read_pool import ROWS, STEPS, LongRead, Parameters, ReadSnapshot, connect
+from storage.loop_share import LongRead, limited
+from storage.read_pool import ROWS, STEPS, Parameters, ReadSnapshot, connect
 from storage.wal_watermark import WalWatermark
 from storage.watch import TopicSet
 
@@ -367,8 +368,10 @@ class Writer:
         """
         self._connection.set_progress_handler(transaction.look_at_time, STEPS)
         try:
-            with CostedBlock(pending.account):
+            with CostedBlock(pending.account), limited():
                 pending.result = outcome.capture(pending.work, transaction)
+            if isinstance(pending.result, outcome.Error):
+                transaction.is_over |= isinstance(pending.result.error, LongRead)
         finally:
             self._connection.set_progress_handler(None, 0)
         if transaction.is_over and not self._connection.in_transaction:

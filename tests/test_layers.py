@@ -44,7 +44,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.text": NOUNS,
     # Rules without effects.
     "daemon.matching": NOUNS,
-    "daemon.jobspec": (*NOUNS, "daemon.matching", "daemon.text.go_format"),
+    "daemon.jobspec": (
+        *NOUNS,
+        "storage.loop_share",
+        "daemon.matching",
+        "daemon.text.go_format",
+    ),
     "daemon.flow": (*NOUNS, "daemon.jobspec", "daemon.text.go_format"),
     "daemon.scheduler": (*NOUNS, "daemon.flow", "daemon.matching"),
     "daemon.templates": (*NOUNS, "daemon.matching", "daemon.text.go_format"),

@@ -9,9 +9,10 @@ from collections import OrderedDict
 import msgspec
 import trio
 
+from storage.loop_share import LongRead
 from storage.queries import allocations, events, jobs
 from storage.queries.events import StoredEvent
-from storage.read_pool import LongRead, ReadSnapshot
+from storage.read_pool import ReadSnapshot
 from storage.records import allocation_views
 from storage.records.allocation import AllocationChange
 from storage.records.base import Record

@@ -32,8 +32,9 @@ from daemon.fences import TOPIC, Fences
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from daemon.timers import TIMERS
 from storage import garbage, request_context
+from storage.loop_share import LongRead
 from storage.queries import allocations, evaluations, jobs
-from storage.read_pool import LongRead, ReadSnapshot
+from storage.read_pool import ReadSnapshot
 from storage.records.base import SECOND
 from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.job import Job

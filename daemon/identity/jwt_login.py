@@ -91,7 +91,7 @@ async def log_in(
             tokens.note_failure(party, f"acl/{method.name}")
         raise CredentialRejected(f"unable to validate provided token: {error}") from error
     mapped = map_claims(method.config or AuthMethodConfig(), claims)
-    bindings = store.read(partial(_bindings, method=method, mapped=mapped))
+    bindings = await store.look(partial(_bindings, method=method, mapped=mapped))
     if bindings.is_empty:
         log.warning("a login at the auth method %s matched no binding rule", method.name)
         raise Malformed("no role or policy bindings matched")

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from storage.errors import Malformed
+from storage.loop_share import spend
 
 if TYPE_CHECKING:
     from daemon.jobspec.filters.conditions import Conditions
+
+_CHARACTER = 4  # µs of CPU time to read one
 
 Item = TypeVar("Item", bound=msgspec.Struct)
 
@@ -30,6 +33,7 @@ class Filter:
         from daemon.jobspec.filters.shapes import shape_of
         from daemon.jobspec.filters.syntax import parse
 
+        spend(_CHARACTER * len(text))
         try:
             self._node = parse(text)
         except Malformed as error:

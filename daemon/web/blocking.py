@@ -18,7 +18,7 @@ from daemon.web.response_cache import ResponseCache
 from daemon.web.stream_auth import StreamSubscriber
 from daemon.web.stream_limit import StreamLimit
 from storage.errors import Denied, Malformed, NotFound
-from storage.read_pool import LongRead
+from storage.loop_share import LongRead
 from storage.records.base import MINUTE, SECOND
 from storage.records.codec import encode
 from storage.records.numbers import parse_integer

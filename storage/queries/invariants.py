@@ -134,6 +134,20 @@ RULES = {
                  WHERE client_status IN ('pending', 'running', 'unknown') GROUP BY node_id)
       GROUP BY node_id, number, cpu, memory, disk HAVING count(*) <> 2
     """,
+    "allocations are counted as they are": """
+        SELECT node_id || ' ' || client_status
+          FROM (SELECT node_id, client_status, number FROM allocation_counts WHERE number > 0
+                UNION ALL
+                SELECT node_id, client_status, count(*) FROM allocations
+              GROUP BY node_id, client_status)
+      GROUP BY node_id, client_status, number HAVING count(*) <> 2
+    """,
+    "jobs are counted as they are": """
+        SELECT status FROM (SELECT status, number FROM job_counts WHERE number > 0
+                            UNION ALL
+                            SELECT status, count(*) FROM jobs GROUP BY status)
+      GROUP BY status, number HAVING count(*) <> 2
+    """,
     "the events of a task are numbered without a gap": """
         SELECT allocation_id || ' task ' || task FROM task_events
       GROUP BY allocation_id, task HAVING max(number) - min(number) + 1 <> count(*)

@@ -1,5 +1,6 @@
 """Counts of objects for monitoring."""
 
+from collections import Counter
 from typing import NamedTuple
 
 import msgspec
@@ -7,16 +8,13 @@ import msgspec
 from storage.read_pool import ReadSnapshot
 from storage.records.job import JobCounts
 
-_JOBS = """
-    SELECT status, count(*) AS number FROM jobs WHERE status <> 'dead' GROUP BY status
-     UNION ALL
-    SELECT 'dead', count(*) FROM jobs WHERE status = 'dead'
-"""
+_JOBS = "SELECT status, number FROM job_counts"
 # Ended children are history, and a million may be queued, so only active children are included.
 _SUMMARIES = """
     SELECT parent_id, summary FROM jobs WHERE parent_id IS ''
      UNION ALL
-    SELECT parent_id, summary FROM jobs WHERE status = 'running' AND parent_id <> ''
+    SELECT parent_id, summary FROM jobs INDEXED BY jobs_alive
+     WHERE status = 'running' AND status <> 'dead' AND parent_id <> ''
 """
 _EVALUATIONS = """
     SELECT document ->> '$.Type' AS type, status, wait_until > :now AS waits,
@@ -25,12 +23,7 @@ _EVALUATIONS = """
      WHERE status IN ('pending', 'blocked')
   GROUP BY 1, 2, 3, 4
 """
-_ALLOCATIONS = "SELECT client_status, count(*) AS number FROM allocations GROUP BY client_status"
-_ON_NODE = """
-    SELECT client_status, count(*) AS number FROM allocations
-     WHERE node_id = :node_id
-  GROUP BY client_status
-"""
+_ALLOCATIONS = "SELECT node_id, client_status, number FROM allocation_counts"
 _KILLED_FOR_MEMORY = """
     SELECT count(*) AS number
       FROM task_events
@@ -92,11 +85,9 @@ def unfinished_evaluations(db: ReadSnapshot, now: int) -> list[UnfinishedEvaluat
     ]
 
 
-def allocations_by_status(db: ReadSnapshot) -> dict[str, int]:
-    """Return the number of allocations per client status."""
-    return {row["client_status"]: row["number"] for row in db.all(_ALLOCATIONS)}
-
-
-def allocations_on(db: ReadSnapshot, node_id: str) -> dict[str, int]:
-    """Return the number of allocations of one node per client status."""
-    return {row["client_status"]: row["number"] for row in db.all(_ON_NODE, {"node_id": node_id})}
+def allocations(db: ReadSnapshot) -> dict[str, Counter[str]]:
+    """Return the number of allocations by node and client status."""
+    found: dict[str, Counter[str]] = {}
+    for row in db.all(_ALLOCATIONS):
+        found.setdefault(row["node_id"], Counter())[row["client_status"]] += row["number"]
+    return found

@@ -1,6 +1,6 @@
 """Metric values under Nomad's names: jobs, evaluations, allocations, host.
 
-Values are counted at each request, so metrics cost nothing between requests.
+The store counts allocations and jobs with each write. Other values are counted at each request.
 """
 
 import gc
@@ -169,10 +169,9 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
 
 def _counted(db: ReadSnapshot, members: list[Node]) -> dict[str, Counter[str]]:
     """Return the number of allocations by node and status; unknown nodes count as this host."""
-    found = {one.id: Counter(metrics.allocations_on(db, one.id)) for one in members if one.engine}
-    here = Counter(metrics.allocations_by_status(db))
-    for there in found.values():
-        here.subtract(there)
+    counted = metrics.allocations(db)
+    found = {one.id: counted.pop(one.id, Counter()) for one in members if one.engine}
+    here = sum(counted.values(), Counter[str]())
     return {one.id: found.get(one.id, here) for one in members}
 
 

@@ -1,21 +1,26 @@
 """Metrics in Nomad's JSON format, and for Prometheus."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 
+import trio
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from daemon.api.cluster.gauges import GaugeValue, Labels, gauges
 from daemon.api.cluster.metric_help import MEANINGS
 from daemon.api.cluster.token_required import seen_metrics
 from daemon.timers import INTERVAL, TIMERS, Series
-from daemon.web.reply import HandlerReply
+from daemon.web.reply import JSON, HandlerReply
 from daemon.web.request import Request
 from storage.records.base import SECOND, Record
+from storage.records.codec import encode
 
 _QUANTILES = (0.5, 0.9, 0.99)
+_FEW = 200  # values that are written on the event loop, in 2 ms
 _TEXT = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 
 
@@ -56,14 +61,33 @@ async def show(request: Request) -> HandlerReply:
     parts = request.parts
     found = seen_metrics(request, await gauges(parts))
     if request.query.text("format") == "prometheus":
-        return HandlerReply(body=_exposed(found), content_type=_TEXT)
-    return HandlerReply(
-        body=MetricsSummary(
-            timestamp=_moment(parts.clock.now()),
-            gauges=[GaugeShown(name=one.name, value=one.value, labels=one.labels) for one in found],
-            counters=_samples(TIMERS.counters),
-            samples=_samples(TIMERS.timers),
-        )
+        values = await _written(partial(_exposed, _Collected(found)), len(found))
+        return HandlerReply(body=values + _exposed(_Timed()), content_type=_TEXT)
+    write = partial(
+        _summary,
+        found,
+        timestamp=_moment(parts.clock.now()),
+        counters=_samples(TIMERS.counters),
+        samples=_samples(TIMERS.timers),
+    )
+    return HandlerReply(body=await _written(write, len(found)), content_type=JSON)
+
+
+async def _written(write: Callable[[], bytes], number: int) -> bytes:
+    """Return a text with a number of values, made in a thread if they are many."""
+    return write() if number <= _FEW else await trio.to_thread.run_sync(write)
+
+
+def _summary(
+    found: Iterable[GaugeValue],
+    *,
+    timestamp: str,
+    counters: list[SampleShown],
+    samples: list[SampleShown],
+) -> bytes:
+    shown = [GaugeShown(name=one.name, value=one.value, labels=one.labels) for one in found]
+    return encode(
+        MetricsSummary(timestamp=timestamp, gauges=shown, counters=counters, samples=samples)
     )
 
 
@@ -84,7 +108,7 @@ def _samples(kind: dict[str, Series]) -> list[SampleShown]:
     ]
 
 
-class _Collected:
+class _Collected(Collector):
     """Gauges as a collector: those of one name together, all with the same labels."""
 
     def __init__(self, found: Iterable[GaugeValue]) -> None:
@@ -101,7 +125,7 @@ class _Collected:
             yield family
 
 
-class _Timed:
+class _Timed(Collector):
     """Timers as summaries with Nomad's quantiles, and counters under their plain names.
 
     The library would append `_total` to the name of a counter. Nomad does not, so these counters
@@ -128,10 +152,9 @@ def _spelled(name: str) -> str:
     return name.replace(".", "_").replace("-", "_")
 
 
-def _exposed(found: Iterable[GaugeValue]) -> bytes:
+def _exposed(collector: Collector) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(found))
-    registry.register(_Timed())
+    registry.register(collector)
     return generate_latest(registry)
 
 

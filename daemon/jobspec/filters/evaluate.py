@@ -10,6 +10,7 @@ from daemon.jobspec.filters.shapes import ANY, INT, INVALID, STRING, DocumentSha
 from daemon.jobspec.filters.tree import And, CollectionMatch, Comparison, Node, Not, Or, Selector
 from daemon.text.go_format import quote
 from storage.errors import Malformed
+from storage.loop_share import spend
 
 
 class BoundName(msgspec.Struct, frozen=True):
@@ -22,6 +23,7 @@ class BoundName(msgspec.Struct, frozen=True):
 
 
 Names = tuple[BoundName, ...]
+_STEP = 3  # µs of CPU time
 MAX_STEPS = 20_000  # for one document: nested `any` and `all` multiply their items
 _Found = tuple[Any, DocumentShape]  # a value and its shape
 
@@ -47,6 +49,7 @@ class FilterEvaluation:
 
     def step(self) -> None:
         """Count a step. Raises `Malformed` after too many."""
+        spend(_STEP)
         self._taken += 1
         if self._most is not None and self._taken > self._most:
             raise Malformed(

@@ -1,16 +1,26 @@
 """What metrics count in the store."""
 
+import threading
 from typing import Any, cast
 
 import msgspec
+import pytest
+import trio
 
+from daemon.api.cluster import metrics as metrics_api
 from daemon.api.cluster.gauges import gauges
+from daemon.api.routes import ROUTES
+from daemon.api.vault_routes import ENDPOINTS
 from daemon.app.context import AppContext
 from daemon.identity.lazy_methods import LazyMethods
 from daemon.runner.core import task_events as runner_events
 from daemon.runner.core.driver import ExitResult
 from daemon.text.job_state import State
+from daemon.web.dispatcher import Dispatcher
+from daemon.web.request_head import RequestHead
 from storage.queries import allocations, metrics
+from storage.records.acl import Token
+from storage.records.allocation import ClientStatus
 from storage.records.base import SECOND
 from storage.records.job import Parameterized
 from storage.records.task import Resources
@@ -103,3 +113,62 @@ async def test_jobs_are_judged_for_metrics_with_a_share_of_the_processor(store: 
     await cluster.register(job("db"))
     clock.time = NOW  # a clock that was set back keeps no old counts alive
     assert await pending() == 3
+
+
+async def test_many_values_are_written_in_a_thread_and_are_the_same(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = answering(store, tasks=cast("Any", Runner()))
+    root = Token(accessor="", policies=("root",), created_at=NOW)
+    secret = (await parts.tokens.issue(root)).secret
+    dispatcher = Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event())
+
+    async def no_body() -> bytes:
+        return b""
+
+    async def ask(query: str) -> bytes:
+        headers = {"host": "localhost", "x-request-id": "1", "x-nomad-token": secret}
+        head = RequestHead(method="GET", target=b"/v1/metrics", query=query, headers=headers)
+        return (await dispatcher.answer(head, no_body)).body
+
+    def names(body: bytes) -> list[str]:
+        return [one["Name"] for one in msgspec.json.decode(body)["Gauges"]]
+
+    def families(body: bytes) -> list[bytes]:
+        return [line for line in body.splitlines() if line.startswith(b"# TYPE")]
+
+    few = names(await ask("")), families(await ask("format=prometheus"))
+    threads = list[int]()
+    exposed, summary = metrics_api._exposed, metrics_api._summary
+    for name, write in (("_exposed", exposed), ("_summary", summary)):
+        monkeypatch.setattr(
+            metrics_api,
+            name,
+            lambda *given, _write=write, **more: (
+                threads.append(threading.get_ident()) or _write(*given, **more)
+            ),
+        )
+    monkeypatch.setattr(metrics_api, "_FEW", 0)
+    assert (names(await ask("")), families(await ask("format=prometheus"))) == few
+    here = threading.get_ident()
+    # The timers change on the event loop, so they are written there.
+    assert [one == here for one in threads] == [False, False, True]
+
+
+async def test_counts_follow_every_change_of_allocations_and_jobs(store: Store) -> None:
+    cluster = Cluster(store)
+    await cluster.join(node())
+    await cluster.register(job("web", group("g", count=2)))
+    await cluster.work()
+    one, _ = cluster.allocations()
+
+    def shown() -> tuple[dict[str, int], dict[str, int]]:
+        counted = store.read(lambda db: (metrics.allocations(db), metrics.jobs_by_status(db)))
+        return +counted[0][one.node_id], {name: n for name, n in counted[1].items() if n}
+
+    assert shown()[0] == {"pending": 2}
+    for status in (ClientStatus.RUNNING, ClientStatus.FAILED):
+        after = msgspec.structs.replace(one, client_status=status)
+        await store.write(lambda tx, after=after: allocations.set_client(tx, after, NOW))
+    assert shown()[0] == {"pending": 1, "failed": 1}
+    assert sum(shown()[1].values()) == 1

@@ -159,6 +159,18 @@ async def test_statuses_of_the_children_that_changed_last_cost_their_page(
     assert len({*found}) == 2 * PAGE
 
 
+async def test_metrics_cost_the_same_whatever_the_history(
+    asking: tuple[Dispatcher, str], counted: Counted
+) -> None:
+    await ask(asking, "/v1/metrics", "", b"")  # the states of jobs are known then
+    counted.steps = 0
+    answer = await ask(asking, "/v1/metrics", "", b"")
+    assert counted.steps <= MOST
+    gauges = {one["Name"]: one["Value"] for one in msgspec.json.decode(answer.body)["Gauges"]}
+    assert gauges["nomad.client.allocations.terminal"] >= NUMBER
+    assert gauges["nomad.nomad.job_status.dead"] >= NUMBER
+
+
 async def test_evaluations_are_counted_without_their_documents(
     asking: tuple[Dispatcher, str], counted: Counted
 ) -> None:

@@ -128,6 +128,8 @@ DAMAGE = {
          WHERE client_status = 'complete'
     """,
     "what a node holds is added up as it is": "UPDATE holdings SET memory = memory + 1",
+    "allocations are counted as they are": "UPDATE allocation_counts SET number = number + 1",
+    "jobs are counted as they are": "UPDATE job_counts SET number = number + 1",
     "the events of a task are numbered without a gap": """
         INSERT INTO task_events SELECT allocations.id, 'main', value, '{}' FROM allocations, json_each('[5, 7]')
     """,

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from storage import read_pool
-from storage.read_pool import LongRead, ReadSnapshot
+from storage.loop_share import LongRead
+from storage.read_pool import ReadSnapshot
 from storage.store import Store
 
 COUNT = """

@@ -1,0 +1,62 @@
+"""Work between queries: on the event loop it has a share, and a thread does the rest."""
+
+import threading
+
+import pytest
+
+from daemon.jobspec.filter import compile_filter
+from storage.loop_share import SHARE, LongRead, spend
+from storage.read_pool import ReadSnapshot
+from storage.records.job import Job
+from storage.store import Store
+from storage.writer import Transaction
+
+
+def work(_: ReadSnapshot) -> int:
+    """Return the thread that did more than a share of work."""
+    spend(SHARE)
+    spend(1)
+    return threading.get_ident()
+
+
+async def test_a_read_beyond_its_share_runs_in_a_thread(store: Store) -> None:
+    with pytest.raises(LongRead):
+        store.read_short(work)
+    assert await store.look(work) != threading.get_ident()
+
+
+async def test_each_read_has_a_share_of_its_own(store: Store) -> None:
+    assert [store.read_short(lambda _: spend(SHARE)) for _ in range(3)] == [None] * 3
+
+
+async def test_a_write_beyond_its_share_runs_in_a_thread_and_changes_once(store: Store) -> None:
+    def write(tx: Transaction) -> int:
+        tx.touch("nodes", "nodes/x")
+        return work(tx)
+
+    assert await store.write(write) != threading.get_ident()
+    assert await store.write(lambda _: threading.get_ident()) == threading.get_ident()
+
+
+async def test_outside_of_a_read_work_has_no_limit(store: Store) -> None:
+    store.read_short(lambda _: None)
+    assert work(store.read(lambda db: db)) == threading.get_ident()
+
+
+@pytest.mark.parametrize(
+    ("text", "meta"),
+    [
+        ('ID == "web"', 0),
+        ("any Meta as one { ID == one }", 2 * SHARE),  # steps for one object
+        ('ID == "web" or ' * 100 + 'ID == "x"', 0),  # a long text
+    ],
+)
+async def test_a_costly_filter_is_evaluated_in_a_thread(store: Store, text: str, meta: int) -> None:
+    document = {"ID": "web", "Meta": {f"m{number}": "x" for number in range(meta)}}
+
+    def look(_: ReadSnapshot) -> tuple[bool, int]:
+        return compile_filter(text, Job)(document), threading.get_ident()
+
+    found, thread = await store.look(look)
+    assert found is (meta == 0)
+    assert (thread == threading.get_ident()) is (len(text) < 100 and meta == 0)
