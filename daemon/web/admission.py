@@ -7,15 +7,19 @@ operators' socket, tasks or the store. An error of `accept` neither stops the da
 log.
 """
 
+import atexit
 import logging
 import resource
 import socket
 import struct
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from enum import Enum
+from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from itertools import count
 
 import msgspec
 import trio
@@ -32,6 +36,10 @@ _OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
 _LINGER = 1.0  # seconds in which a rejected client can read the reason
 _MAX_LINGERING = 64
 
+_BATCH = 64  # connections that are accepted before other tasks run
+_SLICE = 1_000_000  # nanoseconds of CPU time for them, and for closing rejected ones
+_MOST_REJECTED = 1024  # connections that wait to be closed
+
 PAUSE = 0.1  # seconds after an error of `accept`, until descriptors or memory are free again
 _APART = 60.0  # seconds between two log lines about the same error
 
@@ -40,6 +48,7 @@ _BY_FAMILY = 20  # linux/sock_diag.h: SOCK_DIAG_BY_FAMILY
 _REQUEST = 1  # linux/netlink.h: NLM_F_REQUEST
 _ANY_COOKIE = b"\xff" * 8
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port
+_MESSAGE = 4096  # bytes of an answer at most
 _QUESTION = struct.Struct("=BBBBI")  # struct inet_diag_req_v2: family, protocol, extensions, states
 _PORTS = struct.Struct("!HH")
 _OWNER = struct.Struct("=II")  # of struct inet_diag_msg: uid, inode
@@ -87,23 +96,26 @@ class Admission:
         self._open: Counter[str] = Counter()
         self._number = self._lingering = 0
 
-    @contextmanager
-    def admitted(self, stream: Stream) -> Iterator[str]:
-        """Count a connection during the block; yield its client.
+        # Rejected connections may wait for their end in the part of the descriptors left over.
+        self.most_rejected = min(_MOST_REJECTED, max(self._most // 8, 1))
+
+    def enter(self, connected: socket.socket) -> str:
+        """Count a connection and return its client; `leave` ends it.
 
         Raises `TooMany`, or `OSError` if the connection is closed.
         """
-        client = self._client(_socket(stream))
+        client = self._client(connected)
         self._check(client)
         self._number += 1
         self._open[client.name] += 1
-        try:
-            yield client.name
-        finally:
-            self._number -= 1
-            self._open[client.name] -= 1
-            if not self._open[client.name]:
-                del self._open[client.name]
+        return client.name
+
+    def leave(self, client: str) -> None:
+        """Count a connection as ended."""
+        self._number -= 1
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client]
 
     def _check(self, client: Client) -> None:
         if self._number >= self._most:
@@ -119,7 +131,7 @@ class Admission:
                 f"({setting} = {limit}); close some or retry later"
             )
 
-    def _client(self, connected: trio.socket.SocketType) -> Client:
+    def _client(self, connected: socket.socket) -> Client:
         """Return the client of a connection. Raises `OSError`."""
         if connected.family == socket.AF_UNIX:
             found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
@@ -134,14 +146,21 @@ class Admission:
             return Client(str(ip_network((address, _OWN_NETWORK), strict=False)), is_single)
         return Client(str(address), is_single)
 
-    async def refuse(self, stream: Stream, why: str) -> None:
-        """Send the reason of a rejection, unless very many rejections are being sent."""
-        if isinstance(stream, trio.SocketStream) and self._lingering < _MAX_LINGERING:
-            self._lingering += 1
-            try:
-                await _turn_away(stream, why)
-            finally:
-                self._lingering -= 1
+    @property
+    def may_explain(self) -> bool:
+        """Return whether the reason of a rejection can be sent: not many are being sent."""
+        return self._lingering < _MAX_LINGERING
+
+    async def refuse(self, connected: socket.socket, why: str) -> None:
+        """Send the reason of a rejection, and close the connection."""
+        self._lingering += 1
+        try:
+            with suppress(OSError):  # the client has disconnected
+                async with _stream(connected) as stream:
+                    await _turn_away(stream, why)
+        finally:
+            connected.close()
+            self._lingering -= 1
 
 
 async def _turn_away(stream: trio.SocketStream, why: str) -> None:
@@ -161,10 +180,7 @@ async def _turn_away(stream: trio.SocketStream, why: str) -> None:
             pass
 
 
-def _socket(stream: Stream) -> trio.socket.SocketType:
-    return (stream if isinstance(stream, trio.SocketStream) else stream.transport_stream).socket
-
-
+@lru_cache(maxsize=1024)
 def _plain(text: str) -> IPv4Address | IPv6Address:
     address = ip_address(text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
@@ -174,7 +190,7 @@ def owner(family: int, theirs: tuple[str, int], ours: tuple[str, int]) -> int | 
     """Return the user of the other end of a connection within this host.
 
     Return None if no process has it open, or if the kernel does not report it. One query takes 10
-    to 20 µs for any number of connections. /proc/net/tcp would have to be read completely.
+    µs for any number of connections. /proc/net/tcp would have to be read completely.
     """
     pair = _PORTS.pack(theirs[1], ours[1]), _packed(family, theirs[0]), _packed(family, ours[0])
     question = b"".join(
@@ -185,19 +201,38 @@ def owner(family: int, theirs: tuple[str, int], ours: tuple[str, int]) -> int | 
             _ANY_COOKIE,
         )
     )
-    head = _HEADER.pack(_HEADER.size + len(question), _BY_FAMILY, _REQUEST, 1, 0)
+    number = next(_NUMBERS) % 2**32
+    head = _HEADER.pack(_HEADER.size + len(question), _BY_FAMILY, _REQUEST, number, 0)
     try:
-        with socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _SOCK_DIAG
-        ) as kernel:
-            kernel.send(head + question)  # the kernel answers before this returns
-            answer = kernel.recv(4096)
+        answer = _answer(_kernel(), head + question, number)
     except OSError:
+        _kernel.cache_clear()
         return None
     if _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
         return None
     uid, inode = _OWNER.unpack_from(answer, _OWNER_AT)
     return int(uid) if inode else None  # without an inode, its process has closed it
+
+
+_NUMBERS = count(1)
+
+
+@cache
+def _kernel() -> socket.socket:
+    """Return the socket for all questions about connections. Raises `OSError`."""
+    kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK
+    kernel = socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG)
+    atexit.register(kernel.close)
+    return kernel
+
+
+def _answer(kernel: socket.socket, question: bytes, number: int) -> bytes:
+    """Return the answer with this number. Raises `OSError`."""
+    kernel.send(question)  # the kernel answers before this returns
+    while True:
+        answer = kernel.recv(_MESSAGE)
+        if _HEADER.unpack_from(answer)[3] == number:
+            return answer
 
 
 def _packed(family: int, address: str) -> bytes:
@@ -225,25 +260,102 @@ class LogRateLimiter:
         self._next, self._untold = now + _APART, 0
 
 
-async def accept(
-    listener: trio.abc.Listener[Stream],
-    serve: Callable[[Stream], Awaitable[None]],
-    connections: trio.Nursery,
-) -> None:
-    """Accept connections until cancelled, and close each when `serve` returns."""
-    errors = LogRateLimiter("a connection is waiting, because it cannot be accepted")
+Serve = Callable[[Stream, str], Awaitable[None]]  # with the client of the connection
 
-    async def run(stream: Stream) -> None:
+
+class Acceptor:
+    """The connections that a listening socket accepts, and those that it rejects.
+
+    Connections are accepted before rejected ones are closed, because other clients wait behind them
+    in the queue of the kernel. `wrap` adds the encryption.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        admission: Admission,
+        serve: Serve,
+        wrap: Callable[[trio.SocketStream], Stream],
+    ) -> None:
+        self._listening, self._admission = listening, admission
+        self._serve, self._wrap = serve, wrap
+        self._rejected: deque[socket.socket] = deque()
+        self._errors = LogRateLimiter("a connection is waiting, because it cannot be accepted")
+        self._rejections = LogRateLimiter("a connection was rejected")
+
+    async def run(self, connections: trio.Nursery) -> None:
+        """Accept connections until cancelled."""
         try:
-            await serve(stream)
+            while True:
+                if self._rejected:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await trio.lowlevel.wait_readable(self._listening)
+                accepted, error = _accepted(self._listening)
+                for connected in accepted:
+                    self._take(connected, connections)
+                is_idle = not accepted
+                if is_idle or len(self._rejected) > self._admission.most_rejected:
+                    _close(self._rejected)
+                if error is not None:
+                    self._errors.warn(error.strerror)
+                    await trio.sleep(PAUSE)
         finally:
-            await trio.aclose_forcefully(stream)
+            for connected in self._rejected:
+                connected.close()
 
-    while True:
+    def _take(self, connected: socket.socket, connections: trio.Nursery) -> None:
+        """Serve a connection, or reject it."""
         try:
-            stream = await listener.accept()
-        except OSError as error:
-            errors.warn(error.strerror)
-            await trio.sleep(PAUSE)
+            client = self._admission.enter(connected)
+        except OSError:  # the client has disconnected
+            connected.close()
+        except TooMany as error:
+            self._rejections.warn(error)
+            if self._admission.may_explain:
+                connections.start_soon(self._admission.refuse, connected, str(error))
+            else:
+                self._rejected.append(connected)
         else:
-            connections.start_soon(run, stream)
+            connections.start_soon(self._served, connected, client)
+
+    async def _served(self, connected: socket.socket, client: str) -> None:
+        try:
+            with suppress(OSError):  # the client has disconnected
+                stream = self._wrap(_stream(connected))
+                try:
+                    await self._serve(stream, client)
+                finally:
+                    await trio.aclose_forcefully(stream)
+        finally:
+            connected.close()
+            self._admission.leave(client)
+
+
+def _stream(connected: socket.socket) -> trio.SocketStream:
+    return trio.SocketStream(trio.socket.from_stdlib_socket(connected))
+
+
+def _accepted(listening: socket.socket) -> tuple[list[socket.socket], OSError | None]:
+    """Return the next connections, and the error that ended them. Never waits."""
+    found: list[socket.socket] = []
+    until = time.thread_time_ns() + _SLICE
+    while len(found) < _BATCH and time.thread_time_ns() < until:
+        try:
+            connected, _ = listening.accept()
+        except BlockingIOError:
+            break
+        except ConnectionAbortedError:
+            continue
+        except OSError as error:
+            return found, error
+        connected.setblocking(False)
+        found.append(connected)
+    return found, None
+
+
+def _close(rejected: deque[socket.socket]) -> None:
+    """Close rejected connections, the oldest first, as many as a moment allows."""
+    until = time.thread_time_ns() + _SLICE
+    while rejected and time.thread_time_ns() < until:
+        rejected.popleft().close()

@@ -37,7 +37,7 @@ from wsproto.events import Message
 from wsproto.utilities import ProtocolError as WebSocketError
 
 from daemon.config.settings import Settings
-from daemon.web.admission import Admission, LogRateLimiter, Share, TooMany, accept
+from daemon.web.admission import Acceptor, Admission, Share
 from daemon.web.fast_path import HEAD_TIMEOUT, MOST, FastPath, Handover
 from daemon.web.library_methods import checked, private_override
 from daemon.web.listeners import ListeningSockets, PeerAddress, load_certificate, peer_of
@@ -62,7 +62,8 @@ class ConnectionListener:
 
     def __init__(
         self,
-        listener: trio.SocketListener | trio.SSLListener[trio.SocketStream],
+        listener: socket.socket,
+        context: ssl.SSLContext | None = None,
         *,
         knows_peers: bool = False,
         group: int | None = None,
@@ -70,8 +71,15 @@ class ConnectionListener:
         has_hosts: bool = False,
     ) -> None:
         """With `has_hosts`, each connecting address is a host with many clients."""
+        listener.setblocking(False)
         self.listener, self.share, self.has_hosts = listener, share, has_hosts
-        self._knows_peers, self._group = knows_peers, group
+        self._context, self._knows_peers, self._group = context, knows_peers, group
+
+    def wrap(self, stream: trio.SocketStream) -> Stream:
+        """Return a connection, encrypted if the listener has a certificate."""
+        if self._context is None:
+            return stream
+        return trio.SSLStream(stream, self._context, server_side=True, https_compatible=True)
 
     def peer(self, stream: Stream) -> PeerAddress | None:
         """Return the user at the other end of a connection, if the kernel reports it."""
@@ -98,13 +106,13 @@ class ConnectionListeners(msgspec.Struct, frozen=True):
 
 def listeners_at(doors: ListeningSockets) -> ConnectionListeners:
     """Return the listeners of the API: the port, and the Unix sockets."""
-    places = [ConnectionListener(_accepting(doors.port, doors.context))]
+    places = [ConnectionListener(doors.port, doors.context)]
     if doors.operators is not None:
-        here = _accepting(doors.operators)
+        here = doors.operators
         places.append(
             ConnectionListener(here, knows_peers=True, group=doors.group, share=Share.OPERATORS)
         )
-    places.append(ConnectionListener(_accepting(doors.tasks), share=Share.TASKS))
+    places.append(ConnectionListener(doors.tasks, share=Share.TASKS))
     return ConnectionListeners(doors.port.getsockname()[1], places, doors.context)
 
 
@@ -114,7 +122,7 @@ def public_listeners_at(doors: ListeningSockets) -> Sequence[ConnectionListener]
         return ()
     host, number, *_ = doors.public.getsockname()
     log.info("public documents are at %s port %s", host, number)
-    return [ConnectionListener(_accepting(doors.public, doors.public_context))]
+    return [ConnectionListener(doors.public, doors.public_context)]
 
 
 def wrapper_listeners_at(doors: ListeningSockets) -> ConnectionListeners | None:
@@ -123,17 +131,8 @@ def wrapper_listeners_at(doors: ListeningSockets) -> ConnectionListeners | None:
         return None
     host, number, *_ = doors.wrappers.getsockname()
     log.info("cluster hosts can connect at %s port %s", host, number)
-    places = [
-        ConnectionListener(_accepting(doors.wrappers, doors.wrappers_context), has_hosts=True)
-    ]
+    places = [ConnectionListener(doors.wrappers, doors.wrappers_context, has_hosts=True)]
     return ConnectionListeners(number, places, doors.wrappers_context)
-
-
-def _accepting(
-    listener: socket.socket, context: ssl.SSLContext | None = None
-) -> trio.SocketListener | trio.SSLListener[trio.SocketStream]:
-    plain = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
-    return trio.SSLListener(plain, context, https_compatible=True) if context else plain
 
 
 async def serve(
@@ -162,8 +161,9 @@ async def serve(
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
                     admission = Admission(config, listener.share, has_hosts=listener.has_hosts)
-                    handler = _Handler(app, settings, context, listener, streams, lean, admission)
-                    accepting.start_soon(accept, listener.listener, handler.serve, connections)
+                    handler = _Handler(app, settings, context, listener, streams, lean)
+                    acceptor = Acceptor(listener.listener, admission, handler.serve, listener.wrap)
+                    accepting.start_soon(acceptor.run, connections)
                 task_status.started()
                 await closing.wait()
                 accepting.cancel_scope.cancel()
@@ -194,23 +194,12 @@ class _Handler:
         listener: ConnectionListener,
         streams: set[Stream],
         lean: FastPath | None,
-        admission: Admission,
     ) -> None:
         self._app, self._settings, self._context, self._lean = app, settings, context, lean
-        self._listener, self._streams, self._admission = listener, streams, admission
-        self._refusals = LogRateLimiter("a connection was rejected")
+        self._listener, self._streams = listener, streams
 
-    async def serve(self, stream: Stream) -> None:
-        """Serve one connection, unless its client has too many."""
-        with suppress(OSError):  # the client has disconnected
-            try:
-                with self._admission.admitted(stream) as client:
-                    await self._served(stream, client)
-            except TooMany as error:
-                self._refusals.warn(error)
-                await self._admission.refuse(stream, str(error))
-
-    async def _served(self, stream: Stream, client: str) -> None:
+    async def serve(self, stream: Stream, client: str) -> None:
+        """Serve one connection of a client."""
         self._streams.add(stream)
         try:
             await self._speak(stream, client)

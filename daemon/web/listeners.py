@@ -23,7 +23,7 @@ from storage.errors import Invalid, StewardError
 
 log = logging.getLogger("steward.web")
 
-_BACKLOG = 1024
+_BACKLOG = 65_535  # the kernel limits it to net.core.somaxconn; a client beyond it waits 1 s
 _PEERCRED = struct.Struct("3i")  # pid, uid, gid
 _SO_PEERGROUPS = 59  # linux/socket.h
 _MOST_GROUPS = 1024  # bytes of the group list

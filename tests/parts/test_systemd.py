@@ -190,9 +190,10 @@ async def test_clients_wait_at_a_held_socket_for_the_next_daemon(tmp_path: Path)
             assert listeners.port == port
         with socket.create_connection(("127.0.0.1", port)) as early:  # between two daemons
             with open_listeners(config, given(held)) as listeners:
-                stream = await listeners.places[0].listener.accept()
-                await stream.send_all(b"here")
-                await stream.aclose()
+                await trio.lowlevel.wait_readable(listeners.places[0].listener)
+                connected, _ = listeners.places[0].listener.accept()
+                with connected:
+                    connected.sendall(b"here")
             assert early.recv(4) == b"here"
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-import trio
 
 from daemon.acl.keyring import Keyring
 from daemon.acl.tokens import TokenStore
@@ -238,10 +237,7 @@ async def opened(
 
 
 def _place(listener: socket.socket, context: ssl.SSLContext | None) -> ConnectionListener:
-    plain = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
-    return ConnectionListener(
-        trio.SSLListener(plain, context, https_compatible=True) if context else plain
-    )
+    return ConnectionListener(listener, context)
 
 
 @pytest.fixture

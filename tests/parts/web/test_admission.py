@@ -5,14 +5,18 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
 
 from daemon.acl.lockout import AT_ONCE
-from daemon.web.admission import PAUSE, accept
+from daemon.config.settings import Settings
+from daemon.web import admission
+from daemon.web.admission import PAUSE, Acceptor, Admission, Serve, Share
 from daemon.web.fast_path import HEAD_TIMEOUT
 from storage.store import Store
 from tests.fakes.authority import Authority
@@ -92,44 +96,52 @@ async def test_tasks_take_no_connections_of_the_port(store: Store, home: Path) -
 # --- errors of accept ---
 
 
-class Failing(trio.abc.Listener[trio.SocketStream]):
-    """A listener that fails before it accepts a connection."""
+class Failing:
+    """A listening socket that fails before it accepts a connection."""
 
-    def __init__(self, number: int, times: int, stream: trio.SocketStream) -> None:
-        self._number, self.left, self._stream = number, times, stream
+    def __init__(self, number: int, times: int, connected: socket.socket) -> None:
+        self._number, self._left, self._connected = number, times, connected
 
-    async def accept(self) -> trio.SocketStream:
-        if self.left > 0:
-            self.left -= 1
+    def accept(self) -> tuple[socket.socket, str]:
+        self._left -= 1
+        if self._left >= 0:
             raise OSError(self._number, os.strerror(self._number))
-        if self.left == 0:
-            self.left = -1
-            return self._stream
-        await trio.sleep_forever()
-        raise AssertionError
+        if self._left == -1:
+            return self._connected, ""
+        raise BlockingIOError
 
-    async def aclose(self) -> None:
-        raise NotImplementedError
+
+def acceptor(listening: object, serve: Serve) -> Acceptor:
+    limits = Admission(Settings(), Share.PORT)
+    return Acceptor(cast("Any", listening), limits, serve, lambda stream: stream)
 
 
 @pytest.mark.parametrize(
     "number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EIO, errno.EPERM]
 )
 async def test_errors_of_accept_end_nothing_and_are_logged_once_a_minute(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, number: int
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
 ) -> None:
     ours, theirs = socket.socketpair()
     served = trio.Event()
 
-    async def serve(stream: object) -> None:
+    async def serve(stream: object, client: str) -> None:
         served.set()
 
+    async def readable(_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        if served.is_set():
+            await trio.sleep_forever()
+
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", readable)
     times = int(150 / PAUSE)
     began = trio.current_time()
     with theirs:
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(accept, Failing(number, times, stream), serve, nursery)
+            nursery.start_soon(acceptor(Failing(number, times, ours), serve).run, nursery)
             await served.wait()
             nursery.cancel_scope.cancel()
         assert theirs.recv(1) == b""  # the connection was closed when it was served
@@ -137,6 +149,82 @@ async def test_errors_of_accept_end_nothing_and_are_logged_once_a_minute(
     assert len(caplog.records) == 3
     assert all(os.strerror(number) in one.getMessage() for one in caplog.records)
     assert not any(one.exc_info for one in caplog.records)
+
+
+# --- very many connections at once ---
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=1000) as found:
+        found.setblocking(False)
+        yield found
+
+
+def connected_to(listening: socket.socket, number: int) -> list[socket.socket]:
+    return [socket.create_connection(listening.getsockname()) for _ in range(number)]
+
+
+async def test_connections_are_accepted_before_rejected_ones_are_closed(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many, last = connected_to(listening, 300), connected_to(listening, 1)
+    users = {one.getsockname()[1]: 1 for one in many}
+    users |= {one.getsockname()[1]: 2 for one in last}
+    monkeypatch.setattr(admission, "owner", lambda _, theirs, ours: users[theirs[1]])
+    monkeypatch.setattr(admission, "_BATCH", 50)
+    monkeypatch.setattr(admission, "_SLICE", 10**12)
+    monkeypatch.setattr(admission, "_MAX_LINGERING", 0)
+    served, closed_before = list[str](), list[int]()
+
+    async def serve(stream: object, client: str) -> None:
+        served.append(client)
+        closed_before.append(sum(is_closed(one) for one in many))
+        await trio.sleep_forever()
+
+    config = Settings(connections_per_user=3)
+    one = Acceptor(listening, Admission(config, Share.PORT), serve, lambda stream: stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.run, nursery)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert served == ["user 1"] * 3 + ["user 2"]
+        assert closed_before[-1] == 0
+        assert sum(is_closed(each) for each in many) == 297
+        nursery.cancel_scope.cancel()
+    for each in [*many, *last]:
+        each.close()
+
+
+def is_closed(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        return one.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+async def test_other_tasks_run_between_two_batches(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = connected_to(listening, 10)
+    monkeypatch.setattr(admission, "_BATCH", 3)
+    accepted, rounds = list[int](), list[int]()
+
+    async def serve(stream: object, client: str) -> None:
+        accepted.append(1)
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor(listening, serve).run, nursery)
+        while len(accepted) < 10:
+            await trio.lowlevel.checkpoint()
+            rounds.append(len(accepted))
+        nursery.cancel_scope.cancel()
+    assert max(after - before for before, after in pairwise(rounds)) <= 2 * 3
+    for one in many:
+        one.close()
 
 
 # --- heads ---

@@ -122,7 +122,7 @@ async def read_all(stream: trio.SocketStream) -> None:
 
 
 def plain(listener: socket.socket) -> ConnectionListener:
-    return ConnectionListener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)))
+    return ConnectionListener(listener)
 
 
 @pytest.fixture(params=[True, False], ids=["lean", "wide"])

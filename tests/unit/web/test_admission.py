@@ -17,12 +17,11 @@ OURS = "10.0.0.1"
 
 
 def connection(theirs: str, ours: str = OURS, family: int = socket.AF_INET) -> Any:
-    """Return a connection from an address, as it looks behind encryption."""
+    """Return a connection from an address."""
     family = socket.AF_INET6 if ":" in theirs else family
-    connected = SimpleNamespace(
+    return SimpleNamespace(
         family=family, getpeername=lambda: (theirs, 40_000), getsockname=lambda: (ours, 4646)
     )
-    return SimpleNamespace(transport_stream=SimpleNamespace(socket=connected))
 
 
 class Clients:
@@ -34,7 +33,7 @@ class Clients:
 
     def connect(self, *args: str, times: int = 1) -> None:
         for _ in range(times):
-            self.open.enter_context(self._admission.admitted(connection(*args)))
+            self.open.callback(self._admission.leave, self._admission.enter(connection(*args)))
 
 
 def clients(share: Share = Share.PORT, *, has_hosts: bool = False, **settings: Any) -> Clients:
