@@ -2,14 +2,17 @@
 
 The connection limits the queries of a read or write on the event loop. A part that works for long
 between queries counts its work here. Beyond the share, the read or write ends with `LongRead`, and a
-thread starts it again. Elsewhere, counting has no effect.
+thread starts it again. That thread lets the event loop run after each share: the interpreter would
+take turns only every 5 ms. Elsewhere, counting has no effect.
 """
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 SHARE = 1_500  # units of work, of about 1 µs of CPU time
+_TURN = 50e-6  # seconds in which the event loop gets the interpreter
 
 
 class LongRead(Exception):
@@ -19,7 +22,10 @@ class LongRead(Exception):
 class _Left(threading.local):
     """The units that the work of this thread may still take; None means no limit."""
 
-    units: int | None = None
+    def __init__(self) -> None:
+        self.units: int | None = None
+        self.is_worker = threading.current_thread() is not threading.main_thread()
+        self.until_turn = SHARE
 
 
 _LEFT = _Left()
@@ -38,7 +44,16 @@ def limited() -> Iterator[None]:
 def spend(units: int) -> None:
     """Count units of work. Raises `LongRead` beyond the share."""
     if _LEFT.units is None:
+        if _LEFT.is_worker:
+            _take_turns(units)
         return
     _LEFT.units -= units
     if _LEFT.units < 0:
         raise LongRead
+
+
+def _take_turns(units: int) -> None:
+    _LEFT.until_turn -= units
+    if _LEFT.until_turn < 0:
+        _LEFT.until_turn = SHARE
+        time.sleep(_TURN)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from daemon.jobspec.filters.tree import Node, Selector
 from daemon.text.go_format import quote
+from storage.loop_share import spend
 
 _SPACES = " \t\r\n"
 _SPACE = r"[ \t\r\n]"
@@ -18,6 +19,7 @@ _DIGITS = frozenset("0123456789")
 _POSITIVE = _DIGITS - {"0"}
 _IDENTIFIER = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/")
 
+_FORM = 5  # µs of CPU time for an attempt at one
 _T = TypeVar("_T")
 
 
@@ -105,6 +107,7 @@ class FilterReader:
 
     def attempt(self, form: Callable[[], _T | None]) -> _T | None:
         """Return the result of a form; on a mismatch restore the position."""
+        spend(_FORM)
         start = self.at
         found = form()
         if found is None:

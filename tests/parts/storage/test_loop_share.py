@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from daemon.jobspec.filter import compile_filter
+from storage import loop_share
 from storage.loop_share import SHARE, LongRead, spend
 from storage.read_pool import ReadSnapshot
 from storage.records.job import Job
@@ -60,3 +61,22 @@ async def test_a_costly_filter_is_evaluated_in_a_thread(store: Store, text: str,
     found, thread = await store.look(look)
     assert found is (meta == 0)
     assert (thread == threading.get_ident()) is (len(text) < 100 and meta == 0)
+
+
+async def test_a_thread_lets_the_event_loop_run_after_each_share(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = list[int]()
+    monkeypatch.setattr(loop_share.time, "sleep", lambda _: turns.append(threading.get_ident()))
+
+    def long(_: ReadSnapshot) -> int:
+        for _ in range(10):
+            spend(SHARE)
+        return threading.get_ident()
+
+    thread = await store.read_long(long)
+    assert set(turns) == {thread}
+    assert 5 <= len(turns) <= 10
+    turns.clear()
+    store.read(long)
+    assert turns == []
