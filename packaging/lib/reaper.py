@@ -71,13 +71,15 @@ def end_processes() -> list[str]:
     end = time.monotonic() + GRACE
     while reap() and time.monotonic() < end:
         time.sleep(0.05)
-    told: list[str] = []
-    while reap():
+    left: list[str] = []
+    end = time.monotonic() + GRACE
+    # A process in an uninterruptible wait survives SIGKILL, so this loop has an end too.
+    while reap() and time.monotonic() < end:
         for pid in children(os.getpid()):
-            told.append(described(pid))
+            left.append(described(pid))
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
-    return list(dict.fromkeys(told))
+    return list(dict.fromkeys(left))
 
 
 def mounts(directory: str) -> list[str]:

@@ -165,6 +165,18 @@ async def test_waiting_read_is_denied_after_its_reader_lost_the_right(
         await blocking.answer(route, asked, random=lambda: 0.0, **given)
 
 
+@pytest.mark.parametrize(("random", "seconds"), [(0.0, 160.0), (0.5, 165.0), (0.96, 169.6)])
+async def test_wait_of_a_blocking_query_is_extended_by_up_to_a_sixteenth(
+    store: Store, autojump_clock: trio.testing.MockClock, random: float, seconds: float
+) -> None:
+    route = next(one for one in ROUTES if isinstance(one, ReadRoute) and one.path == "/v1/jobs")
+    asked = await limited(store, MAY_NOT, route.needs, query="index=1000&wait=160s")
+    given = {"kept": ResponseCache(), "crowd": StreamLimit(10), "closing": trio.Event()}
+    began = trio.current_time()
+    await blocking.answer(route, asked, random=lambda: random, **given)
+    assert trio.current_time() - began == pytest.approx(seconds)
+
+
 async def test_a_log_is_followed_no_longer_than_its_readers_token_lives(
     store: Store, tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -373,11 +373,11 @@ async def test_only_the_newest_events_of_a_task_are_kept(
 # ---- small steps ------------------------------------------------------------------------------------
 
 
-async def many(cluster: Cluster, number: int) -> None:
+async def many(cluster: Cluster, number: int, job_id: str = "web") -> None:
     """Let a batch job of so many allocations run to its end, long ago."""
-    await cluster.register(job("web", group(count=number), type="batch"))
+    await cluster.register(job(job_id, group(count=number), type="batch"))
     await cluster.work()
-    for one in cluster.allocations():
+    for one in cluster.allocations(job_id):
         await cluster.report(one, ClientStatus.COMPLETE)
     await cluster.work()
     await note(cluster)
@@ -389,6 +389,21 @@ async def test_a_job_with_much_goes_in_several_writes_and_others_come_in_between
 ) -> None:
     monkeypatch.setattr(gc, "ROWS", 4)
     await many(cluster, 12)
+    assert max(await deleted_per_write(cluster, monkeypatch)) <= 4
+
+
+async def test_the_row_limit_of_a_write_covers_all_jobs_in_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "ROWS", 12)
+    for number in range(3):
+        await many(cluster, 8, f"web-{number}")
+    sizes = await deleted_per_write(cluster, monkeypatch)
+    assert 8 < max(sizes) <= 12  # of two jobs in one write
+
+
+async def deleted_per_write(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Collect everything; return the number of allocations that each write deleted."""
     sizes, write = [], cluster.store.write
 
     async def counted(work: Callable[[Transaction], Any]) -> Any:
@@ -400,7 +415,7 @@ async def test_a_job_with_much_goes_in_several_writes_and_others_come_in_between
     monkeypatch.setattr(cluster.store, "write", counted)
     await collect(cluster)
     assert (count(cluster, "jobs"), count(cluster, "allocations")) == (0, 0)
-    assert max(sizes) <= 4
+    return sizes
 
 
 async def begin(cluster: Cluster, rows: int) -> None:

@@ -35,7 +35,10 @@ class Talk:
     def greet(
         self, directory: Path, policy: LauncherPolicy = launchers.EVERYTHING
     ) -> NumberedReply:
-        return self.ask(Hello(version=VERSION, directory=str(directory)), policed(policy))
+        descriptor = policed(policy)
+        answer = self.ask(Hello(version=VERSION, directory=str(directory)), descriptor)
+        close([descriptor])
+        return answer
 
     def has_ended(self) -> bool:
         """Return whether the launcher has closed its end; waits for what it says next."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from daemon.launcher import shims
 from daemon.launcher.channel import read_sealed, receive
 from daemon.launcher.messages import (
     ClaimList,
@@ -103,6 +104,16 @@ def adopted(talk: Talk) -> tuple[ClaimText, list[int]]:
     body = msgspec.msgpack.decode(data, type=NumberedReply).body
     assert isinstance(body, ClaimText)
     return body, descriptors
+
+
+def test_claim_that_is_released_before_its_process_is_opened_gives_no_shim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+        holders = iter([other.pid, None])
+        monkeypatch.setattr(shims, "shim_of", lambda *_: next(holders))
+        with shims.Shims(lambda *_: None).opened(0, (ALLOCATION, "main", 0)) as shim:
+            assert shim is None
 
 
 def test_shim_that_an_earlier_launcher_has_started_is_passed(

@@ -150,6 +150,16 @@ def victims(plan: Plan) -> list[str]:
             ["b"],
         ),
         (wanting(cores=4), [holder("a", cores=frozenset({0})), holder("b", memory=10)], ["a"]),
+        # If either of two would suffice, the less important one is preempted.
+        (
+            wanting(cpu=600, memory_mb=900),
+            [
+                holder("a", 20, cpu=400, memory=10),
+                holder("b", 30, cpu=400, memory=10),
+                holder("c", 40, cpu=200, memory=900),
+            ],
+            ["a", "c"],
+        ),
     ],
 )  # fmt: skip
 def test_only_who_matters_less_goes_and_no_more_than_needed(

@@ -1,6 +1,9 @@
 """What the lean door takes for a request: only what every reader takes for the same."""
 
+from typing import Any
+
 import h11
+import httptools
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -32,6 +35,25 @@ def test_what_has_not_come_yet_is_counted(come: int) -> None:
     found = parse_simple_request(POST + b"Content-Length: 4\r\n\r\n" + b"body"[:come])
     assert found is not None
     assert found.missing == 4 - come
+
+
+class Disagreeing(httptools.HttpRequestParser):
+    """A parser whose length of a body differs from the length in the header."""
+
+    def __init__(self, events: Any) -> None:
+        super().__init__(events)
+        self.events = events
+
+    def feed_data(self, data: bytes) -> None:
+        super().feed_data(data)
+        self.events.body = self.events.body[:-1]
+
+
+def test_a_body_that_the_parser_ends_elsewhere_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = POST + b"Content-Length: 4\r\n\r\nbody"
+    assert parse_simple_request(data)
+    monkeypatch.setattr(httptools, "HttpRequestParser", Disagreeing)
+    assert parse_simple_request(data) is None
 
 
 LEFT = [
