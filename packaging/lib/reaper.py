@@ -1,11 +1,16 @@
-"""Run a command, and tell what it leaves behind: processes and mounts.
+"""Run a command within a time limit, and name the processes and mounts that it leaves behind.
 
-    reaper.py DIRECTORY COMMAND [ARGUMENT]...
+    reaper.py SECONDS DIRECTORY COMMAND [ARGUMENT]...
 
-Each process whose parent ends becomes a child of this one, so what is still there a few seconds
-after the end of the command was left behind. So is a mount below the directory. Both are named on standard error and removed.
+After the limit the command gets SIGINT, so that pytest reports what it has done so far. A minute
+later it is killed.
 
-The exit status is that of the command; 70 where it is 0, but something was left behind.
+Each process whose parent ends becomes a child of this one. A process that exists a few seconds
+after the end of the command was left behind, and so was a mount below the directory. Both are named
+on standard error and removed.
+
+The exit status is that of the command, 70 if it is 0 but something was left behind, or 124 after
+the time limit.
 """
 
 import ctypes
@@ -14,21 +19,24 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 LEFT = 70
+LATE = 124  # as of timeout(1)
 GRACE = 5  # seconds in which the last processes may end by themselves
+REPORT = 60  # seconds in which a command may report after its time limit
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 
 
 def children(pid: int) -> list[int]:
     """Return the children of all threads of a process."""
     found: list[int] = []
-    for place in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, place.read_text().split())
-        except OSError:  # the thread has ended
-            continue
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # the process has ended
+            parent = place.read_text("utf-8", "replace").rpartition(")")[2].split()[1]
+            if int(parent) == pid:
+                found.append(int(place.parent.name))
     return found
 
 
@@ -42,15 +50,29 @@ def reap() -> bool:
     return True
 
 
-def run(command: list[str]) -> int:
+def run(command: list[str], seconds: int) -> int:
     """Run a command to its end, and reap all others meanwhile; return its exit status."""
     # The object is kept: at its end it would take the exit status itself.
     main = subprocess.Popen(command)
+    is_late = False
+
+    def stop(_: int, __: object) -> None:
+        nonlocal is_late
+        main.send_signal(signal.SIGKILL if is_late else signal.SIGINT)
+        is_late = True
+        signal.alarm(REPORT)
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
     while True:
         pid, status = os.wait()
         if pid == main.pid:
+            signal.alarm(0)
             main.returncode = 0  # it has been waited for
             code = os.waitstatus_to_exitcode(status)
+            if is_late:
+                print(f"the command has not ended within {seconds} s", file=sys.stderr)
+                return LATE
             return code if code >= 0 else 128 - code
 
 
@@ -88,10 +110,10 @@ def mounts(directory: str) -> list[str]:
     return [point for point in points if point.startswith(f"{directory}/")]
 
 
-def main(directory: str, *command: str) -> int:
+def main(seconds: str, directory: str, *command: str) -> int:
     """Run a command and return the exit status for the caller."""
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
-    status = run([*command])
+    status = run([*command], int(seconds))
     left = end_processes()
     for point in reversed(mounts(directory)):
         left.append(f"mount {point}")

@@ -10,7 +10,7 @@ from tests.browser.chromium import PROGRAM, Tab, open_browser
 from tests.browser.filling import fill
 from tests.service.daemon import Steward, open_steward
 
-DEADLINE = 900  # seconds: a walk has many steps, and a browser needs much of a machine under load
+DEADLINE = 300  # seconds: a walk has many steps, and a browser needs much of a machine under load
 SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
 
 

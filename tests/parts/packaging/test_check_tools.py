@@ -11,8 +11,8 @@ LIB = Path(__file__).parents[3] / "packaging/lib"
 HEAD = "# a head\n"
 
 
-def reaped(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, LIB / "reaper.py", directory, "sh", "-c", script]
+def reaped(script: str, directory: Path, seconds: int = 60) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, LIB / "reaper.py", str(seconds), directory, "sh", "-c", script]
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
@@ -32,6 +32,13 @@ def test_a_failure_is_more_than_what_it_leaves(tmp_path: Path):
     done = reaped("setsid sleep 612 & exit 1", tmp_path)
     assert done.returncode == 1
     assert "sleep 612" in done.stderr
+
+
+def test_a_command_that_does_not_end_is_interrupted_and_may_report(tmp_path: Path):
+    script = "trap 'echo so far; exit 2' INT; while :; do sleep 0.1; done"
+    done = reaped(script, tmp_path, seconds=1)
+    assert (done.returncode, done.stdout) == (124, "so far\n")
+    assert "not ended within 1 s" in done.stderr
 
 
 @pytest.fixture
