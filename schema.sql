@@ -957,3 +957,30 @@ CREATE TABLE usage_blocks (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX usage_blocks_by_age ON usage_blocks (step, begin);
+
+-- Files that jobs use as input, by the SHA-256 of their content. The contents are files below the
+-- directory of the store. Written by daemon/jobs/payload_files.py: at the first piece, when a file
+-- is complete or used, and when no job uses it any more.
+CREATE TABLE payload_files (
+    namespace     TEXT    NOT NULL,
+    digest        TEXT    NOT NULL CHECK (length(digest) = 64),
+    size          INTEGER NOT NULL CHECK (size >= 0),
+    is_complete   INTEGER NOT NULL CHECK (is_complete IN (0, 1)),
+    modify_time   INTEGER NOT NULL,               -- last upload or dispatch with this file
+    PRIMARY KEY (namespace, digest)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX payload_files_by_time ON payload_files (modify_time);
+
+-- Which files a child job has, by the names that its artifacts use. Written with the dispatch.
+CREATE TABLE job_files (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    digest        TEXT    NOT NULL,
+    PRIMARY KEY (namespace, job_id, name),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE,
+    FOREIGN KEY (namespace, digest) REFERENCES payload_files (namespace, digest)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX job_files_by_digest ON job_files (namespace, digest);

@@ -19,6 +19,7 @@ from daemon.api import (
     job_versions,
     jobs,
     parse,
+    payload_files,
     plan,
     scaling,
 )
@@ -54,6 +55,7 @@ from storage.records.namespace import Namespace
 from storage.records.node import Node
 from storage.records.notification import Notification, ReceiverResult, ReceiverTest
 from storage.records.operator_api import ConfinementShown
+from storage.records.payload_file import UploadState
 from storage.records.periodic import PeriodicSchedule, ScheduledLaunch, Slot
 from storage.records.pool_check import PoolCheck
 from storage.records.scaling import ScaleStatus, ScalingPolicy, ScalingPolicyStub
@@ -269,6 +271,10 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         takes=JobDispatchRequest,
         gives=dispatch.JobDispatchResponse,
         query={"idempotency_token": TEXT, "IdempotencyToken": TEXT},
+    ),
+    payload_files.show: EndpointSchema(gives=UploadState),
+    payload_files.receive: EndpointSchema(
+        gives=UploadState, query={"size": NUMBER, "offset": NUMBER}
     ),
     dispatch.dispatch_payload: EndpointSchema(gives=dispatch.JobDispatchResponse),
     bulk_dispatch.dispatch_bulk: EndpointSchema(

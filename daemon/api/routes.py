@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         onetime,
         openapi_page,
         parse,
+        payload_files,
         plan,
         scaling,
         wellknown,
@@ -94,6 +95,7 @@ else:  # each module is imported at its first request
     jobs = LazyModule("daemon.api.jobs")
     onetime = LazyModule("daemon.api.onetime")
     parse = LazyModule("daemon.api.parse")
+    payload_files = LazyModule("daemon.api.payload_files")
     plan = LazyModule("daemon.api.plan")
     flows = LazyModule("daemon.api.flows")
     job_status = LazyModule("daemon.api.job_status")
@@ -305,6 +307,8 @@ ROUTES: tuple[Route, ...] = (
     WriteRoute("POST", "/v1/job/{job_id}/evaluate", job_status.evaluate, EVALUATE),
     WriteRoute("POST", "/v1/job/{job_id}/dispatch", dispatch.dispatch, DISPATCH, hot=True),
     WriteRoute("POST", "/v1/job/{job_id}/dispatch/payload", dispatch.dispatch_payload, DISPATCH),
+    ReadRoute("/v1/payload/{digest}", payload_files.show, DISPATCH),
+    WriteRoute("POST", "/v1/payload/{digest}", payload_files.receive, DISPATCH),
     WriteRoute(
         "POST",
         "/v1/job/{job_id}/dispatch/bulk",

@@ -4,6 +4,7 @@
         store/                 the daemon's private data, 0700: the database, the first token,
                                the key of a development daemon, snapshots
             output/            rotated logs, and the output of containers
+            payloads/          input files of jobs
         tasks/                 with root, 0711
             alloc/             one directory per allocation
             logs/              retained logs, whose allocation directory was removed
@@ -19,6 +20,7 @@ path to it can put a link there. A sticky directory such as /tmp is safe: only t
 can rename it.
 """
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -27,7 +29,7 @@ from pathlib import Path
 from storage.errors import StorageUnusable
 
 STORE, TASKS = "store", "tasks"
-OUTPUT = "output"  # below `STORE`
+OUTPUT, PAYLOADS = "output", "payloads"  # below `STORE`
 ALLOC, LOGS, UIDS, VOLUMES = "alloc", "logs", "uids", "volumes"  # below `TASKS`
 UNFINISHED = ".store.unfinished"  # store of an older version while it is moved
 _FILE = "steward.db"
@@ -56,6 +58,16 @@ def logs_dir(data_dir: Path) -> Path:
 def output_dir(data_dir: Path) -> Path:
     """Return the directory of rotated logs and of container output."""
     return data_dir / STORE / OUTPUT
+
+
+def payloads_dir(data_dir: Path) -> Path:
+    """Return the directory of the input files of jobs."""
+    return data_dir / STORE / PAYLOADS
+
+
+def payload_dir(root: str, namespace: str) -> str:
+    """Return the directory of a namespace's input files; a namespace may have any name."""
+    return f"{root}/{hashlib.sha256(namespace.encode()).hexdigest()[:32]}"
 
 
 def uids_dir(data_dir: Path) -> Path:

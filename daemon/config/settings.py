@@ -112,6 +112,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     artifact_max_mb: Natural = 10_000
     artifact_max_files: Natural = 4096
     artifact_seconds: Natural = 1800
+    payload_max_mb: Natural = 1024
+    payload_namespace_mb: Natural = 10_240
     job_policies: list[JobPolicy] = []
     job_max_count: Natural = 50_000
     job_max_groups: Natural = 2_000
@@ -224,6 +226,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def output_dir(self) -> Path:
         """Return the directory of rotated logs and of container output."""
         return data_directory.output_dir(self.data_dir)
+
+    @property
+    def payloads_dir(self) -> Path:
+        """Return the directory of the input files of jobs."""
+        return data_directory.payloads_dir(self.data_dir)
 
     @property
     def store_dir(self) -> Path:

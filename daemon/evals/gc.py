@@ -7,6 +7,7 @@ scheduler decision may need, are never deleted.
 """
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -60,6 +61,12 @@ class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):
     notifications: int = 100
     events_for: int = 90 * _DAY
     events: int = 100_000
+    payloads: str = ""  # the directory of the input files of jobs
+
+    @property
+    def has_payloads(self) -> bool:
+        """Return whether any input file was uploaded."""
+        return bool(self.payloads) and os.path.isdir(self.payloads)
 
 
 def retention(config: Settings) -> RetentionLimits:
@@ -74,6 +81,7 @@ def retention(config: Settings) -> RetentionLimits:
         notifications=config.retention_notifications or ANY_NUMBER,
         events_for=config.retention_event_days * _DAY,
         events=config.retention_events or ANY_NUMBER,
+        payloads=str(config.payloads_dir),
     )
 
 
@@ -92,6 +100,8 @@ async def collect_garbage(
                 await collect_once(store, now, kept)
             with fences.around(_FENCED, "children"):
                 await collect_children(store, now, fences)
+            with fences.around(_FENCED, "input files"):
+                await collect_input_files(store, now, kept)
             _tell(before, store.read(garbage_collection.counts))
         await trio.sleep(PERIOD)
 
@@ -185,6 +195,16 @@ def _forget_some(tx: Transaction, *, keys: Sequence[Key]) -> tuple[int, int]:
         if rows >= ROWS:
             break
     return looked, went
+
+
+async def collect_input_files(store: Store, now: int, kept: RetentionLimits) -> None:
+    """Delete input files that no job uses."""
+    if not kept.has_payloads:
+        return
+    # Imported late, because few daemons have input files.
+    from daemon.jobs.payload_files import collect_files
+
+    await collect_files(store, kept.payloads, now)
 
 
 async def collect_children(store: Store, now: int, fences: Fences | None = None) -> None:

@@ -34,6 +34,7 @@ class JobDispatchRequest(Record, frozen=True, kw_only=True):
     meta: dict[str, str] | None = None
     id_prefix_template: str = msgspec.field(default="", name="IdPrefixTemplate")
     priority: int = 0
+    files: dict[str, str] | None = None  # digests of uploaded files, by the names of artifacts
     idempotency_token: str = ""
     # The neutral spelling, as in the query.
     plain_idempotency_token: str = msgspec.field(default="", name="idempotency_token")
@@ -47,6 +48,7 @@ class DispatchRequestData(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     id_prefix: str = ""
     token: str = ""
+    files: Mapping[str, str] = {}
 
 
 _NOTHING = DispatchRequestData(payload=b"", meta={})
@@ -74,6 +76,7 @@ def read_request(request: JobDispatchRequest, job_id: str, token: str) -> Dispat
         priority=request.priority,
         id_prefix=request.id_prefix_template,
         token=token or request.idempotency_token or request.plain_idempotency_token,
+        files=request.files or {},
     )
 
 
@@ -127,7 +130,7 @@ class ChildDispatcher:
     def dispatch(self, request: DispatchRequestData, suffix: str) -> DispatchOutcome:
         """Store a child with its evaluation, for a request without errors.
 
-        Raises `Refused`, `Invalid` or `TooOften` before it changes anything.
+        Raises `Refused`, `Invalid`, `Malformed` or `TooOften` before it changes anything.
         """
         tx, parent = self._tx, self._parent
         if request.token:
@@ -137,11 +140,18 @@ class ChildDispatcher:
                 return DispatchOutcome(
                     job_id=child_id, create_index=create_index, index=create_index, existed=True
                 )
+        if request.files:
+            # Imported late, because few jobs have files.
+            from daemon.jobs.payload_files import attach_files, check_files
+
+            check_files(tx, parent.namespace, request.files)
         child_id = child_id_of(parent, request, self._now, suffix)
         if self._rows is None:
             begins = self._add_slowly(request, child_id)
         else:
             begins = self._add(self._rows, request, child_id)
+        if request.files:
+            attach_files(tx, parent.namespace, child_id, request.files, self._now)
         eval_id = next(self._ids) if begins else ""
         if begins:
             evaluation = child_evaluation(parent, child_id, eval_id, request.priority, tx.index)

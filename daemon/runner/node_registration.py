@@ -64,6 +64,7 @@ def fetcher_of(config: Settings) -> ArtifactFetcher:
     """Return the artifact fetcher with the configured limits."""
     return ArtifactFetcher(
         staging=str(config.store_dir / STAGING),
+        payloads=str(config.payloads_dir),
         limits=ArchiveLimits(
             bytes=config.artifact_max_mb * _MEGABYTE, files=config.artifact_max_files
         ),

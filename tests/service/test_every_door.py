@@ -65,6 +65,7 @@ async def places(steward: Steward) -> dict[str, str]:
         "volume_id": "x",
         "plugin_id": "x",
         "key_id": "x",
+        "digest": "a" * 64,
         "anything": "x",
     }
 

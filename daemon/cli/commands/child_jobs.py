@@ -15,7 +15,7 @@ from daemon.cli.core.follow import EXIT_FAILED, follow_placement, follow_run
 from daemon.cli.core.formatting import format_time, moment_of
 from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
 from daemon.cli.core.options import with_client, with_output
-from daemon.cli.core.output import Screen
+from daemon.cli.core.output import ProgressRow, Screen
 from daemon.cli.core.responses import DispatchResult, RegisterResult
 from storage.errors import Invalid
 from storage.records.notification import Notification, NotificationStatus
@@ -28,6 +28,13 @@ _EXIT_CHILD_FAILED = 2
 @click.argument("job_id", metavar="JOB")
 @click.argument("source", metavar="[FILE]", required=False)
 @click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Metadata KEY=VALUE; repeatable.")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Input file for artifacts of payload://NAME; repeatable.",
+)
 @click.option("--id-prefix-template", default="", metavar="TEXT", help="Part of the child's ID.")
 @click.option(
     "--idempotency-token", default="", metavar="TEXT", help="Launch at most one child per token."
@@ -47,6 +54,7 @@ def dispatch(
     source: str | None,
     *,
     meta: tuple[str, ...],
+    files: tuple[str, ...],
     id_prefix_template: str,
     idempotency_token: str,
     priority: int,
@@ -59,6 +67,9 @@ def dispatch(
     The command waits until the child is placed or, with --wait, has ended. The exit status is 2 if
     the child could not be placed, or if it failed with --wait.
 
+    --file uploads a file of up to 1 GiB, unless the daemon has it already. An interrupted upload
+    continues where it ended when you repeat the command.
+
     With --from, each line is a dispatch as JSON: {"Meta": {"size": "large"}, "Payload": "BASE64"}.
     The command does not wait for these children. With --idempotency-token, a repeated command
     dispatches only the lines that it has not dispatched before. The exit status is 2 if a line
@@ -69,6 +80,7 @@ def dispatch(
     line = resolve.job(client, job_id)
     if lines is not None:
         own = {"FILE": source, "--meta": meta, "--priority": priority, "--wait": wait}
+        own["--file"] = files
         own["--id-prefix-template"] = id_prefix_template
         if given := [name for name, value in own.items() if value]:
             raise Invalid(f"--from does not go with {', '.join(given)}: set them in each line")
@@ -76,6 +88,8 @@ def dispatch(
     body: dict[str, object] = {"Meta": dict(map(pair, meta))}
     if source is not None:
         body["Payload"] = base64.b64encode(read_payload(source)).decode()
+    if files:
+        body["Files"] = _uploaded(client, screen, files, line.namespace)
     if id_prefix_template:
         body["IdPrefixTemplate"] = id_prefix_template
     if priority:
@@ -89,6 +103,27 @@ def dispatch(
     )
     done = answer.decode(DispatchResult)
     return _followed(client, screen, answer, done, wait=wait, detach=detach)
+
+
+def _uploaded(
+    client: ApiClient, screen: Screen, files: tuple[str, ...], namespace: str
+) -> dict[str, str]:
+    """Upload files; return their digests by name. Raises `Invalid`."""
+    # Imported late, because few dispatches have files.
+    from daemon.cli.core.uploads import parse_file, upload
+
+    found = dict[str, str]()
+    for name, path in map(parse_file, files):
+        if name in found:
+            raise Invalid(f"--file names {name!r} twice: use another name")
+        with screen.progress() as progress:
+
+            def tell(sent: int, size: int, name: str = name) -> None:
+                percent = f"{100 * sent // max(size, 1)} %"
+                progress.show([ProgressRow("file", name, "", "uploading", percent)])
+
+            found[name] = upload(client, path, namespace, tell)
+    return found
 
 
 def pair(text: str) -> tuple[str, str]:

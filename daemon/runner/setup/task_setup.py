@@ -7,6 +7,7 @@ allocation directory records that across daemon restarts. Identities are signed 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -338,8 +339,18 @@ class TaskSetup:
         return ArtifactRequest(
             artifact=msgspec.convert(filled, Artifact),
             files=self._files,
+            payload=self._digest_of,
+            namespace=self._instance().job.namespace,
             arrived=progress_reporter(artifact.getter_source, self._now, self._note),
         )
+
+    def _digest_of(self, name: str) -> str:
+        """Return the digest of a file of the job by its name; empty if there is none."""
+        from storage.queries import payload_files  # imported late, because few jobs have files
+
+        job = self._instance().job
+        found = partial(payload_files.digest_of, namespace=job.namespace, job_id=job.id, name=name)
+        return self._host.store.read(found)
 
     # --- while the task runs ---
 

@@ -19,6 +19,7 @@ import msgspec
 import pytest
 import trio
 
+from daemon.config.data_directory import payload_dir
 from daemon.net.egress_policy import EgressDenied
 from daemon.runner.core.safe_open import PathEscape
 from daemon.runner.core.task_dir import directories
@@ -580,3 +581,58 @@ async def test_a_stop_does_not_wait_for_an_endless_download(life: World, site: S
     await life.until(alloc_id, lambda _: "Downloading Artifacts" in life.types(alloc_id))
     await life.stop(alloc_id)
     assert (await life.until_done(alloc_id)).client_status == "complete"
+
+
+# --- files of the dispatch ---
+
+
+def dispatched(root: Path, source: str, digests: dict[str, str], **fields: Any) -> ArtifactRequest:
+    return msgspec.structs.replace(
+        order(root, source, **fields),
+        payload=lambda name: digests.get(name, ""),
+        namespace="default",
+    )
+
+
+def uploaded(tmp_path: Path, content: bytes, digest: str = "") -> str:
+    """Store a file as an upload does; return its digest."""
+    digest = digest or hashlib.sha256(content).hexdigest()
+    place = Path(payload_dir(f"{tmp_path}/payloads", "default")) / digest
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content)
+    return digest
+
+
+async def test_file_of_the_dispatch_is_brought(root: Path, tmp_path: Path) -> None:
+    digest = uploaded(tmp_path, b"content")
+    wanted = dispatched(root, "payload://in.csv", {"in.csv": digest})
+    await fetcher(payloads=f"{tmp_path}/payloads").fetch(wanted)
+    assert (root / "main/local/in.csv").read_bytes() == b"content"
+
+
+async def test_archive_of_the_dispatch_is_unpacked(root: Path, tmp_path: Path) -> None:
+    digest = uploaded(tmp_path, tar({"a/b": b"inner"}))
+    wanted = dispatched(root, "payload://in.tar.gz", {"in.tar.gz": digest})
+    await fetcher(payloads=f"{tmp_path}/payloads").fetch(wanted)
+    assert (root / "main/local/a/b").read_bytes() == b"inner"
+
+
+@pytest.mark.parametrize(
+    ("digest", "text"),
+    [("", "dispatch it with --file in=PATH"), ("a" * 64, "is missing")],
+)
+async def test_file_that_the_dispatch_lacks_fails(
+    root: Path, tmp_path: Path, digest: str, text: str
+) -> None:
+    wanted = dispatched(root, "payload://in", {"in": digest})
+    with pytest.raises(FetchFailed, match=text) as caught:
+        await fetcher(payloads=f"{tmp_path}/payloads").fetch(wanted)
+    assert not caught.value.recoverable
+
+
+async def test_damaged_file_of_the_dispatch_is_refused(root: Path, tmp_path: Path) -> None:
+    digest = uploaded(tmp_path, b"changed", hashlib.sha256(b"content").hexdigest())
+    with pytest.raises(FetchFailed, match="Checksums did not match"):
+        await fetcher(payloads=f"{tmp_path}/payloads").fetch(
+            dispatched(root, "payload://in", {"in": digest})
+        )

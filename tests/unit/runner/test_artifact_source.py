@@ -69,3 +69,8 @@ def test_a_file_is_called_as_its_address_or_as_wished(
 def test_what_means_nothing_here_is_refused(text: str) -> None:
     with pytest.raises(InvalidSource):
         parse(text, {})
+
+
+def test_payload_source_is_the_name_of_a_file_of_the_job() -> None:
+    found = parse("payload://data.tar.gz", {})
+    assert (found.kind, found.name, found.archive) == (SourceType.PAYLOAD, "data.tar.gz", "tar.gz")

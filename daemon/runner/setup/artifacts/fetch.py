@@ -16,6 +16,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import msgspec
 import trio
 
+from daemon.config.data_directory import payload_dir
 from daemon.net import egress_policy, http_client
 from daemon.net.egress_policy import EgressDenied
 from daemon.net.http_client import HttpError
@@ -54,6 +55,9 @@ class ArtifactRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     artifact: Artifact
     files: TaskFiles  # of the task
+    # Returns the digest of a file of the job by its name, or an empty text.
+    payload: Callable[[str], str] = lambda _: ""
+    namespace: str = ""  # of the job
     # Called with the number of bytes downloaded so far.
     arrived: Callable[[int], None] = lambda _: None
 
@@ -62,6 +66,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     """Fetches artifacts within the limits of this node."""
 
     staging: str  # a directory that only the daemon can access
+    payloads: str = ""  # the directory of the input files of jobs
     limits: ArchiveLimits
     seconds: float
     files_from: tuple[str, ...]  # directories of this host that `file` artifacts may come from
@@ -102,6 +107,15 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
                 await self._clone(source, order, workshop)
             case SourceType.FILE:
                 await trio.to_thread.run_sync(self._copy, source, workshop)
+            case SourceType.PAYLOAD:
+                name = urlsplit(source.url).netloc
+                digest = order.payload(name)
+                if not digest:
+                    raise InvalidSource(
+                        f"the job has no file {name!r}: dispatch it with --file {name}=PATH"
+                    )
+                take = partial(self._take, order.namespace, digest, f"{workshop}/{_FETCHED}/file")
+                await trio.to_thread.run_sync(take)
 
     # --- http ---
 
@@ -215,6 +229,23 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
             if (size := os.stat(path).st_size) > self.limits.bytes:
                 raise BadArchive(f"it has {size} bytes, more than {self.limits.bytes}")
             shutil.copyfile(path, f"{workshop}/{_FETCHED}/file")
+
+    # --- payload ---
+
+    def _take(self, namespace: str, digest: str, path: str) -> None:
+        """Copy an uploaded file, and verify its content. Raises `BadArchive`."""
+        source = f"{payload_dir(self.payloads, namespace)}/{digest}"
+        try:
+            size = os.stat(source).st_size
+        except FileNotFoundError as error:
+            raise BadArchive(
+                f"the file with digest {digest} is missing, as after the restore of a snapshot: "
+                "dispatch the job again"
+            ) from error
+        if size > self.limits.bytes:
+            raise BadArchive(f"it has {size} bytes, more than {self.limits.bytes}")
+        shutil.copyfile(source, path)
+        _verify(path, f"sha256:{digest}")
 
     # --- installation ---
 

@@ -37,6 +37,7 @@ class SourceType(Enum):
     HTTP = "http"
     GIT = "git"
     FILE = "file"
+    PAYLOAD = "payload"  # a file of the job's dispatch
 
 
 class ArtifactSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +52,7 @@ class ArtifactSource(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """Return the name of the downloaded file."""
         named = self.options.get("filename")
-        return named or urlsplit(self.url).path.rstrip("/").rpartition("/")[2] or "artifact"
+        return named or _path(self.url).rstrip("/").rpartition("/")[2] or "artifact"
 
     @property
     def archive(self) -> str:
@@ -61,8 +62,14 @@ class ArtifactSource(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         if wanted:
             return wanted if wanted in ARCHIVES else ""
-        path = urlsplit(self.url).path
+        path = _path(self.url)
         return next((one for one in ARCHIVES if path.endswith(f".{one}")), "")
+
+
+def _path(url: str) -> str:
+    """Return the path of a URL; the one of `payload://NAME` is the name."""
+    parts = urlsplit(url)
+    return parts.path or (parts.netloc if parts.scheme == SourceType.PAYLOAD.value else "")
 
 
 class InvalidSource(ValueError):
@@ -106,8 +113,10 @@ def _kind(name: str, text: str) -> SourceType:
             return SourceType.GIT
         case "file":
             return SourceType.FILE
+        case "payload":
+            return SourceType.PAYLOAD
     raise InvalidSource(
-        f"{text!r}: artifacts come from http, https, git and file; not from {name!r}"
+        f"{text!r}: artifacts come from http, https, git, file and payload; not from {name!r}"
     )
 
 

@@ -1,0 +1,40 @@
+"""Input files of dispatched jobs: uploads in pieces."""
+
+from http import HTTPStatus
+
+from daemon.jobs.payload_files import OffsetConflict, PayloadFiles, PayloadLimits
+from daemon.web import reply
+from daemon.web.reply import HandlerReply
+from daemon.web.request import Request
+from storage.errors import Malformed
+from storage.read_pool import ReadSnapshot
+
+
+def _files(request: Request) -> PayloadFiles:
+    config = request.parts.config
+    return PayloadFiles(request.parts.store, str(config.payloads_dir), PayloadLimits.of(config))
+
+
+def show(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show the state of an upload: how many bytes were received, and whether it is complete."""
+    return HandlerReply(body=_files(request).state(db, request.namespace, request["digest"]))
+
+
+async def receive(request: Request) -> HandlerReply:
+    """Store a piece of a file, which begins at `offset`; `size` is the size of the whole file."""
+    parts, query = request.parts, request.query
+    size = query.natural("size")
+    if size is None:
+        raise Malformed("size is missing: give the size of the whole file in bytes")
+    try:
+        done = await _files(request).receive(
+            request.namespace,
+            request["digest"],
+            request.body,
+            size=size,
+            offset=query.natural("offset") or 0,
+            now=parts.clock.now(),
+        )
+    except OffsetConflict as error:
+        return reply.text(str(error), HTTPStatus.CONFLICT)
+    return HandlerReply(body=done)

@@ -1,0 +1,52 @@
+"""Uploads of input files in pieces; an interrupted upload continues where it ended."""
+
+import hashlib
+import http
+from collections.abc import Callable
+from pathlib import Path
+
+from daemon.cli.core.http_client import ApiClient, RequestRejected
+from storage.errors import Invalid
+from storage.records.payload_file import UploadState
+
+_PIECE = 1024 * 1024  # bytes
+
+
+def parse_file(text: str) -> tuple[str, Path]:
+    """Return name and path of `NAME=PATH`. Raises `Invalid`."""
+    name, sign, path = text.partition("=")
+    if not name or not sign or not path:
+        raise Invalid(f"--file {text!r} is not NAME=PATH")
+    return name, Path(path)
+
+
+def upload(client: ApiClient, path: Path, namespace: str, tell: Callable[[int, int], None]) -> str:
+    """Upload a file unless the daemon has it; return its digest.
+
+    `tell` gets the bytes sent so far and the size. Raises `Invalid` if the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+            address = f"/v1/payload/{digest}"
+            state = _state(client, address, namespace)
+            while not state.is_complete:
+                file.seek(state.received)
+                piece = file.read(_PIECE)
+                state = client.call(
+                    "PUT", address, piece, namespace=namespace, size=size, offset=state.received
+                ).decode(UploadState)
+                tell(state.received, size)
+    except OSError as error:
+        raise Invalid(f"cannot read the file {path}: {error.strerror}") from error
+    return digest
+
+
+def _state(client: ApiClient, address: str, namespace: str) -> UploadState:
+    try:
+        return client.fetch(address, UploadState, namespace=namespace)
+    except RequestRejected as error:
+        if error.status == http.HTTPStatus.NOT_FOUND:
+            return UploadState()
+        raise

@@ -1,0 +1,98 @@
+"""Input files of jobs: their digests, and the jobs that use them."""
+
+import msgspec
+
+from storage.read_pool import ReadSnapshot
+from storage.writer import Transaction
+
+_FIND = """
+    SELECT size, is_complete, modify_time FROM payload_files
+     WHERE namespace = :namespace AND digest = :digest
+"""
+_TOTAL = "SELECT coalesce(sum(size), 0) AS total FROM payload_files WHERE namespace = :namespace"
+_PUT = """
+    INSERT INTO payload_files (namespace, digest, size, is_complete, modify_time)
+    VALUES (:namespace, :digest, :size, :is_complete, :now)
+    ON CONFLICT (namespace, digest) DO UPDATE
+       SET size = excluded.size, is_complete = excluded.is_complete,
+           modify_time = excluded.modify_time
+"""
+_ATTACH = """
+    INSERT INTO job_files (namespace, job_id, name, digest)
+    VALUES (:namespace, :job_id, :name, :digest)
+"""
+_OF_JOB = """
+    SELECT digest FROM job_files
+     WHERE namespace = :namespace AND job_id = :job_id AND name = :name
+"""
+_UNUSED = """
+    SELECT namespace, digest FROM payload_files AS f
+     WHERE modify_time < :before
+       AND NOT EXISTS (SELECT 1 FROM job_files AS j
+                        WHERE j.namespace = f.namespace AND j.digest = f.digest)
+  ORDER BY modify_time
+     LIMIT :most
+"""
+_REMOVE = "DELETE FROM payload_files WHERE namespace = :namespace AND digest = :digest"
+
+
+class PayloadFile(msgspec.Struct, frozen=True, kw_only=True):
+    """An input file. `size` is in bytes, `modify_time` in nanoseconds since the epoch."""
+
+    size: int
+    is_complete: bool
+    modify_time: int
+
+
+def find(db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
+    """Return a file, or None."""
+    row = db.one(_FIND, {"namespace": namespace, "digest": digest})
+    if row is None:
+        return None
+    return PayloadFile(
+        size=row["size"], is_complete=bool(row["is_complete"]), modify_time=row["modify_time"]
+    )
+
+
+def total_size(db: ReadSnapshot, namespace: str) -> int:
+    """Return the size of all files of a namespace in bytes, with those that are not complete."""
+    row = db.one(_TOTAL, {"namespace": namespace})
+    return int(row["total"]) if row else 0
+
+
+def put(
+    tx: Transaction, namespace: str, digest: str, size: int, *, is_complete: bool, now: int
+) -> None:
+    """Store a file."""
+    tx.execute(
+        _PUT,
+        {
+            "namespace": namespace,
+            "digest": digest,
+            "size": size,
+            "is_complete": is_complete,
+            "now": now,
+        },
+    )
+
+
+def attach(tx: Transaction, namespace: str, job_id: str, name: str, digest: str) -> None:
+    """Give a file to a job. The job and the complete file must exist."""
+    tx.execute(_ATTACH, {"namespace": namespace, "job_id": job_id, "name": name, "digest": digest})
+
+
+def digest_of(db: ReadSnapshot, namespace: str, job_id: str, name: str) -> str:
+    """Return the digest of a job's file; empty if the job has no file with this name."""
+    row = db.one(_OF_JOB, {"namespace": namespace, "job_id": job_id, "name": name})
+    return str(row["digest"]) if row else ""
+
+
+def unused(db: ReadSnapshot, before: int, most: int) -> list[tuple[str, str]]:
+    """Return namespace and digest of files that no job uses, unchanged since `before`."""
+    rows = db.all(_UNUSED, {"before": before, "most": most})
+    return [(row["namespace"], row["digest"]) for row in rows]
+
+
+def remove(tx: Transaction, namespace: str, digest: str) -> None:
+    """Delete a file that no job uses."""
+    tx.execute(_REMOVE, {"namespace": namespace, "digest": digest})

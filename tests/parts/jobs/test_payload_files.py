@@ -1,0 +1,285 @@
+"""Input files: pieces, interruptions, limits, verification, use by jobs, and collection."""
+
+import hashlib
+import os
+import tracemalloc
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from daemon.config.data_directory import payload_dir
+from daemon.evals.gc import RetentionLimits, collect_input_files
+from daemon.jobs.dispatch import DispatchRequestData, dispatch_job
+from daemon.jobs.payload_files import (
+    MAX_PIECE,
+    MOST_FILES,
+    OffsetConflict,
+    PayloadFiles,
+    PayloadLimits,
+)
+from daemon.jobs.stop import stop_job
+from storage.errors import Malformed, NotFound, TooLarge
+from storage.queries import payload_files
+from storage.records.base import HOUR
+from storage.records.job import Parameterized
+from storage.store import Store
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, job
+
+CONTENT = bytes(range(256)) * 8
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+NO_LIMITS = PayloadLimits(file=0, namespace=0)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "payloads"
+
+
+@pytest.fixture
+def files(store: Store, root: Path) -> PayloadFiles:
+    return PayloadFiles(store, str(root), NO_LIMITS)
+
+
+async def send(
+    files: PayloadFiles,
+    content: bytes = CONTENT,
+    *,
+    step: int = 1000,
+    begin: int = 0,
+    digest: str = "",
+    namespace: str = "default",
+) -> bool:
+    """Send a file in pieces; return whether it is complete."""
+    digest = digest or hashlib.sha256(content).hexdigest()
+    done = False
+    for offset in range(begin, len(content), step):
+        piece = content[offset : offset + step]
+        state = await files.receive(
+            namespace, digest, piece, size=len(content), offset=offset, now=NOW
+        )
+        assert state.received == offset + len(piece)
+        done = state.is_complete
+    return done
+
+
+def stored(root: Path, namespace: str = "default", digest: str = DIGEST) -> Path:
+    return Path(payload_dir(str(root), namespace)) / digest
+
+
+async def test_file_in_pieces_is_complete_with_its_last_piece(
+    files: PayloadFiles, store: Store, root: Path
+) -> None:
+    assert await send(files)
+    assert stored(root).read_bytes() == CONTENT
+    assert stored(root).stat().st_mode & 0o777 == 0o600
+    assert stored(root).parent.stat().st_mode & 0o777 == 0o700
+    state = store.read(lambda db: files.state(db, "default", DIGEST))
+    assert (state.size, state.received, state.is_complete) == (len(CONTENT), len(CONTENT), True)
+
+
+async def test_interrupted_upload_continues_in_the_next_daemon(
+    files: PayloadFiles, store: Store, root: Path
+) -> None:
+    for offset in range(0, 1000, 100):  # interrupted ten times
+        again = PayloadFiles(store, str(root), NO_LIMITS)
+        piece = CONTENT[offset : offset + 100]
+        await again.receive("default", DIGEST, piece, size=len(CONTENT), offset=offset, now=NOW)
+        state = store.read(lambda db: files.state(db, "default", DIGEST))
+        assert (state.received, state.is_complete) == (offset + 100, False)
+    assert await send(files, begin=1000)
+    assert stored(root).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("offset", [0, 999, 1001])
+async def test_piece_at_another_offset_is_refused_with_the_right_one(
+    files: PayloadFiles, offset: int
+) -> None:
+    await files.receive("default", DIGEST, CONTENT[:1000], size=len(CONTENT), offset=0, now=NOW)
+    with pytest.raises(OffsetConflict, match="continue at 1000"):
+        await files.receive("default", DIGEST, b"x", size=len(CONTENT), offset=offset, now=NOW)
+
+
+async def test_other_content_is_refused_and_deleted(
+    files: PayloadFiles, store: Store, root: Path
+) -> None:
+    other = CONTENT[:-1] + b"x"
+    with pytest.raises(Malformed, match=f"not {DIGEST}"):
+        await send(files, other, digest=DIGEST)
+    with pytest.raises(NotFound):
+        store.read(lambda db: files.state(db, "default", DIGEST))
+    assert [*stored(root).parent.iterdir()] == []
+    assert await send(files)  # a new upload begins at 0
+
+
+async def test_repeated_upload_of_a_complete_file_changes_nothing(files: PayloadFiles) -> None:
+    await send(files)
+    state = await files.receive("default", DIGEST, b"x", size=len(CONTENT), offset=0, now=NOW)
+    assert state.is_complete
+
+
+async def test_empty_file_is_complete_at_once(files: PayloadFiles) -> None:
+    digest = hashlib.sha256(b"").hexdigest()
+    state = await files.receive("default", digest, b"", size=0, offset=0, now=NOW)
+    assert state.is_complete
+
+
+async def test_namespaces_do_not_share_files(files: PayloadFiles, store: Store) -> None:
+    await send(files, namespace="other")
+    with pytest.raises(NotFound):
+        store.read(lambda db: files.state(db, "default", DIGEST))
+
+
+@pytest.mark.parametrize("digest", ["", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"])
+async def test_digest_that_is_none_is_refused(files: PayloadFiles, digest: str) -> None:
+    with pytest.raises(Malformed, match="SHA-256"):
+        await files.receive("default", digest, b"x", size=1, offset=0, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("piece", "size", "offset", "text"),
+    [
+        (b"xx", 1, 0, "exceed size 1"),
+        (b"x", 4, 4, "exceed size 4"),
+        (b"", 4, 0, "the body is empty"),
+    ],
+)
+async def test_piece_that_does_not_fit_is_refused(
+    files: PayloadFiles, piece: bytes, size: int, offset: int, text: str
+) -> None:
+    with pytest.raises(Malformed, match=text):
+        await files.receive("default", DIGEST, piece, size=size, offset=offset, now=NOW)
+
+
+async def test_limits_of_piece_file_and_namespace(store: Store, root: Path) -> None:
+    files = PayloadFiles(store, str(root), PayloadLimits(file=3000, namespace=5000))
+    with pytest.raises(TooLarge, match=f"at most {MAX_PIECE}"):
+        await files.receive(
+            "default", DIGEST, bytes(MAX_PIECE + 1), size=MAX_PIECE + 1, offset=0, now=NOW
+        )
+    with pytest.raises(TooLarge, match="payload_max_mb"):
+        await files.receive("default", DIGEST, b"x", size=3001, offset=0, now=NOW)
+    await send(files)
+    unfinished = hashlib.sha256(b"other").hexdigest()
+    await files.receive("default", unfinished, b"x", size=2900, offset=0, now=NOW)
+    with pytest.raises(TooLarge, match="payload_namespace_mb"):
+        await files.receive("default", "a" * 64, b"x", size=100, offset=0, now=NOW)
+    assert await send(files, namespace="other")
+
+
+async def test_memory_does_not_grow_with_the_file(files: PayloadFiles) -> None:
+    content = os.urandom(MAX_PIECE)
+    whole = hashlib.sha256()
+    for _ in range(32):
+        whole.update(content)
+    digest, size = whole.hexdigest(), 32 * MAX_PIECE
+    tracemalloc.start()
+    try:
+        for offset in range(0, size, MAX_PIECE):
+            state = await files.receive(
+                "default", digest, content, size=size, offset=offset, now=NOW
+            )
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert state.is_complete
+    assert most < 4 * MAX_PIECE
+
+
+# --- use ---
+
+
+@pytest.fixture
+async def cluster(store: Store) -> Cluster:
+    made = Cluster(store)
+    await made.register(job("each", type="batch", parameterized_job=Parameterized()))
+    return made
+
+
+async def dispatch(cluster: Cluster, files: dict[str, str], token: str = "") -> str:
+    done = await dispatch_job(
+        cluster.store,
+        "default",
+        "each",
+        DispatchRequestData(payload=b"", meta={}, files=files, token=token),
+        now=NOW,
+        ids=cluster.ids,
+        suffix=next(cluster.ids),
+    )
+    return done.job_id
+
+
+def digest_of(store: Store, job_id: str, name: str) -> str:
+    look = partial(payload_files.digest_of, namespace="default", job_id=job_id, name=name)
+    return store.read(look)
+
+
+async def test_child_has_the_files_of_its_dispatch(cluster: Cluster, files: PayloadFiles) -> None:
+    await send(files)
+    child = await dispatch(cluster, {"in.csv": DIGEST})
+    assert digest_of(cluster.store, child, "in.csv") == DIGEST
+    assert digest_of(cluster.store, child, "other") == ""
+    assert digest_of(cluster.store, "each", "in.csv") == ""
+
+
+async def test_repeated_dispatch_has_the_files_of_the_first(
+    cluster: Cluster, files: PayloadFiles
+) -> None:
+    await send(files)
+    child = await dispatch(cluster, {"a": DIGEST}, "once")
+    assert await dispatch(cluster, {"b": DIGEST}, "once") == child
+    assert digest_of(cluster.store, child, "a") == DIGEST
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"a": "b" * 64}, "upload the file first"),
+        ({"a": "b"}, "SHA-256"),
+        ({"a/b": DIGEST}, "is not a name"),
+        ({"": DIGEST}, "is not a name"),
+        ({".": DIGEST}, "is not a name"),
+        ({f"n{number}": DIGEST for number in range(MOST_FILES + 1)}, "at most"),
+    ],
+)
+async def test_dispatch_with_a_file_that_is_none_is_refused(
+    cluster: Cluster, files: PayloadFiles, given: dict[str, str], text: str
+) -> None:
+    await send(files)
+    with pytest.raises(Malformed, match=text):
+        await dispatch(cluster, given)
+
+
+async def test_dispatch_with_an_unfinished_file_is_refused(
+    cluster: Cluster, files: PayloadFiles
+) -> None:
+    await files.receive("default", DIGEST, b"\0", size=len(CONTENT), offset=0, now=NOW)
+    with pytest.raises(Malformed, match="upload the file first"):
+        await dispatch(cluster, {"a": DIGEST})
+
+
+async def test_file_is_collected_a_day_after_its_last_job(
+    cluster: Cluster, files: PayloadFiles, root: Path
+) -> None:
+    await send(files)
+    await files.receive("default", "a" * 64, b"x", size=9, offset=0, now=NOW)
+    child = await dispatch(cluster, {"in": DIGEST})
+    assert await files.collect(NOW + 23 * HOUR) == 0
+    await collect_input_files(cluster.store, NOW + 23 * HOUR, RetentionLimits(payloads=str(root)))
+    assert await files.collect(NOW + 25 * HOUR) == 1  # the unfinished one
+    assert stored(root).exists()
+    await stop_job(
+        cluster.store,
+        "default",
+        child,
+        purge=True,
+        eval_priority=0,
+        no_shutdown_delay=False,
+        now=NOW,
+        eval_id=next(cluster.ids),
+    )
+    later = NOW + 25 * HOUR
+    await collect_input_files(cluster.store, later, RetentionLimits(payloads=str(root)))
+    assert await files.collect(later) == 0
+    assert [*stored(root).parent.iterdir()] == []
