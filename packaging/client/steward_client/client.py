@@ -271,20 +271,33 @@ class Client:
         *,
         payload: bytes = b"",
         meta: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
         idempotency_token: str = "",
         namespace: str = "",
     ) -> Dispatched:
         """Start a child of a parameterized job, once, even if the request is repeated.
 
-        Without a token the client makes one. A program that must not start a child again after its
+        `files` has the digests of input files by name, as `upload` returns them. Without a token the client makes one. A program that must not start a child again after its
         own restart gives a token that it can repeat.
         """
         request = Dispatch(
-            payload=payload, meta=dict(meta or {}), idempotency_token=idempotency_token
+            payload=payload,
+            meta=dict(meta or {}),
+            files=dict(files or {}),
+            idempotency_token=idempotency_token,
         )
         return await dispatching.dispatch(
             self._connection, job_id, request.with_token(self._ids), namespace=namespace
         )
+
+    async def upload(self, path: str | os.PathLike[str], *, namespace: str = "") -> str:
+        """Upload an input file, unless the namespace has it; return its digest for `dispatch`.
+
+        An interrupted upload continues where it ended. Raises `OSError` if the file cannot be read.
+        """
+        from steward_client.uploads import upload  # few programs upload files
+
+        return await upload(self._connection, path, namespace=namespace)
 
     async def dispatch_many(
         self, job_id: str, requests: Iterable[Dispatch], *, namespace: str = ""

@@ -18,10 +18,14 @@ _NO_BULK = frozenset({400, 404, 405})  # nothing was dispatched
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One dispatch. Two with the same `idempotency_token` have the same child."""
+    """One dispatch. Two with the same `idempotency_token` have the same child.
+
+    `files` has the digests of uploaded files, by name.
+    """
 
     payload: bytes = b""
     meta: dict[str, str] = {}
+    files: dict[str, str] = {}
     idempotency_token: str = ""
 
     def with_token(self, ids: Callable[[], str]) -> "Dispatch":
@@ -33,6 +37,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
 class _Line(Definition, frozen=True, kw_only=True):
     payload: bytes = b""
     meta: dict[str, str] = {}
+    files: dict[str, str] = {}
     idempotency_token: str = ""
 
 
@@ -55,7 +60,7 @@ async def dispatch(
         method="POST",
         path=_path(job_id),
         query={"namespace": namespace, "idempotency_token": request.idempotency_token},
-        body={"Payload": base64.b64encode(request.payload).decode(), "Meta": request.meta},
+        body=_body(request),
         repeatable=True,
     )
     return (await connection.send(call)).decode(Dispatched)
@@ -154,9 +159,20 @@ def _path(job_id: str) -> str:
     return f"/v1/job/{segment(job_id)}/dispatch"
 
 
+def _body(request: Dispatch) -> dict[str, object]:
+    body: dict[str, object] = {
+        "Payload": base64.b64encode(request.payload).decode(),
+        "Meta": request.meta,
+    }
+    return {**body, "Files": request.files} if request.files else body
+
+
 def _line(request: Dispatch) -> bytes:
     line = _Line(
-        payload=request.payload, meta=request.meta, idempotency_token=request.idempotency_token
+        payload=request.payload,
+        meta=request.meta,
+        files=request.files,
+        idempotency_token=request.idempotency_token,
     )
     return msgspec.json.encode(line)
 

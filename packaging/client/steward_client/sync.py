@@ -3,6 +3,7 @@
 A thread runs the event loop. The client may be used from several threads.
 """
 
+import os
 import ssl
 from collections.abc import (
     AsyncGenerator,
@@ -211,6 +212,7 @@ class Client:
         *,
         payload: bytes = b"",
         meta: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
         idempotency_token: str = "",
         namespace: str = "",
     ) -> Dispatched:
@@ -220,9 +222,14 @@ class Client:
             job_id,
             payload=payload,
             meta=meta,
+            files=files,
             idempotency_token=idempotency_token,
             namespace=namespace,
         )
+
+    def upload(self, path: str | os.PathLike[str], *, namespace: str = "") -> str:
+        """Upload an input file, unless the namespace has it; return its digest for `dispatch`."""
+        return self._call(self._client.upload, path, namespace=namespace)
 
     def dispatch_many(
         self, job_id: str, requests: Iterable[Dispatch], *, namespace: str = ""
