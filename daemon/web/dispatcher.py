@@ -68,6 +68,7 @@ from storage.records.numbers import parse_integer
 
 log = logging.getLogger("steward.web")
 
+_ASSISTANT = "mcp"  # the query parameter `via` of `steward mcp`
 REQUEST_ID = "X-Request-Id"  # the ID of a request in the log, from its client or generated
 _AN_ID = re.compile(r"[\w.:=+/@-]{1,128}", re.ASCII)
 
@@ -324,7 +325,11 @@ class Dispatcher:
         if not asked.caller.has(route.needs, asked.namespace, job_id):
             raise Denied
         with timed(asked.method, route.path):
-            return await self._handled(route, asked, trail)
+            reply = await self._handled(route, asked, trail)
+        # What an assistant reads may leave this host, so it is recorded like a change.
+        if asked.query.text("via") == _ASSISTANT:
+            await trail.acted()
+        return reply
 
     async def _handled(
         self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, trail: AuditScope

@@ -133,3 +133,20 @@ async def test_writes_need_the_flag_and_the_rights_and_are_audited(guarded: Stew
         return wanted <= made
 
     await guarded.until("/v1/operator/audit", are_written)
+
+
+async def test_reads_are_audited(guarded: Steward) -> None:
+    async with trio.open_nursery() as nursery:
+        reader = await new_token(guarded, READER)
+        assistant = await started(nursery, guarded, reader)
+        assert not (await assistant.use("list_jobs"))[1]
+        assert not (await assistant.use("plan_job", source=JOB))[1]
+        nursery.cancel_scope.cancel()
+    entries = await guarded.get("/v1/operator/audit")
+    made = {
+        (one["Method"], one["Path"], one["Status"])
+        for one in entries
+        if "via=mcp" in one["Query"] and one["Accessor"]
+    }
+    assert {("POST", "/v1/jobs/parse", 200), ("POST", "/v1/job/greet/plan", 200)} <= made
+    assert any(method == "GET" for method, _, _ in made)
