@@ -21,6 +21,7 @@ from daemon.config.data_directory import payload_dir
 from daemon.config.settings import Settings
 from storage.errors import Malformed, NotFound, StewardError, TooLarge
 from storage.queries import payload_files
+from storage.queries.payload_files import PayloadFile
 from storage.read_pool import ReadSnapshot
 from storage.records.base import HOUR
 from storage.records.payload_file import UploadState
@@ -80,7 +81,7 @@ class PayloadFiles:
     def state(self, db: ReadSnapshot, namespace: str, digest: str) -> UploadState:
         """Return the state of an upload. Raises `Malformed` or `NotFound`."""
         check_digest(digest)
-        found = payload_files.find(db, namespace, digest)
+        found = self._find(db, namespace, digest)
         if found is None:
             raise NotFound(f"namespace {namespace!r} has no file with digest {digest}")
         received = found.size
@@ -99,8 +100,8 @@ class PayloadFiles:
         """
         check_digest(digest)
         self._check(piece, size, offset)
-        known = self._store.read(partial(payload_files.find, namespace=namespace, digest=digest))
-        if known is None or (not known.is_complete and known.size != size):
+        known = self._store.read(partial(self._find, namespace=namespace, digest=digest))
+        if known is None or (not known.is_complete and (offset == 0 or known.size != size)):
             begin = partial(self._begin, namespace=namespace, digest=digest, size=size, now=now)
             await self._store.write(begin)
         elif known.is_complete:
@@ -114,6 +115,13 @@ class PayloadFiles:
         return UploadState(
             digest=digest, size=size, received=received, is_complete=received == size
         )
+
+    def _find(self, db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
+        """Return a file. It is incomplete if its content is lost, as after the restore of a snapshot."""
+        found = payload_files.find(db, namespace, digest)
+        if found and found.is_complete and not os.path.exists(self._place(namespace, digest)):
+            return msgspec.structs.replace(found, is_complete=False)
+        return found
 
     def _check(self, piece: bytes, size: int, offset: int) -> None:
         if len(piece) > MAX_PIECE:
@@ -131,7 +139,7 @@ class PayloadFiles:
             )
 
     def _begin(self, tx: Transaction, *, namespace: str, digest: str, size: int, now: int) -> None:
-        known = payload_files.find(tx, namespace, digest)
+        known = self._find(tx, namespace, digest)
         if known is not None and known.is_complete:
             return
         total = payload_files.total_size(tx, namespace) - (known.size if known else 0) + size

@@ -119,6 +119,17 @@ async def test_repeated_upload_of_a_complete_file_changes_nothing(files: Payload
     assert state.is_complete
 
 
+async def test_lost_file_can_be_uploaded_again(
+    files: PayloadFiles, store: Store, root: Path
+) -> None:
+    await send(files)
+    stored(root).unlink()  # a snapshot has the row, but not the file
+    state = store.read(lambda db: files.state(db, "default", DIGEST))
+    assert (state.received, state.is_complete) == (0, False)
+    assert await send(files)
+    assert stored(root).read_bytes() == CONTENT
+
+
 async def test_empty_file_is_complete_at_once(files: PayloadFiles) -> None:
     digest = hashlib.sha256(b"").hexdigest()
     state = await files.receive("default", digest, b"", size=0, offset=0, now=NOW)
