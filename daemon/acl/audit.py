@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 import trio
 
-from daemon.acl.audit_sinks import AuditSink, FileAuditSink, JournalAuditSink, copy_to
 from daemon.acl.seal import EnvelopeCipher
 from daemon.clock import Clock
 from daemon.config.settings import Settings
@@ -30,6 +30,9 @@ from storage.records.audit import AuditEntry
 from storage.records.base import HOUR
 from storage.store import Store, tolerate_disk_full, write_hook
 from storage.writer import Transaction
+
+if TYPE_CHECKING:
+    from daemon.acl.audit_sinks import AuditSink
 
 MAX_WAITING = 1000  # rejections that are not written yet
 STEP = 500  # rows deleted per write
@@ -223,6 +226,8 @@ async def open_audit(
         )
         nursery.start_soon(keep_running, "audit: what is old", trim)
         for sink in _sinks(config):
+            from daemon.acl.audit_sinks import copy_to  # imported late, as in `_sinks`
+
             copy = partial(copy_to, store, sink)
             nursery.start_soon(keep_running, f"audit: copies by {type(sink).__name__}", copy)
         try:
@@ -234,7 +239,12 @@ async def open_audit(
             nursery.cancel_scope.cancel()
 
 
-def _sinks(config: Settings) -> Iterator[AuditSink]:
+def _sinks(config: Settings) -> "Iterator[AuditSink]":
+    if config.audit_file == Path() and not config.audit_journal:
+        return
+    # Imported late: by default, the audit log is only in the store.
+    from daemon.acl.audit_sinks import FileAuditSink, JournalAuditSink
+
     if config.audit_file != Path():
         yield FileAuditSink(config.audit_file)
     if config.audit_journal:

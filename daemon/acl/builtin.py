@@ -1,5 +1,7 @@
 """Built-in policies and tokens: the default policy of the Vault API, and the anonymous token."""
 
+from collections.abc import Iterable
+
 from storage.records.acl import ANONYMOUS, ROOT, Token
 
 # Capabilities of a token on itself and on its own data.
@@ -44,3 +46,8 @@ UNASKED = Token(
 def operator_token(uid: int) -> Token:
     """Return the token of an operator; the kernel reported the user number."""
     return Token(accessor=f"user-{uid}", name="Operator", policies=(ROOT,), created_at=0)
+
+
+def normalize_policy_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return policy names in normal form: lower case, sorted, without duplicates."""
+    return tuple(sorted({name.strip().lower() for name in names} - {""}))

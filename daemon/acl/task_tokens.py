@@ -5,21 +5,14 @@ becomes invalid with the allocation's end.
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from daemon.acl.builtin import UNASKED
+from daemon.acl.builtin import UNASKED, normalize_policy_names
 from daemon.acl.check import Caller
 from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import new_accessor, new_secret
-from daemon.acl.token_requests import (
-    NewToken,
-    TokenRequestFields,
-    create_token,
-    normalize_policy_names,
-    renew_token,
-    renewal_limits,
-)
 from daemon.acl.tokens import TokenStore
 from daemon.acl.workload_identity import policy_applies
 from daemon.clock import Clock
@@ -32,6 +25,9 @@ from storage.records.task import SecretsConfig
 from storage.records.workload import Workload
 from storage.store import Store
 from storage.writer import Transaction
+
+if TYPE_CHECKING:
+    from daemon.acl.token_requests import NewToken, TokenRequestFields
 
 PATH = "auth/token/create"
 _SPAN = 3600  # TTL in seconds, unless the role sets another
@@ -85,9 +81,12 @@ class TaskTokens:
 
     async def make(self, workload: Workload, block: SecretsConfig) -> VaultTaskToken:
         """Create a token for a task. Raises `Refused`."""
+        # Imported late, as in the other functions: few tasks need a token.
+        from daemon.acl.token_requests import create_token
+
         accessor, secret, now = new_accessor(), new_secret(), self._clock.now()
 
-        def write(tx: Transaction) -> NewToken:
+        def write(tx: Transaction) -> "NewToken":
             wanted = _wanted(tx, workload, block)
             made = create_token(tx, wanted, accessor=accessor, now=now)
             bound = msgspec.structs.replace(
@@ -108,6 +107,8 @@ class TaskTokens:
 
     async def renew(self, accessor: str) -> VaultTaskToken:
         """Renew a token as far as its limits allow. Raises `Refused` if it is invalid."""
+        from daemon.acl.token_requests import renew_token, renewal_limits
+
         now = self._clock.now()
 
         def write(tx: Transaction) -> VaultTaskToken:
@@ -146,8 +147,10 @@ class TaskTokens:
         return token
 
 
-def _wanted(db: ReadSnapshot, workload: Workload, block: SecretsConfig) -> TokenRequestFields:
+def _wanted(db: ReadSnapshot, workload: Workload, block: SecretsConfig) -> "TokenRequestFields":
     """Return the request for the token. Raises `Refused`."""
+    from daemon.acl.token_requests import TokenRequestFields
+
     role = tokens.find_role(db, block.role) if block.role else None
     if block.role and role is None:
         raise Refused(f'there is no role "{block.role}"')

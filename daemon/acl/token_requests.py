@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from daemon.acl.builtin import normalize_policy_names
 from daemon.acl.check import Caller
 from daemon.acl.grant import fits
 from daemon.acl.token_ttl import TokenLifetime, compute_ttl
@@ -154,11 +155,6 @@ def _display_name(name: str) -> str:
 
 
 # --- policies -----------------------------------------------------------------------------------
-
-
-def normalize_policy_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return policy names in normal form: lower case, sorted, without duplicates."""
-    return tuple(sorted({name.strip().lower() for name in names} - {""}))
 
 
 def _policies(wanted: TokenRequestFields) -> tuple[str, ...]:

@@ -322,7 +322,7 @@ async def explain_request(request: Request) -> HandlerReply:
         raise Malformed("Token and Policies are both named: ask about one of them")
 
     def find(db: ReadSnapshot) -> AccessDecision:
-        right = parts.rights.of(
+        right = parts.rights().of(
             body.method.upper(), body.path, lambda path: mounts.find(db, path) is not None
         )
         token = parts.tokens.find(db, body.token) or tokens.find(db, body.token)

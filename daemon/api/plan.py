@@ -7,6 +7,7 @@ from msgspec import UNSET, UnsetType
 from daemon.api.jobs import check_right, find_secret, launch_preview, registration_context
 from daemon.evals.dry_run import dry_run, external_port_listeners, static_ports
 from daemon.flow import graph
+from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.periodic import zone_of
 from daemon.jobs.preserve import preserve
 from daemon.jobs.register import check_next_version, check_place, complete
@@ -100,7 +101,7 @@ async def plan(request: Request) -> HandlerReply:
             next_periodic_launches=launch_preview(request, job),
             warnings=findings.with_warnings(*remarks).warnings,
             limits=_limits(db, job) if request.query.flag("limits") else UNSET,
-            flow=graph.view(after) if graph.is_workflow(after) else UNSET,
+            flow=graph.view(after) if is_workflow(after) else UNSET,
             index=outlook.index,
         )
 

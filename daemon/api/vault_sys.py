@@ -126,7 +126,7 @@ async def audit_devices(call: RouteCall) -> VaultBody:  # a handler
 
 async def openapi(call: RouteCall) -> HandlerReply:  # a handler
     """Describe the paths of the Vault API; `/v1/openapi.json` has the full description."""
-    known = call.parts.rights.endpoint_paths
+    known = call.parts.rights().endpoint_paths
     paths: dict[str, object] = {path.removeprefix("/v1"): {} for path in known}
     info = {"title": "Steward", "version": VERSION}
     return plain({"openapi": "3.0.2", "info": info, "paths": paths, "components": {}})

@@ -5,13 +5,13 @@ from typing import TypeVar
 
 import msgspec
 
+from daemon.acl.builtin import normalize_policy_names
 from daemon.acl.keyring import new_accessor, new_secret
 from daemon.acl.token_requests import (
     NewToken,
     RenewalLimits,
     TokenRequestFields,
     create_token,
-    normalize_policy_names,
     renew_token,
     renewal_limits,
 )

@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import IO, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import trio
 
 from daemon.acl.audit import Audit
-from daemon.acl.explain import RequestedCapability
 from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.tokens import TokenStore
 from daemon.app.event_feed import EventFeed
@@ -30,6 +29,9 @@ from storage.records.service import CheckResult
 from storage.records.usage import AllocationUsage, AllocationUsageLine, MachineUsage
 from storage.records.usage_history import SeriesKey, UsageBlock
 from storage.store import Store
+
+if TYPE_CHECKING:
+    from daemon.acl.explain import RequestedCapability
 
 T = TypeVar("T")
 
@@ -168,7 +170,9 @@ class RightsLookup(Protocol):
 
     endpoint_paths: list[str]
 
-    def of(self, method: str, target: str, is_mount: Callable[[str], bool]) -> RequestedCapability:
+    def of(
+        self, method: str, target: str, is_mount: Callable[[str], bool]
+    ) -> "RequestedCapability":
         """Return the permission that a request needs. Raises `NotFound`."""
         ...
 
@@ -232,7 +236,7 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     tasks: TaskActions
     logs: TaskLogs
     tokens: TokenStore
-    rights: RightsLookup
+    rights: "Callable[[], RightsLookup]"
     fences: Fences
     door: LazyMethods  # the login methods
     notify: Receivers

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from daemon.evals.failures import of_allocation
 from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations
 from storage.queries import allocated_resources, allocations, deployments, jobs, nodes, runs
 from storage.queries.allocated_resources import AllocatedTotals
@@ -60,7 +59,9 @@ def load_cluster_state(
 
 
 def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[str, int]:
-    """Return the exit code of the newest failure of each group."""
+    """Return the exit code of the newest failure of each group of a workflow."""
+    from daemon.evals.failures import of_allocation  # imported late: few jobs are workflows
+
     newest: dict[str, Allocation] = {}
     for one in allocations_:
         if one.client_status == ClientStatus.FAILED:

@@ -10,8 +10,6 @@ import msgspec
 
 from daemon.evals.deployment_health import decide_deployment
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobs.version_history import revert
-from daemon.jobspec.canonicalize import same_definition
 from daemon.text.go_format import multi_error
 from storage.errors import Refused
 from storage.queries import allocations, deployments, evaluations, job_status, jobs
@@ -266,6 +264,10 @@ def roll_back(tx: Transaction, deployment: Deployment, now: int) -> tuple[str, i
     stable = [one for one in versions if one.stable and one.version < deployment.job_version]
     if not stable:
         return " - no stable job version to auto revert to", None
+    # Imported late: few deployments are rolled back.
+    from daemon.jobs.version_history import revert
+    from daemon.jobspec.canonicalize import same_definition
+
     # Ignore a later stop, and scaling policies that it disabled.
     older = (one for one in versions if one.version <= stable[0].version and not one.stop)
     groups = next(older, stable[0]).task_groups

@@ -13,12 +13,6 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
-from daemon.evals.deployment_actions import (
-    clear_canary_flags,
-    create_evaluation,
-    refresh_description,
-    roll_back,
-)
 from daemon.evals.deployment_health import (
     DeploymentDecision,
     decide_deployment,
@@ -146,6 +140,14 @@ def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> 
     seen = _look(tx, deployment_id=deployment_id, now=now)
     if seen is None:
         return
+    # Imported late: a daemon may have no active deployment for long.
+    from daemon.evals.deployment_actions import (
+        clear_canary_flags,
+        create_evaluation,
+        refresh_description,
+        roll_back,
+    )
+
     deployment, verdict, failed = seen
     moved = msgspec.structs.replace(deployment, task_groups=verdict.groups)
     if verdict.failure:

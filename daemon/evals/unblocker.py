@@ -14,7 +14,6 @@ from daemon.evals.scheduler_config import configuration
 from daemon.scheduler.nodes.capacity import ResourceAsk, resource_ask
 from daemon.scheduler.nodes.cluster_capacity import cluster_capacity
 from daemon.scheduler.nodes.feasibility import in_pool
-from daemon.scheduler.nodes.preemption import PreemptionCandidates
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from storage.queries import allocated_resources, evaluations
 from storage.queries.evaluations import NO_ROOM
@@ -144,6 +143,8 @@ class Unblocker:
             return True
         if not self._may_displace.makes_room_for(besides.type):
             return False
+        from daemon.scheduler.nodes.preemption import PreemptionCandidates  # imported late: rare
+
         return any(
             PreemptionCandidates(room, self._holders[room.node.id], anyone).choose(need) is not None
             for room in rooms

@@ -13,6 +13,7 @@ from itertools import islice
 import msgspec
 
 from daemon.flow import conditions
+from daemon.flow.workflow_keys import KEYS, has_keys, is_workflow
 from daemon.jobspec.steward_meta import (
     FAILURES_ALLOWED,
     GATE,
@@ -31,9 +32,6 @@ from storage.records.flow import FlowGraph, GraphEdge, GraphStep
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 
-KEYS = tuple(
-    one.name for one in (NEEDS, WHEN, IF, PARALLEL, FAILURES_ALLOWED, ON_FAILURE, GATE, GATE_NUMBER)
-)
 ALL = "*"  # all groups that neither depend on this one nor need all themselves
 MAX_GROUPS = 2_000
 MAX_NEEDS = 20_000
@@ -112,16 +110,6 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             for need in step.needs:
                 found[need].append(step.name)
         return {name: tuple(ones) for name, ones in found.items()}
-
-
-def is_workflow(job: Job) -> bool:
-    """Return whether a job is a workflow."""
-    return job.type == JobType.BATCH and any(map(has_keys, job.task_groups or ()))
-
-
-def has_keys(group: TaskGroup) -> bool:
-    """Return whether a group has a workflow key."""
-    return any(key in (group.meta or ()) for key in KEYS)
 
 
 def graph_of(job: Job) -> Graph:

@@ -1,6 +1,6 @@
 """The token of a login, within the limits of its role and mount."""
 
-from daemon.acl.token_requests import normalize_policy_names
+from daemon.acl.builtin import normalize_policy_names
 from daemon.acl.token_ttl import TokenLifetime, compute_ttl
 from daemon.identity.login import LoginPrincipal
 from storage.errors import Invalid

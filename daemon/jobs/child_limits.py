@@ -15,7 +15,6 @@ import trio
 from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobs.stop import stop
 from daemon.jobspec.steward_meta import CHILDREN_AT_ONCE, CHILDREN_BEYOND, OverflowPolicy
 from storage.errors import StorageError, TooOften
 from storage.queries import children, evaluations, job_status, jobs
@@ -52,6 +51,8 @@ def may_start_child(tx: Transaction, parent: Job, *, now: int, ids: Iterator[str
 
 def _replace_oldest(tx: Transaction, parent: Job, limit: int, now: int, ids: Iterator[str]) -> None:
     """Stop the oldest children, so that the limit holds with the new child."""
+    from daemon.jobs.stop import stop  # imported late: few jobs replace their children
+
     found = children.unstopped(tx, parent.namespace, parent.id, limit + _AT_ONCE)
     for child_id in found[: max(len(found) - limit + 1, 0)]:
         child = jobs.current(tx, parent.namespace, child_id)

@@ -23,9 +23,7 @@ import trio
 
 from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
-from daemon.jobs.dispatch import check_child
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobspec import cron
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.steward_meta import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUpPolicy
 from storage.errors import Invalid, Malformed, NotFound, Refused
@@ -84,6 +82,8 @@ def next_launches(job: Job, after: int) -> list[int]:
 
 def zone_of(job: Job) -> tzinfo:
     """Return the time zone for displaying a job's launches."""
+    from daemon.jobspec import cron
+
     return cron.zone(job.periodic.time_zone if job.periodic else "")
 
 
@@ -105,6 +105,8 @@ class CronEvaluationLimit:
                 f"its schedule needs more than {self.most} evaluations of cron expressions: "
                 "give it fewer Specs"
             )
+        from daemon.jobspec import cron
+
         return cron.next_after(spec, after, zone)
 
 
@@ -115,6 +117,8 @@ def each_slot(
 
     Raises `TooManyExpressions` if evaluations are limited.
     """
+    from daemon.jobspec import cron  # imported late: many daemons have no periodic jobs
+
     looks = looks or CronEvaluationLimit()
     try:
         zone = cron.zone(block.time_zone)
@@ -410,6 +414,8 @@ async def force(
         child_id = child_id_of(job, now)
         child = jobs.current(tx, namespace, child_id)
         if child is None:
+            from daemon.jobs.dispatch import check_child  # imported late: only a launch by hand
+
             check_child(derive_periodic_child(job, child_id, now), budgets)
             _launch(tx, job, child_id, now, eval_id)
         else:

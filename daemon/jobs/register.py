@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import msgspec
 
-from daemon.flow import graph
+from daemon.flow.workflow_keys import has_keys
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.namespaces import forbidden_drivers
 from daemon.jobs.preserve import preserve
@@ -103,6 +103,10 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     def findings(self, job: Job) -> ValidationResult:
         """Return all errors and warnings of a complete job, regardless of the state."""
         found = validate(job, self.budgets, oversubscription=self.oversubscription)
+        if not any(map(has_keys, job.task_groups or ())):
+            return found
+        from daemon.flow import graph  # imported late: few jobs are workflows
+
         if problems := tuple(graph.problems(job)):
             return msgspec.structs.replace(found, errors=(*found.errors, *problems))
         return found.with_warnings(*graph.warnings(job))

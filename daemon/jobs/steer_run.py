@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from daemon.flow.graph import Graph, again, behind, is_workflow, stored_graph
+from daemon.flow.graph import Graph, again, behind, stored_graph
+from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.evaluate import new_evaluation
 from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, evaluations, job_status, jobs, runs

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
@@ -107,19 +107,9 @@ async def serve(begun: StartupResult, clock: Clock) -> None:
 
 async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
     """Report readiness, and reload the settings at each SIGHUP, until the daemon stops."""
-    from daemon.process.reload import SettingsReloader
-
     config, manager = parts.config, ServiceManager(os.environ)
     async with trio.open_nursery() as nursery:
-        reload = SettingsReloader(
-            parts.begun.given,
-            parts.begun.read,
-            parts.listeners,
-            parts.context,
-            parts.launcher.read_own,
-            parts.wrapper_listeners,
-        )
-        await nursery.start(_reload_on_hangup, reload, config, manager)
+        await nursery.start(_reload_on_hangup, parts, manager)
         nursery.start_soon(
             run_watchdog, manager, partial(check_health, parts.store, config.task_socket_path)
         )
@@ -146,8 +136,7 @@ def _status(config: Settings) -> str:
 
 
 async def _reload_on_hangup(
-    reload: Callable[[], Awaitable[None]],
-    config: Settings,
+    parts: DaemonParts,
     manager: ServiceManager,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -156,9 +145,19 @@ async def _reload_on_hangup(
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:
+            from daemon.process.reload import SettingsReloader  # imported late: most never reload
+
             manager.reloading()
+            reload = SettingsReloader(
+                parts.begun.given,
+                parts.begun.read,
+                parts.listeners,
+                parts.context,
+                parts.launcher.read_own,
+                parts.wrapper_listeners,
+            )
             await reload()
-            manager.ready(_status(config))
+            manager.ready(_status(parts.config))
 
 
 async def _on_signals(signals: AsyncIterator[int], stopping: trio.Event) -> None:

@@ -11,7 +11,7 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +19,6 @@ import msgspec
 import trio
 
 from daemon.acl.audit import Audit, open_audit
-from daemon.acl.bootstrap import bootstrap_on_first_start
 from daemon.acl.lockout import LockoutPolicy
 from daemon.acl.seal import EnvelopeCipher, open_seal
 from daemon.acl.tokens import TokenStore, open_tokens
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from daemon.runner.drivers.slurm.backend import SlurmBackend
     from daemon.runner.node import NodeRunner
     from daemon.web.connections import ConnectionListeners
+    from daemon.web.rights import RouteRights
 
 T = TypeVar("T")
 
@@ -166,6 +166,8 @@ async def _first_token(parts: DaemonParts) -> None:
     """Create the first token of a new store, and log the path of its secret."""
     if parts.config.dev:
         return
+    from daemon.acl.bootstrap import bootstrap_on_first_start
+
     secret, accessor = next(parts.ids), next(parts.ids)
     path = await bootstrap_on_first_start(
         parts.store,
@@ -413,10 +415,7 @@ async def _dev_login(parts: DaemonParts) -> None:
 
 async def _context(parts: DaemonParts) -> None:
     """Collect what the request handlers use."""
-    from daemon.api.routes import ROUTES
-    from daemon.api.vault_routes import ENDPOINTS
     from daemon.variables.task_secrets import OutputMatchers
-    from daemon.web.rights import RouteRights
 
     parts.context = AppContext(
         config=parts.config,
@@ -431,12 +430,21 @@ async def _context(parts: DaemonParts) -> None:
         fences=parts.fences,
         notify=parts.notify,
         tokens=parts.tokens,
-        rights=RouteRights(ROUTES, ENDPOINTS),
+        rights=cache(_rights),
         door=parts.login,
         policies=parts.policies,
         wrappers=parts.engine.desk if parts.engine else None,
         output=OutputMatchers(parts.store, parts.seal),
     )
+
+
+def _rights() -> "RouteRights":
+    # Imported late: few requests ask for the permission that another request needs.
+    from daemon.api.routes import ROUTES
+    from daemon.api.vault_routes import ENDPOINTS
+    from daemon.web.rights import RouteRights
+
+    return RouteRights(ROUTES, ENDPOINTS)
 
 
 async def _wrapper_server(parts: DaemonParts) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from daemon.config.settings import Settings
 from daemon.runner import host_networks
-from daemon.runner.core.driver import Driver
+from daemon.runner.core.driver import Fingerprint
 from daemon.version import VERSION
 from storage.records.node import (
     DriverInfo,
@@ -53,7 +53,7 @@ class CpuInfo(msgspec.Struct, frozen=True):
 
 def fingerprint(
     config: Settings,
-    drivers: Mapping[str, Driver],
+    drivers: Mapping[str, Fingerprint],
     now: int,
     further: Mapping[str, str] = MappingProxyType({}),
 ) -> Node:
@@ -65,7 +65,6 @@ def fingerprint(
     memory = memory_bytes(Path("/proc/meminfo").read_text())
     disk = os.statvfs(config.data_dir)
     network = host_networks.find_network(loopback=config.dev)
-    found = {name: driver.fingerprint() for name, driver in drivers.items()}
     shares = config.cpu_total_mhz or cpu.total
     attributes = {
         **_system(),
@@ -81,7 +80,7 @@ def fingerprint(
         **of_daemon(),
         **further,
     }
-    for name, said in found.items():
+    for name, said in drivers.items():
         if not said.trouble:
             attributes |= {**said.attributes, f"driver.{name}": "1"}
     node = Node(
@@ -113,7 +112,7 @@ def fingerprint(
                 health_description=said.trouble or "Healthy",
                 update_time=rfc3339(now),
             )
-            for name, said in found.items()
+            for name, said in drivers.items()
         },
         host_volumes={
             one.name: {"Name": one.name, "Path": one.path, "ReadOnly": one.read_only}

@@ -32,6 +32,7 @@ from daemon.config.settings import DISK_FAIL, DISK_OFF, Settings
 from daemon.fences import TOPIC, Fences
 from daemon.launcher.alloc_removal import GONE
 from daemon.launcher.client import Launcher
+from daemon.net import egress_policy
 from daemon.runner.alloc import disk_usage
 from daemon.runner.alloc.alloc_gc import enforce_retention, retain_logs
 from daemon.runner.alloc.alloc_runner import AllocRunner
@@ -44,16 +45,16 @@ from daemon.runner.core.resource_usage import IDLE, host_usage, of_allocation, s
 from daemon.runner.core.status_report import ReportQueue
 from daemon.runner.core.task_env import inherited_environment, node_values
 from daemon.runner.core.task_log import Logs, TaskLog
-from daemon.runner.exec_session import run_exec_session
 from daemon.runner.host_usage import HostMeter
 from daemon.runner.logs.rotation import LogRotator
 from daemon.runner.node_registration import (
+    STAGING,
     drivers_of,
     fetcher_of,
+    fingerprints,
     register,
     restore_unreadable,
 )
-from daemon.runner.setup.artifacts.install import discard
 from daemon.runner.setup.given_secrets import SecretKeeper
 from daemon.runner.setup.runtime import (
     Listeners,
@@ -265,6 +266,8 @@ class NodeRunner:
         self._sessions += 1
         try:
             session = await self._find(alloc_id).open_session(task, command, tty=tty)
+            from daemon.runner.exec_session import run_exec_session  # imported late: few sessions
+
             await run_exec_session(session, line)
         finally:
             self._sessions -= 1
@@ -573,9 +576,10 @@ async def _open_host(
     inherited = inherited_environment(
         needs.environment, config.task_environment, bundled=getattr(sys, "frozen", False)
     )
-    drivers = needs.drivers
-    if drivers is None:
-        drivers = await drivers_of(holding, inherited, launcher, config)
+    if needs.drivers is None:
+        drivers, detected = await drivers_of(holding, inherited, launcher, config)
+    else:
+        drivers, detected = {**needs.drivers}, fingerprints(needs.drivers)
     raise_fd_limit()
     set_cloexec()
     attributes = {
@@ -583,9 +587,8 @@ async def _open_host(
         **(guard.attributes if guard else {}),
     }
     fresh_id = await restore_unreadable(store) or next(needs.ids)
-    node = await register(store, config, drivers, fresh_id, needs.clock.now(), attributes)
-    fetcher = fetcher_of(config)
-    await trio.to_thread.run_sync(discard, fetcher.staging)  # left by a daemon that was killed
+    node = await register(store, config, detected, fresh_id, needs.clock.now(), attributes)
+    await trio.to_thread.run_sync(_discard_staging, config)
     resources = node.node_resources
     return RuntimeContext(
         node_id=node.id,
@@ -604,7 +607,8 @@ async def _open_host(
         drivers={name: driver for name, driver in drivers.items() if node.drivers[name].healthy},
         reports=ReportQueue(store, needs.clock, needs.ids, fences),
         sweeper=LogRotator(fences=fences),
-        fetcher=fetcher,
+        fetcher=partial(fetcher_of, config),
+        permit=partial(egress_policy.check, own_ports=egress_policy.own_ports(config)),
         volumes={one.name: one for one in config.host_volumes},
         values=node_values(node, config.region),
         environment=inherited,
@@ -620,6 +624,14 @@ async def _open_host(
         egress=guard.check if guard else unguarded,
         secret_keeper=needs.secret_keeper,
     )
+
+
+def _discard_staging(config: Settings) -> None:
+    """Delete the artifacts that a killed daemon was downloading."""
+    if (staging := config.store_dir / STAGING).exists():
+        from daemon.runner.setup.artifacts.install import discard
+
+        discard(str(staging))
 
 
 async def _find_clusters(needs: RunnerDependencies, host: RuntimeContext) -> "ClusterNodes | None":

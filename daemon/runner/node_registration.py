@@ -5,29 +5,33 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
+import trio
 
 from daemon.config.settings import Settings
 from daemon.launcher.client import Launcher
 from daemon.net import egress_policy
-from daemon.runner.core.driver import Driver
+from daemon.runner.core.driver import Driver, Fingerprint
 from daemon.runner.drivers.exec import ExecDriver
 from daemon.runner.drivers.mock import MockDriver
-from daemon.runner.drivers.podman import driver as podman
 from daemon.runner.drivers.raw_exec import RawExecDriver
 from daemon.runner.fingerprint import fingerprint
-from daemon.runner.setup.artifacts.archive import ArchiveLimits
-from daemon.runner.setup.artifacts.fetch import STAGING, ArtifactFetcher
 from daemon.runner.task_containment import TaskCgroups
 from storage.errors import StorageUnavailable, StorageUnreadable, StorageUnusable
 from storage.queries import nodes
 from storage.records.base import SECOND
+from storage.records.driver import spellings
 from storage.records.node import Node, NodeEvent
 from storage.records.times import rfc3339
 from storage.store import Store
 
+if TYPE_CHECKING:
+    from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
+
 # Seconds between two tries while no file descriptor is free; such a try is not an attempt.
+STAGING = "staging"  # next to the store, where no task has access
 _MEGABYTE = 1024 * 1024
 _SHOWN_EVENTS = 10  # of a node, as in Nomad
 
@@ -39,8 +43,8 @@ async def drivers_of(
     inherited: Mapping[str, str],
     launcher: Launcher,
     config: Settings,
-) -> dict[str, Driver]:
-    """Return the drivers of this host by name."""
+) -> tuple[dict[str, Driver], dict[str, Fingerprint]]:
+    """Return the drivers of this host, and the fingerprints of all drivers, by name."""
     most = config.task_processes
     walled = (holding.limited, inherited, launcher, holding.bounds, most)
     raw = walled if config.raw_exec_limits else (holding.groups, inherited, launcher)
@@ -48,20 +52,46 @@ async def drivers_of(
         RawExecDriver(*raw, enabled=config.runs_raw_exec),
         ExecDriver(*walled, unfiltered=config.opens_filters),
     ]
-    made += await podman.find(
-        config.podman_service,
-        inherited,
-        launcher.connect if config.podman_root else None,
-        volumes=config.podman_volumes,
-        processes=most,
-    )
+    missing = await why_no_podman(config)
+    if not missing:
+        # Imported late: many hosts have no Podman.
+        from daemon.runner.drivers.podman import driver as podman
+
+        made += await podman.find(
+            config.podman_service,
+            inherited,
+            launcher.connect if config.podman_root else None,
+            volumes=config.podman_volumes,
+            processes=most,
+        )
     if config.dev:
         made.append(MockDriver())
-    return {driver.name: driver for driver in made}
+    drivers = {driver.name: driver for driver in made}
+    absent = dict.fromkeys(spellings("podman"), Fingerprint(trouble=missing)) if missing else {}
+    return drivers, {**absent, **fingerprints(drivers)}
 
 
-def fetcher_of(config: Settings) -> ArtifactFetcher:
+def fingerprints(drivers: Mapping[str, Driver]) -> dict[str, Fingerprint]:
+    """Return the fingerprints of drivers by name."""
+    return {name: driver.fingerprint() for name, driver in drivers.items()}
+
+
+async def why_no_podman(config: Settings) -> str:
+    """Return why this host has no Podman; empty if it has, or if only the launcher can tell."""
+    socket = config.podman_service
+    if not socket:
+        return "podman_socket is none"
+    if config.podman_root or await trio.to_thread.run_sync(os.path.exists, socket):
+        return ""
+    return f"there is no socket of podman at {socket}"
+
+
+def fetcher_of(config: Settings) -> "ArtifactFetcher":
     """Return the artifact fetcher with the configured limits."""
+    # Imported late: many daemons run no task with artifacts.
+    from daemon.runner.setup.artifacts.archive import ArchiveLimits
+    from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
+
     return ArtifactFetcher(
         staging=str(config.store_dir / STAGING),
         payloads=str(config.payloads_dir),
@@ -116,7 +146,7 @@ def _lost(lost: Sequence[nodes.UnreadableNode], path: str) -> str:
 async def register(
     store: Store,
     config: Settings,
-    drivers: Mapping[str, Driver],
+    drivers: Mapping[str, Fingerprint],
     fresh_id: str,
     now: int,
     attributes: Mapping[str, str] = MappingProxyType({}),

@@ -7,15 +7,13 @@ arguments give equal plans.
 from collections import defaultdict
 from collections.abc import Iterator
 
-from daemon.flow.graph import is_workflow
+from daemon.flow.workflow_keys import is_workflow
 from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, by_number, is_on_lost_node
 from daemon.scheduler.nodes.placement import Placer
 from daemon.scheduler.plan_builder import PlanBuilder
 from daemon.scheduler.rollout import Rollout
 from daemon.scheduler.service_scheduler import plan_service
 from daemon.scheduler.state import ClusterState, Plan
-from daemon.scheduler.system_scheduler import plan_system
-from daemon.scheduler.workflow_scheduler import STOPPED, end_run, plan_workflow
 from storage.records.allocation import Allocation
 from storage.records.evaluation import DesiredUpdates, Evaluation
 from storage.records.job import JobType
@@ -29,15 +27,30 @@ def schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iter
     """
     job = state.job
     if job is None or job.stop:
-        return end_run(state, _stop(state, evaluation, now=now, ids=ids), STOPPED, now)
+        return _end_run(
+            state, _stop(state, evaluation, now=now, ids=ids), "the job was stopped", now
+        )
     if job.launches_children:
         return Plan(job_modify_index=job.job_modify_index)
     if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
+        from daemon.scheduler.system_scheduler import plan_system  # imported late: few jobs
+
         return plan_system(state, job, evaluation, now=now, ids=ids)
     if is_workflow(job):
+        from daemon.scheduler.workflow_scheduler import plan_workflow  # imported late: few jobs
+
         return plan_workflow(state, job, evaluation, now=now, ids=ids)
     plan = plan_service(state, job, evaluation, now=now, ids=ids)
-    return end_run(state, plan, f"version {job.version} is no workflow", now)
+    return _end_run(state, plan, f"version {job.version} is no workflow", now)
+
+
+def _end_run(state: ClusterState, plan: Plan, reason: str, now: int) -> Plan:
+    """Return a plan that also cancels the job's run, if an older version was a workflow."""
+    if state.run is None:
+        return plan
+    from daemon.scheduler.workflow_scheduler import end_run  # imported late: few jobs have runs
+
+    return end_run(state, plan, reason, now)
 
 
 def _stop(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]) -> Plan:

@@ -24,8 +24,6 @@ from storage.records.flow import FlowRun, FlowStatus
 from storage.records.job import Job
 from storage.records.node import Node
 
-STOPPED = "the job was stopped"
-
 
 def plan_workflow(
     state: ClusterState, job: Job, evaluation: Evaluation, *, now: int, ids: Iterator[str]

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import trio
 
-from daemon.flow import graph
+from daemon.flow.workflow_keys import KEYS
 from daemon.ui import formatting, heatmap, highlight, rollout
 from daemon.ui.cluster import ALLOCATIONS, checks
 from daemon.ui.render import Found, page
@@ -19,7 +19,7 @@ _ALLOCATIONS = 200  # latest ones on the page of a job
 _STRIP = 50  # child jobs in the strip of a page
 _MOST_RUNS = 500  # of one day, or if more are wanted
 RESULTS = ("complete", "failed", "stopped", "blocked", "active")  # filters of runs
-_KEYS = frozenset(graph.KEYS)
+_KEYS = frozenset(KEYS)
 _NEWEST = 20  # allocations, evaluations and slots that a page shows at first
 
 

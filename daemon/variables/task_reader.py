@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.workload_identity import workload_capabilities
-from daemon.variables.change import decrypt_items
 from storage.errors import Refused, Unsealable
 from storage.queries import variables
 from storage.queries.pages import PageRequest
@@ -32,7 +31,11 @@ class TaskVariableReader:
 
         found = self._store.read(look)
         try:
-            return None if found is None else decrypt_items(self._seal, found)
+            if found is None:
+                return None
+            from daemon.variables.change import decrypt_items  # imported late: few tasks read any
+
+            return decrypt_items(self._seal, found)
         except Unsealable as error:
             raise Refused(str(error)) from error
 

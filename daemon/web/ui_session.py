@@ -150,7 +150,7 @@ class UiRequest:
             return ""
         verb, _, address = calls.partition(" ")
         address = address.replace("{mount}", path)
-        right = self.request.parts.rights.of(verb, address, lambda mount: mount == f"{path}/")
+        right = self.request.parts.rights().of(verb, address, lambda mount: mount == f"{path}/")
         within = namespace or QueryParameters(place.query).text("namespace") or right.namespace
         named = right.path if right.needs.asks is Requirement.PATH else path
         return _lacking(self, msgspec.structs.replace(right, namespace=within, path=named))

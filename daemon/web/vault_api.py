@@ -16,7 +16,7 @@ from daemon.acl.path_rules import PathPermission
 from daemon.app.context import AppContext
 from daemon.text.go_format import format_list, quote
 from daemon.text.request_fields import RequestFields, Values, of_query, parse
-from daemon.web import response_wrapping, vault_envelope
+from daemon.web import vault_envelope
 from daemon.web.fairness import identify
 from daemon.web.reply import HandlerReply, with_remarks
 from daemon.web.request import SHORT, Endpoint, Operation, Request, RouteCall
@@ -144,7 +144,9 @@ class VaultApi:
 async def _enveloped(call: RouteCall, answer: VaultBody) -> HandlerReply:
     """Return a response in its envelope, wrapped if the caller requests it."""
     if call.wrap_ttl and not answer.is_empty:
-        answer = await response_wrapping.wrap(call, answer)
+        from daemon.web.response_wrapping import wrap  # imported late: few responses are wrapped
+
+        answer = await wrap(call, answer)
     if answer.wrap_info:
         return vault_envelope.enveloped(answer, path="", request_id="")
     return vault_envelope.enveloped(answer, path=call.name, request_id=request_context.current())
@@ -304,7 +306,7 @@ def _is_mount(call: RouteCall, found: EndpointMatch) -> bool:
 def _nothing_there(call: RouteCall) -> HandlerReply:
     """Return the response for an unknown path; a help request lists the paths below it."""
     above = f"/v1/{call.name.rstrip('/')}/"
-    below = sorted({one for one in call.parts.rights.endpoint_paths if one.startswith(above)})
+    below = sorted({one for one in call.parts.rights().endpoint_paths if one.startswith(above)})
     if "help" in call.query and below:
         lines = [f"    {one.removeprefix('/v1/')}" for one in below]
         text = "\n".join((f"{call.name}: these paths exist.", "", *lines))

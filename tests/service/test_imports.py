@@ -15,16 +15,30 @@ FOR_FEW = (
     "bcrypt",
     "cryptography.hazmat.primitives.serialization",
     "cryptography.x509",
+    "daemon.acl.audit_sinks",
+    "daemon.acl.explain",
+    "daemon.acl.response_wrapping",
+    "daemon.acl.token_requests",
     "daemon.api.cloud_login",
     "daemon.api.contract",
     "daemon.cli",
+    "daemon.evals.deployment_actions",
     "daemon.identity.devcloud",
-    "daemon.identity.methods",
     "daemon.identity.jwt_signing",
+    "daemon.identity.methods",
+    "daemon.jobs.version_history",
     "daemon.jobspec.diff",
     "daemon.jobspec.diffs",
     "daemon.jobspec.filters",
     "daemon.jobspec.hcl",
+    "daemon.notify.attempts",
+    "daemon.process.reload",
+    "daemon.runner.drivers.podman",
+    "daemon.runner.exec_session",
+    "daemon.runner.setup.artifacts",
+    "daemon.scheduler.nodes.preemption",
+    "daemon.scheduler.system_scheduler",
+    "daemon.scheduler.workflow_scheduler",
     "daemon.ui.jobs",
     "daemon.ui.render",
     "httpx",
@@ -35,7 +49,7 @@ FOR_FEW = (
     "zoneinfo",
 )
 # How many modules a start may import: ours, and those of packages; the language's own are not counted.
-MOST_OF_OURS, MOST_OF_OTHERS = 422, 400
+MOST_OF_OURS, MOST_OF_OTHERS = 344, 400
 # Handlers, besides: a start calls none.
 HANDLERS = "daemon.api."
 STANDARD = sys.stdlib_module_names

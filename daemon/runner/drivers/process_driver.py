@@ -29,7 +29,7 @@ from daemon.runner.core.driver import (
 )
 from daemon.runner.core.task_dir import CLAIM, directories
 from daemon.runner.core.task_env import TaskDirectories
-from daemon.runner.drivers import claim_file, local_exec
+from daemon.runner.drivers import claim_file
 from daemon.runner.drivers.cgroup_v2 import CgroupV2
 from daemon.runner.drivers.claim_file import ClaimRecord
 from daemon.runner.drivers.limits import (
@@ -256,4 +256,6 @@ class ProcessDriver:
             raise StartFailed(str(error)) from error
         except (OSError, ValueError) as error:
             raise StartFailed(f"failed to start command: {error}") from error
-        return local_exec.PassedSession(self._launcher, number, *ends)
+        from daemon.runner.drivers.local_exec import PassedSession  # imported late: few sessions
+
+        return PassedSession(self._launcher, number, *ends)

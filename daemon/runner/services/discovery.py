@@ -45,7 +45,7 @@ class ServiceRegistrar:
             self._changed,
             restart,
             run,
-            host.fetcher.permit,
+            host.permit,
             host.fences,
         )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
@@ -11,12 +11,12 @@ from daemon.clock import Clock
 from daemon.fences import Fences
 from daemon.launcher.alloc_removal import GONE
 from daemon.launcher.client import Launcher
+from daemon.net.http_client import Permit
 from daemon.net.port_listeners import PortListener
 from daemon.runner.core.driver import Driver
 from daemon.runner.core.status_report import ReportQueue
 from daemon.runner.core.task_log import Logs
 from daemon.runner.logs.rotation import LogRotator
-from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
 from daemon.runner.setup.given_secrets import SecretKeeper
 from daemon.runner.setup.secrets_tmpfs import SecretsTmpfs
 from daemon.runner.setup.workload_identity import IdentitySigner
@@ -25,6 +25,9 @@ from storage.records.node import HostVolume
 from storage.records.task import SecretsConfig
 from storage.records.workload import Workload
 from storage.store import Store
+
+if TYPE_CHECKING:
+    from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
 
 # Return the processes that listen on any of these ports of the host.
 Listeners = Callable[[Set[int]], list[PortListener]]
@@ -130,7 +133,8 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     drivers: Mapping[str, Driver]
     reports: ReportQueue
     sweeper: LogRotator
-    fetcher: ArtifactFetcher
+    fetcher: "Callable[[], ArtifactFetcher]"
+    permit: Permit  # for addresses that a job names
     volumes: Mapping[str, HostVolume]  # by name
     values: dict[str, str]
     environment: Mapping[str, str]

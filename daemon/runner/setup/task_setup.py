@@ -20,7 +20,6 @@ from daemon.runner.core.task_dir import directories
 from daemon.runner.core.task_env import TaskDirectories, resolve, resolve_config, task_environment
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
-from daemon.runner.setup.artifacts.fetch import ArtifactRequest, FetchFailed
 from daemon.runner.setup.change_actions import ChangeAction
 from daemon.runner.setup.given_secrets import GivenSecrets
 from daemon.runner.setup.runtime import RuntimeContext
@@ -37,6 +36,7 @@ from storage.records.task import Artifact, Network, NetworkDNS, Service, Task
 from storage.records.times import nanoseconds
 
 if TYPE_CHECKING:
+    from daemon.runner.setup.artifacts.fetch import ArtifactRequest
     from daemon.runner.setup.templates import TemplateRunner
 
 _RENEW_AGAIN = 30.0  # seconds until the renewal of an identity is tried again
@@ -322,19 +322,24 @@ class TaskSetup:
         task = self._task
         if not task.artifacts or await self._files.recall("fetched") is not None:
             return None
+        from daemon.runner.setup.artifacts.fetch import FetchFailed  # imported late: few tasks
+
         self._note(task_events.downloading(self._now()))
         env = self.environment()
         try:
+            fetcher = self._host.fetcher()
             with request_context.span("artifacts"):
                 for artifact in task.artifacts:
-                    await self._host.fetcher.fetch(self._order(artifact, env))
+                    await fetcher.fetch(self._order(artifact, env))
         except FetchFailed as error:
             self._note(task_events.download_failed(self._now(), str(error)))
             return AttemptOutcome.FAILED if error.recoverable else AttemptOutcome.UNRECOVERABLE
         await self._files.note("fetched", "")
         return None
 
-    def _order(self, artifact: Artifact, env: Mapping[str, str]) -> ArtifactRequest:
+    def _order(self, artifact: Artifact, env: Mapping[str, str]) -> "ArtifactRequest":
+        from daemon.runner.setup.artifacts.fetch import ArtifactRequest
+
         filled = resolve_config(msgspec.to_builtins(artifact), env, self._host.values)
         return ArtifactRequest(
             artifact=msgspec.convert(filled, Artifact),

@@ -7,13 +7,13 @@ blocked-evaluation, plan, evaluations-allocations).
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from daemon.scheduler.nodes import capacity, feasibility, scoring, spread
 from daemon.scheduler.nodes.cluster_capacity import cluster_capacity
 from daemon.scheduler.nodes.constraints import DISTINCT_HOSTS
-from daemon.scheduler.nodes.preemption import PreemptionCandidates
 from daemon.scheduler.state import ClusterState
 from storage.records.allocated_resources import ResourceHolder
 from storage.records.allocation import (
@@ -31,6 +31,9 @@ from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.task import Resources
+
+if TYPE_CHECKING:
+    from daemon.scheduler.nodes.preemption import PreemptionCandidates
 
 _SHOWN_SCORES = 5  # scored nodes to store, best first, as in Nomad
 
@@ -440,10 +443,12 @@ class Placer:
 
 def _tenants(
     state: ClusterState, rooms: Mapping[str, capacity.NodeCapacity]
-) -> dict[str, PreemptionCandidates]:
+) -> "dict[str, PreemptionCandidates]":
     """Return the preemption candidates of each node; empty if preemption is not possible."""
     if state.holders is None or state.job is None:
         return {}
+    from daemon.scheduler.nodes.preemption import PreemptionCandidates  # imported late: rare
+
     here: defaultdict[str, list[ResourceHolder]] = defaultdict(list)
     for one in state.holders:
         here[one.node_id].append(one)

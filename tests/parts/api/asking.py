@@ -64,7 +64,7 @@ def parts_of(store: Store, config: Settings = DEFAULTS, *, asks: bool = True) ->
         door=door,
         notify=notify,
         fences=Fences(clock),
-        rights=RouteRights(ROUTES, ENDPOINTS),
+        rights=lambda: RouteRights(ROUTES, ENDPOINTS),
     )
 
 

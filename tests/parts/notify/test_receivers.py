@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.notify import sender
+from daemon.notify import attempts
 from storage.errors import NotFound
 from storage.queries import notifications
 from storage.records.base import MINUTE, SECOND
@@ -130,7 +130,7 @@ async def test_a_group_is_tried_again_as_a_whole(store: Store, fake: FakeReceive
 async def test_a_receiver_that_does_not_answer_holds_up_no_other(
     store: Store, fake: FakeReceiver, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "_ATTEMPT", 10 * HAPPENS_WITHIN)
+    monkeypatch.setattr(attempts, "_ATTEMPT", 10 * HAPPENS_WITHIN)
     chat = msgspec.structs.replace(slack(fake, secret), group_seconds=0)
     receivers = {"chat": chat, "alerts": alertmanager(fake, group_seconds=0)}
     fake.answers = [0]

@@ -17,7 +17,7 @@ import trio.testing
 from daemon.evals import gc
 from daemon.fences import Fences
 from daemon.net import egress_policy
-from daemon.notify import message, sender
+from daemon.notify import attempts, message, sender
 from daemon.notify.sender import open_notify
 from daemon.variables import change
 from daemon.variables.change import VariableKey
@@ -268,7 +268,7 @@ async def test_after_a_day_it_is_given_up(store: Store, receiver: Receiver) -> N
 async def test_a_receiver_that_does_not_answer_holds_up_its_own_job_alone(
     store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "_ATTEMPT", 10 * HAPPENS_WITHIN)
+    monkeypatch.setattr(attempts, "_ATTEMPT", 10 * HAPPENS_WITHIN)
     await keep(store)
     receiver.answers = [0]
     async with at_work(store, Ticking()):
@@ -285,7 +285,7 @@ async def test_a_receiver_that_does_not_answer_holds_up_its_own_job_alone(
 async def test_what_takes_too_long_is_tried_again(
     store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "_ATTEMPT", 0.2)
+    monkeypatch.setattr(attempts, "_ATTEMPT", 0.2)
     await keep(store)
     receiver.answers = [0]
     await cause(store, receiver.url)
@@ -341,7 +341,7 @@ async def test_what_a_command_writes_is_for_the_log_alone(
 async def test_a_command_ends_with_its_attempt_and_so_does_all_that_it_began(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "_ATTEMPT", 10 * HAPPENS_WITHIN)
+    monkeypatch.setattr(attempts, "_ATTEMPT", 10 * HAPPENS_WITHIN)
     words = script(
         tmp_path,
         "import subprocess\n"

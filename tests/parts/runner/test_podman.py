@@ -18,6 +18,7 @@ import trio
 
 from daemon.config.settings import Settings
 from daemon.runner.drivers.podman import driver as podman
+from daemon.runner.node_registration import why_no_podman
 from storage.records.allocation import AllocatedPort, Placement
 from storage.records.base import SECOND
 from storage.records.evaluation import PlacementMetric
@@ -396,8 +397,9 @@ async def test_who_goes_away_takes_the_command_along(world: World, fake: FakePod
 
 
 async def test_where_podman_is_not_a_node_says_why(tmp_path: Path) -> None:
-    for found in await podman.find(str(tmp_path / "no.sock"), {}, volumes=False, processes=0):
-        assert found.fingerprint().trouble == f"there is no socket of podman at {tmp_path}/no.sock"
+    config = Settings(podman_socket=str(tmp_path / "no.sock"))
+    why = f"there is no socket of podman at {tmp_path}/no.sock"
+    assert await why_no_podman(config) == why
     deaf = trio.socket.socket(trio.socket.AF_UNIX)
     await deaf.bind(str(tmp_path / "deaf.sock"))
     deaf.close()

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from daemon.flow import graph as flow
-from daemon.flow.graph import graph_of, is_workflow, problems, shortest_cycle, view, warnings
+from daemon.flow.graph import graph_of, problems, shortest_cycle, view, warnings
+from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec import steward_meta
 from storage.errors import Malformed
 from storage.records.group import TaskGroup

@@ -337,9 +337,6 @@ async def find(
     `dial` connects to the socket if the daemon has no permission to.
     """
     podman = PodmanClient(socket, dial)
-    if not socket or (dial is None and not await trio.to_thread.run_sync(os.path.exists, socket)):
-        why = f"there is no socket of podman at {socket}" if socket else "podman_socket is none"
-        return [PodmanDriver(name, podman, why) for name in _NAMES]
     found: PodmanInfo | str = (
         f"podman does not answer at {socket} within {_ANSWERS_WITHIN:.0f} seconds"
     )

@@ -35,7 +35,6 @@ _MOVED = frozenset({301, 302, 303, 307, 308})
 _GOOD = range(200, 300)
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
 _CHECKSUMS = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
-STAGING = "staging"  # next to the store, where no task has access
 _FETCHED = "fetched"  # subdirectory of the staging directory for the download
 _OUT = "out"  # subdirectory for the unpacked content
 _LISTED, _SERVICE = "/info/refs", "service=git-upload-pack"  # the first request of a clone
