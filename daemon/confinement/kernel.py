@@ -88,7 +88,7 @@ def rules_of_files(writable: Iterable[str], readable: Iterable[str]) -> int | No
             for path in paths:
                 with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                     _allow(ruleset, path, rights)
-    except BaseException:
+    except BaseException:  # nothing else closes a bare descriptor
         os.close(ruleset)
         raise
     return ruleset

@@ -90,7 +90,7 @@ def sealed(content: bytes) -> int:
         while left:
             left = left[os.write(descriptor, left) :]
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException:
+    except BaseException:  # nothing else closes a bare descriptor
         os.close(descriptor)
         raise
     return descriptor

@@ -74,7 +74,7 @@ class ChildOperations:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() == launcher:
                 os.write(result, _encoder.encode(done(errand)))
-        except BaseException:
+        except BaseException:  # a forked child must not run on into its parent's code
             return 1
         return 0
 

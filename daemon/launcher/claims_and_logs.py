@@ -82,7 +82,7 @@ def take_claim(folder: int, task: str, attempt: int) -> int | None:
             return descriptor
     except BlockingIOError:  # held by a shim
         pass
-    except BaseException:
+    except BaseException:  # nothing else closes a bare descriptor
         os.close(descriptor)
         raise
     os.close(descriptor)

@@ -522,7 +522,7 @@ class Launcher:
             with trio.move_on_after(self._longest_wait(request)):
                 await self._send(request, descriptors, waiter)
                 await waiter.answered.wait()
-        except BaseException:
+        except BaseException:  # also when cancelled: the answer still comes
             waiter.abandon()
             raise
         finally:
@@ -554,7 +554,7 @@ class Launcher:
                 while not self._is_sent(data, descriptors):
                     await trio.lowlevel.wait_writable(self._channel)
                 self._waiting[number] = waiter
-        except BaseException:
+        except BaseException:  # also when cancelled: no answer comes
             waiter.close()
             raise
 

@@ -120,7 +120,7 @@ def _status(work: Callable[[], None], namespace: str) -> int:
         work()
     except OSError as error:
         return error.errno or 1
-    except BaseException:
+    except BaseException:  # a forked child must not run on into its parent's code
         return 1
     return 0
 

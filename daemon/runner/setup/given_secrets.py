@@ -70,7 +70,7 @@ class GivenSecrets:
             values, self._unstored = self._unstored, []
             try:
                 await self._keeper.keep(self._alloc_id, values)
-            except BaseException:
+            except BaseException:  # also when cancelled: they are still to be stored
                 self._unstored = [*values, *self._unstored]
                 raise
 

@@ -222,7 +222,7 @@ async def _attach(
         for event in (request, h11.Data(data=body), h11.EndOfMessage()):
             await stream.send_all(protocol.send(event) or b"")
         return stream, await _switched(stream, protocol)
-    except BaseException:
+    except BaseException:  # also when cancelled: no caller has the stream
         await trio.aclose_forcefully(stream)
         raise
 

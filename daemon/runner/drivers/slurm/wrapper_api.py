@@ -142,7 +142,7 @@ class WrapperApi:
             # The stored claim and the in-memory state must change together.
             with trio.CancelScope(shield=True):
                 run.claimed(await self._store.write(write))
-        except BaseException:
+        except BaseException:  # also when cancelled: no caller has the file
             file.close()
             raise
         return file
@@ -162,7 +162,7 @@ class WrapperApi:
             try:
                 pack(file, *given)
                 file.seek(0)
-            except BaseException:
+            except BaseException:  # no caller has the file
                 file.close()
                 raise
             return file
