@@ -1,8 +1,8 @@
 """Stores of older versions migrate with all their contents, and a copy remains next to them.
 
-`forms/stores` has one store of each version, as a daemon of that version left it after a kill. Each
-has services, a batch job, a periodic and a parameterized job, a blocked job and a variable. (9 and
-10 were released together.) A new version adds the store of its predecessor.
+`forms/stores` has stores of older versions, as a daemon of that version left them after a kill. Each
+has services, a batch job, a periodic and a parameterized job, a blocked job and a variable. A
+migration that changes rows adds a store with such rows.
 """
 
 import gzip
