@@ -1,11 +1,12 @@
--- The whole of Steward's file. Each table says what its rows are and who writes them.
+-- The schema of Steward's store. The comment of each table says what a row is, and which code
+-- writes it.
 --
--- Every write gets one number from the counter in `store`, its index; every changed row
--- carries the index of the write that made it and of the write that changed it last.
--- Documents are JSON as it goes over the wire; what is queried stands in a column as well.
--- Times are nanoseconds since the epoch.
+-- Each write has an index: the value of the counter in `store`. A row has the index of the write
+-- that created it, and of the write that changed it last. Documents are JSON in the format of
+-- the API; queried fields also have a column. Times are nanoseconds since the epoch.
 
--- One row: the counter of all writes, and who this installation is. Written by every write.
+-- One row: the counter of all writes, and the identity of this installation. Changed by every
+-- write.
 CREATE TABLE store (
     id            INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
     last_index    INTEGER NOT NULL CHECK (last_index >= 1),
@@ -13,30 +14,30 @@ CREATE TABLE store (
     created_at    INTEGER NOT NULL
 ) STRICT;
 
--- The index of the last write that touched a kind of object, also by removing one: what a
--- listing reports, and what a reader of something that does not exist yet waits on.
--- The row `room` is touched when an allocation lets go of what it holds; `collected-events` is
--- the last index of which events have been removed.
+-- For each kind of object, the index of the last write that changed or deleted one. Lists report
+-- this index, and a blocking query for a missing object waits for it. `room` changes when an
+-- allocation releases resources. `collected-events` is the index up to which events were
+-- deleted.
 CREATE TABLE table_indexes (
     name          TEXT    NOT NULL PRIMARY KEY,
     last_index    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Which index the counter had reached at a time: tells how old a change is. Written, and
--- trimmed, by daemon/evals/gc.py, a row each round.
+-- The counter at points in time, from which the age of a change follows. Written and trimmed by
+-- daemon/evals/gc.py, one row per round.
 CREATE TABLE moments (
     time          INTEGER NOT NULL PRIMARY KEY,
     last_index    INTEGER NOT NULL
 ) STRICT;
 
--- How many rows of a kind have been removed, because they were kept no longer. Written by
--- daemon/evals/gc.py in the write that removes them.
+-- The number of rows of each kind that retention has deleted. Written by daemon/evals/gc.py with
+-- the deletion.
 CREATE TABLE collected (
     kind          TEXT    NOT NULL PRIMARY KEY,
     number        INTEGER NOT NULL CHECK (number >= 0)
 ) STRICT, WITHOUT ROWID;
 
--- Namespaces: they keep the jobs of different people apart. Written by the namespace endpoints.
+-- Namespaces separate the jobs of different users. Written by the namespace endpoints.
 CREATE TABLE namespaces (
     name          TEXT    NOT NULL PRIMARY KEY,
     document      TEXT    NOT NULL,
@@ -44,8 +45,8 @@ CREATE TABLE namespaces (
     modify_index  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Pools of nodes that somebody made. Those of nodes, `all` and `default` have no row. Written by
--- the endpoints of pools.
+-- Node pools that users created. The built-in pools `all` and `default` have no row. Written by
+-- the pool endpoints.
 CREATE TABLE node_pools (
     name          TEXT    NOT NULL PRIMARY KEY,
     document      TEXT    NOT NULL,
@@ -53,36 +54,36 @@ CREATE TABLE node_pools (
     modify_index  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Jobs that exist: which version is current, what the job is doing, and its line in a
--- listing. Rows appear with the first version and go with a purge, which takes everything
--- that belongs to the job along. Written by daemon/jobs; status and counts by one function
--- (storage/queries/job_status.py settle) in every write that can change them.
+-- Existing jobs: the current version, the status, and the entry in lists. A row appears with the
+-- first version. A purge deletes it with everything that belongs to the job. Written by
+-- daemon/jobs. Status and counts are written by one function (storage/queries/job_status.py
+-- settle), in every write that can change them.
 CREATE TABLE jobs (
     namespace         TEXT    NOT NULL,
     id                TEXT    NOT NULL,
     version           INTEGER NOT NULL CHECK (version >= 0),
     type              TEXT    NOT NULL,
     parent_id         TEXT    NOT NULL,
-    dispatch_token    TEXT    NOT NULL,           -- that made a dispatch of this child idempotent
+    dispatch_token    TEXT    NOT NULL,           -- idempotency token of its dispatch
     launches_children INTEGER NOT NULL CHECK (launches_children IN (0, 1)),
     stop              INTEGER NOT NULL CHECK (stop IN (0, 1)),
-    has_scaling       INTEGER NOT NULL CHECK (has_scaling IN (0, 1)),  -- a policy for a group
+    has_scaling       INTEGER NOT NULL CHECK (has_scaling IN (0, 1)),  -- any group has a scaling policy
     status            TEXT    NOT NULL CHECK (status IN ('pending', 'running', 'dead')),
-    listing           TEXT    NOT NULL,           -- the fixed part of its line in a listing
-    queued            TEXT    NOT NULL,           -- group -> allocations that wait for room
+    listing           TEXT    NOT NULL,           -- the fixed part of its entry in lists
+    queued            TEXT    NOT NULL,           -- group -> number of unplaced allocations
     children_pending  INTEGER NOT NULL CHECK (children_pending >= 0),
     children_running  INTEGER NOT NULL CHECK (children_running >= 0),
     children_dead     INTEGER NOT NULL CHECK (children_dead >= 0),
     summary           TEXT    NOT NULL,
     summary_index     INTEGER NOT NULL,
     create_index      INTEGER NOT NULL,
-    modify_index      INTEGER NOT NULL,           -- last change of anything about the job
+    modify_index      INTEGER NOT NULL,           -- last change of any attribute
     job_modify_index  INTEGER NOT NULL,           -- last change of its definition
     held              INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1)),
-                                                  -- waits until fewer children of its parent work
+                                                  -- waits until fewer children of its parent are active
     forgotten         INTEGER NOT NULL DEFAULT 0 CHECK (forgotten IN (0, 1)),
-                                                  -- is being removed: part of it is gone
-    notify            TEXT    NOT NULL DEFAULT '',  -- what somebody is told of it; '' for nothing
+                                                  -- is being deleted: some rows are gone
+    notify            TEXT    NOT NULL DEFAULT '',  -- its notifications; '' for none
     outcome           TEXT    NOT NULL DEFAULT '' CHECK (outcome IN ('', 'good', 'failed')),
                                                   -- of its last run, or of its children's
     versions_bytes    INTEGER NOT NULL DEFAULT 0 CHECK (versions_bytes >= 0),
@@ -101,7 +102,7 @@ CREATE INDEX jobs_held ON jobs (namespace, parent_id, create_index) WHERE held =
 CREATE INDEX jobs_ended_children ON jobs (namespace, parent_id, modify_index)
                            WHERE parent_id <> '' AND status = 'dead';
 CREATE INDEX jobs_parents ON jobs (namespace, id) WHERE launches_children = 1;
--- With `=` every statement that looks for a parent would be prepared anew for each that it looks for.
+-- A condition with `=` would make SQLite prepare each statement again for each parent.
 CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_id IS '';
 CREATE INDEX jobs_changed ON jobs (modify_index, namespace, id);
 CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
@@ -110,9 +111,9 @@ CREATE INDEX jobs_everywhere ON jobs (namespace, id)
                        WHERE type IN ('system', 'sysbatch') AND stop = 0 AND launches_children = 0;
 CREATE INDEX jobs_scaled ON jobs (namespace, id) WHERE has_scaling = 1;
 
--- Job versions are append-only: registering, reverting, scaling and stopping each add a
--- row. Nothing here is ever updated: a trigger refuses it; rows go only when the whole job
--- goes. What may change about a version has its own table, below.
+-- Job versions are append-only: registering, reverting, scaling and stopping each add a row. A
+-- trigger rejects updates. Rows are deleted only with the whole job. The next table has the
+-- attributes of a version that can change.
 CREATE TABLE job_versions (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -135,8 +136,8 @@ BEGIN
     SELECT RAISE(ABORT, 'job versions are only removed with their job');
 END;
 
--- What may change about a version: stable, its tag, and the status it had when it was
--- current last. Written by daemon/jobs and daemon/evals/deployment_watcher.py.
+-- The attributes of a version that can change: stable, the tag, and the status at the time when
+-- the version was replaced. Written by daemon/jobs and daemon/evals/deployment_watcher.py.
 CREATE TABLE job_version_states (
     namespace       TEXT    NOT NULL,
     job_id          TEXT    NOT NULL,
@@ -155,7 +156,7 @@ CREATE TABLE job_version_states (
 CREATE UNIQUE INDEX job_version_states_tagged ON job_version_states (namespace, job_id, tag_name)
                                               WHERE tag_name IS NOT NULL;
 
--- The source texts of the six newest versions. Written, and trimmed, by daemon/jobs/register.py
+-- The source texts of the six newest versions. Written and trimmed by daemon/jobs/register.py,
 -- in the write that appends the version.
 CREATE TABLE job_submissions (
     namespace     TEXT    NOT NULL,
@@ -166,8 +167,8 @@ CREATE TABLE job_submissions (
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
 
--- What was asked of the count of a group, and notes why nothing was: the twenty newest of each
--- group. Written, and trimmed, by daemon/jobs/scale.py.
+-- Scaling requests of a group, and notes about requests that changed nothing: the newest twenty
+-- per group. Written and trimmed by daemon/jobs/scale.py.
 CREATE TABLE scaling_events (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -178,9 +179,9 @@ CREATE TABLE scaling_events (
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
 
--- Periodic jobs that are enabled and not stopped: how far the clock has been followed, and which
--- slot comes next. A row comes, goes, and loses its next slot with a new version of its job
--- (storage/queries/jobs.py append_version); slots are decided by daemon/jobs/periodic.py.
+-- Enabled periodic jobs that are not stopped: the time up to which slots are decided, and the
+-- next slot. A new version of the job adds, deletes or resets the row (storage/queries/jobs.py
+-- append_version). daemon/jobs/periodic.py decides slots.
 CREATE TABLE periodic_jobs (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -193,12 +194,13 @@ CREATE TABLE periodic_jobs (
 
 CREATE INDEX periodic_jobs_due ON periodic_jobs (next_slot);
 
--- What became of the slots of a periodic job: launched, or why not; the newest thousand rows of
--- each job. Written, and trimmed, by daemon/jobs/periodic.py in the write that decides.
+-- The outcome of each slot of a periodic job: launched, or the reason why not. A job has its
+-- newest thousand rows. Written and trimmed by daemon/jobs/periodic.py, in the write that
+-- decides.
 CREATE TABLE periodic_slots (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
-    slot          INTEGER NOT NULL,               -- the first, where the row stands for several
+    slot          INTEGER NOT NULL,               -- the first, if the row covers several
     slots         INTEGER NOT NULL CHECK (slots >= 1),
     decided_at    INTEGER NOT NULL,
     outcome       TEXT    NOT NULL CHECK (outcome IN ('launched', 'caught-up', 'skipped')),
@@ -209,18 +211,18 @@ CREATE TABLE periodic_slots (
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
--- What somebody is told of a job, and how the telling goes. Written with what it tells of
--- (storage/queries/job_status.py settle, daemon/jobs/periodic.py), then by daemon/notify; they
--- outlive a purge of their job.
+-- Notifications about a job, and the state of their delivery. Written with the reported event
+-- (storage/queries/job_status.py settle, daemon/jobs/periodic.py), then by daemon/notify. Rows
+-- remain after a purge of their job.
 CREATE TABLE notifications (
     number        INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     namespace     TEXT    NOT NULL,
-    job_id        TEXT    NOT NULL,               -- whose wish it is: of a child, the parent
-    run_id        TEXT    NOT NULL,               -- the job that it is about
+    job_id        TEXT    NOT NULL,               -- job with the setting: of a child, the parent
+    run_id        TEXT    NOT NULL,               -- the reported job
     event         TEXT    NOT NULL CHECK (event IN ('failure', 'recovery', 'missed', 'late')),
     reason        TEXT    NOT NULL,
-    webhook       TEXT    NOT NULL,               -- where to, or
-    command       TEXT    NOT NULL,               -- by which command, or to which receiver
+    webhook       TEXT    NOT NULL,               -- URL, or
+    command       TEXT    NOT NULL,               -- name of a command
     status        TEXT    NOT NULL CHECK (status IN ('pending', 'sent', 'failed')),
     attempts      INTEGER NOT NULL CHECK (attempts >= 0),
     next_attempt  INTEGER NOT NULL,
@@ -229,7 +231,7 @@ CREATE TABLE notifications (
     modify_time   INTEGER NOT NULL,
     create_index  INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
-    receiver      TEXT    NOT NULL DEFAULT '',    -- of the configuration; of these three one is set
+    receiver      TEXT    NOT NULL DEFAULT '',    -- name in the configuration; one of the three is set
     failures      INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0),
                                                   -- in a row, up to this one
     failing_since INTEGER NOT NULL DEFAULT 0
@@ -242,8 +244,8 @@ CREATE INDEX notifications_by_receiver ON notifications (receiver, next_attempt)
                                        WHERE status = 'pending' AND receiver > '';
 CREATE INDEX notifications_by_time ON notifications (next_attempt) WHERE status = 'pending';
 
--- How many notifications were sent, given up, or dropped because too many waited already: by the
--- receiver, or by the way (`webhook`, `command`). Written with each such notification.
+-- The number of notifications that were sent, given up, or dropped because too many were queued,
+-- by receiver or channel (`webhook`, `command`). Written with each such notification.
 CREATE TABLE notification_totals (
     receiver      TEXT    NOT NULL,
     outcome       TEXT    NOT NULL CHECK (outcome IN ('sent', 'failed', 'dropped')),
@@ -251,9 +253,9 @@ CREATE TABLE notification_totals (
     PRIMARY KEY (receiver, outcome)
 ) STRICT, WITHOUT ROWID;
 
--- Evaluations: requests to look at a job again. Made by whoever makes work necessary, in the
--- same write as its cause; finished by daemon/evals/applier.py in the write that stores the
--- plan. They outlive a purge of their job.
+-- Evaluations: requests to schedule a job. Created in the same write as their cause, and
+-- finished by daemon/evals/applier.py in the write that stores the plan. Rows remain after a
+-- purge of their job.
 CREATE TABLE evaluations (
     id            TEXT    NOT NULL UNIQUE,
     namespace     TEXT    NOT NULL,
@@ -261,18 +263,18 @@ CREATE TABLE evaluations (
     priority      INTEGER NOT NULL,
     status        TEXT    NOT NULL
                   CHECK (status IN ('pending', 'blocked', 'complete', 'failed', 'canceled')),
-    wait_until    INTEGER NOT NULL,               -- 0: at once
-    tried_index   INTEGER NOT NULL,               -- blocked: the moment at which it did not fit
-    needs_cpu     INTEGER NOT NULL,               -- blocked: the least room that can help it,
-    needs_memory  INTEGER NOT NULL,               --          MHz, MB, MB; all 0 when it waits for
+    wait_until    INTEGER NOT NULL,               -- 0: immediately
+    tried_index   INTEGER NOT NULL,               -- blocked: the index at which it did not fit
+    needs_cpu     INTEGER NOT NULL,               -- blocked: the least resources that it needs,
+    needs_memory  INTEGER NOT NULL,               --          MHz, MB, MB; all 0 if it waits for
     needs_disk    INTEGER NOT NULL,               --          a node of another kind
     deployment_id TEXT    NOT NULL,
     create_index  INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
     modify_time   INTEGER NOT NULL,
     document      TEXT    NOT NULL,
-    request_id    TEXT    NOT NULL DEFAULT '',    -- of the request that it goes back to, and its trace
-    needs_besides TEXT    NOT NULL DEFAULT ''     -- blocked: what it needs besides, as JSON
+    request_id    TEXT    NOT NULL DEFAULT '',    -- of the request that caused it, and its trace
+    needs_besides TEXT    NOT NULL DEFAULT ''     -- blocked: its further needs, as JSON
 ) STRICT;
 
 CREATE INDEX evaluations_by_job     ON evaluations (namespace, job_id, modify_index);
@@ -290,8 +292,8 @@ CREATE INDEX evaluations_blocked    ON evaluations (needs_memory, needs_cpu, nee
                                                     priority DESC, create_index, tried_index)
                                     WHERE status = 'blocked';
 
--- Allocations: instances of task groups on a node. The placement is written once and the
--- desired half by daemon/evals/applier.py, the client half and health by daemon/runner.
+-- Allocations: instances of task groups on a node. daemon/evals/applier.py writes the placement
+-- once, and the desired half. daemon/runner writes the client half and the health.
 CREATE TABLE allocations (
     id                 TEXT    NOT NULL UNIQUE,
     namespace          TEXT    NOT NULL,
@@ -307,10 +309,10 @@ CREATE TABLE allocations (
     client_status      TEXT    NOT NULL
                        CHECK (client_status IN
                               ('pending', 'running', 'complete', 'failed', 'lost', 'unknown')),
-    cpu                INTEGER NOT NULL,          -- what it holds: MHz, MB, MB
+    cpu                INTEGER NOT NULL,          -- its resources: MHz, MB, MB
     memory             INTEGER NOT NULL,
     disk               INTEGER NOT NULL,
-    exclusive          TEXT,                      -- whole cores and devices that it holds
+    exclusive          TEXT,                      -- its reserved cores and devices
     placement          TEXT    NOT NULL,
     desired            TEXT    NOT NULL,
     client             TEXT    NOT NULL,
@@ -320,7 +322,7 @@ CREATE TABLE allocations (
     alloc_modify_index INTEGER NOT NULL,          -- last change of the desired half
     create_time        INTEGER NOT NULL,
     modify_time        INTEGER NOT NULL,
-    request_id         TEXT    NOT NULL DEFAULT '',  -- that the last change of what is wanted goes back to
+    request_id         TEXT    NOT NULL DEFAULT '',  -- that caused the last change of the desired half
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
 
@@ -344,28 +346,30 @@ CREATE INDEX allocations_ending        ON allocations (namespace, job_id)
                                        WHERE desired_status <> 'run'
                                          AND client_status IN ('pending', 'running', 'unknown');
 
--- What others have replaced, or nobody wants: it goes by age and number.
+-- Allocations that were replaced or are no longer desired: retention deletes them by age and
+-- number.
 CREATE INDEX allocations_replaced      ON allocations (namespace, job_id, modify_time)
                                        WHERE client_status IN ('complete', 'failed', 'lost')
                                          AND (desired ->> '$.NextAllocation' IS NOT NULL
                                               OR desired_status <> 'run' AND job_type <> 'sysbatch'
                                                  AND desired ->> '$.Transition.MigrateDisablePlacement' IS NOT 1);
 
--- What a decision about a job needs: not what was stopped and has ended, unless it keeps its place.
+-- Allocations that the scheduler reads: all except those stopped and ended, unless their names
+-- stay taken.
 CREATE INDEX allocations_considered    ON allocations (namespace, job_id, create_index, id)
                                        WHERE desired_status = 'run'
                                           OR client_status IN ('pending', 'running', 'unknown')
                                           OR desired ->> '$.Transition.MigrateDisablePlacement';
 
--- The allocations of a batch job that have completed and stay. A decision needs only their numbers,
--- from the end of their names: `job.group[NUMBER]`.
+-- Completed allocations of a batch job that stay. The scheduler needs only their numbers, from
+-- the end of their names: `job.group[NUMBER]`.
 CREATE INDEX allocations_settled ON allocations
     (namespace, job_id, task_group, job_version,
      CAST(substr(name, length(job_id) + length(task_group) + 3) AS INTEGER))
  WHERE job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
    AND desired ->> '$.NextAllocation' IS NULL;
 
--- The others that a decision about a batch job needs.
+-- The other allocations that the scheduler reads for a batch job.
 CREATE INDEX allocations_unsettled ON allocations (namespace, job_id, create_index, id)
  WHERE (desired_status = 'run'
         OR client_status IN ('pending', 'running', 'unknown')
@@ -373,8 +377,8 @@ CREATE INDEX allocations_unsettled ON allocations (namespace, job_id, create_ind
    AND NOT (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
             AND desired ->> '$.NextAllocation' IS NULL);
 
--- What the allocations of a node hold whose tasks have not ended, added up, so that a decision
--- reads one row however many run. Kept by triggers, whatever writes an allocation.
+-- The sum of the resources of a node's allocations whose tasks have not ended. The scheduler
+-- reads one row, however many allocations run. Maintained by triggers on allocations.
 CREATE TABLE holdings (
     node_id TEXT    PRIMARY KEY,
     number  INTEGER NOT NULL CHECK (number >= 0),
@@ -418,8 +422,8 @@ BEGIN
      WHERE node_id = OLD.node_id;
 END;
 
--- How many allocations of each node have each client status, so that metrics read a few rows
--- however many there are. Kept by triggers, whatever writes an allocation.
+-- The number of allocations of each node by client status, so that metrics read few rows.
+-- Maintained by triggers on allocations.
 CREATE TABLE allocation_counts (
     node_id       TEXT    NOT NULL,
     client_status TEXT    NOT NULL,
@@ -446,7 +450,7 @@ BEGIN
      WHERE node_id = OLD.node_id AND client_status = OLD.client_status;
 END;
 
--- How many jobs have each status, for metrics. Kept by triggers, whatever writes a job.
+-- The number of jobs by status, for metrics. Maintained by triggers on jobs.
 CREATE TABLE job_counts (
     status TEXT    PRIMARY KEY,
     number INTEGER NOT NULL CHECK (number >= 0)
@@ -469,8 +473,8 @@ BEGIN
     UPDATE job_counts SET number = number - 1 WHERE status = OLD.status;
 END;
 
--- Ports that an allocation holds until its tasks have ended. Written by
--- daemon/evals/applier.py with the placement, removed by daemon/runner with the end.
+-- Ports of an allocation until its tasks end. Written by daemon/evals/applier.py with the
+-- placement, deleted by daemon/runner with the end.
 CREATE TABLE allocation_ports (
     node_id       TEXT    NOT NULL,
     port          INTEGER NOT NULL CHECK (port BETWEEN 1 AND 65535),
@@ -480,8 +484,7 @@ CREATE TABLE allocation_ports (
 
 CREATE INDEX allocation_ports_by_allocation ON allocation_ports (allocation_id);
 
--- What happened to a task, in order: the ten thousand newest. Written, and trimmed, by
--- daemon/runner.
+-- Task events in order: the newest ten thousand of a task. Written and trimmed by daemon/runner.
 CREATE TABLE task_events (
     allocation_id TEXT    NOT NULL REFERENCES allocations (id) ON DELETE CASCADE,
     task          TEXT    NOT NULL,
@@ -490,7 +493,7 @@ CREATE TABLE task_events (
     PRIMARY KEY (allocation_id, task, number)
 ) STRICT, WITHOUT ROWID;
 
--- How to find a started task again: opaque data of its driver. Written by daemon/runner.
+-- Handles that find a started task again: opaque data of its driver. Written by daemon/runner.
 CREATE TABLE task_handles (
     allocation_id TEXT    NOT NULL REFERENCES allocations (id) ON DELETE CASCADE,
     task          TEXT    NOT NULL,
@@ -498,33 +501,33 @@ CREATE TABLE task_handles (
     PRIMARY KEY (allocation_id, task)
 ) STRICT, WITHOUT ROWID;
 
--- Attempts at tasks that are jobs of a cluster: who may claim one, who has, and how it ended. Written
--- by daemon/runner/drivers/slurm; of secrets only the hashes are here. One that is void is to be
--- cancelled, however long its cluster does not answer; nobody can claim it any more.
+-- Attempts of tasks that run as jobs of a cluster: the claim of a wrapper, and the result.
+-- Written by daemon/runner/drivers/slurm. Secrets are stored only as hashes. A void attempt
+-- cannot be claimed, and Steward cancels it as soon as its cluster answers.
 CREATE TABLE cluster_runs (
-    allocation_id TEXT    NOT NULL,               -- which may be forgotten before the job has ended
+    allocation_id TEXT    NOT NULL,               -- it may be deleted before the cluster's job ends
     task          TEXT    NOT NULL,
     number        INTEGER NOT NULL CHECK (number >= 0),
     pool          TEXT    NOT NULL,
     status        TEXT    NOT NULL CHECK (status IN ('submitting', 'waiting', 'running', 'ended', 'void')),
     claim_hash    TEXT    NOT NULL,
-    token_hash    TEXT    NOT NULL,               -- of who has claimed it; empty: nobody
-    nonce         TEXT    NOT NULL,               -- by which the claimant named itself
-    job_id        TEXT    NOT NULL,               -- of the cluster; empty: not known
-    host          TEXT    NOT NULL,               -- where it runs
+    token_hash    TEXT    NOT NULL,               -- of the claimant; empty: not claimed
+    nonce         TEXT    NOT NULL,               -- random name of the claimant
+    job_id        TEXT    NOT NULL,               -- ID in the cluster; empty: unknown
+    host          TEXT    NOT NULL,               -- on which it runs
     submitted_at  INTEGER NOT NULL,
     claimed_at    INTEGER NOT NULL,
-    stdout_base   INTEGER NOT NULL,               -- where in the task's log its own output begins
+    stdout_base   INTEGER NOT NULL,               -- offset in the task's log at which its output begins
     stderr_base   INTEGER NOT NULL,
-    result        TEXT    NOT NULL,               -- how it ended, as the wrapper said; empty: not yet
+    result        TEXT    NOT NULL,               -- reported by the wrapper; empty: none yet
     PRIMARY KEY (allocation_id, task, number)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX cluster_runs_void ON cluster_runs (pool) WHERE status = 'void';
 
--- Services: where their instances answer. A row appears when its allocation has begun and goes
--- when that is to end, or has ended, or is asked to by hand. Written with the report of the
--- allocation by daemon/runner.
+-- Registered services with the addresses of their instances. A row appears when its allocation
+-- starts. It is deleted when the allocation stops, ends, or a user deletes the registration.
+-- Written by daemon/runner with the report of the allocation.
 CREATE TABLE services (
     id            TEXT    NOT NULL PRIMARY KEY,
     name          TEXT    NOT NULL,
@@ -545,8 +548,8 @@ CREATE INDEX services_by_name       ON services (namespace, name);
 CREATE INDEX services_by_job        ON services (namespace, job_id);
 CREATE INDEX services_by_allocation ON services (allocation_id);
 
--- Deployments: one version of a job replacing another. Made by daemon/evals/applier.py;
--- status, counts and promotion are written by daemon/evals/deployment_watcher.py.
+-- Deployments: the replacement of a job version by another. Created by daemon/evals/applier.py;
+-- daemon/evals/deployment_watcher.py writes status, counts and promotion.
 CREATE TABLE deployments (
     id            TEXT    NOT NULL UNIQUE,
     namespace     TEXT    NOT NULL,
@@ -565,9 +568,9 @@ CREATE INDEX deployments_of_job_changed ON deployments (namespace, job_id, modif
 CREATE INDEX deployments_active ON deployments (namespace, job_id)
                                 WHERE status IN ('running', 'paused');
 
--- Runs of workflows: each version of a batch job whose groups wait for each other runs once. A row
--- appears with the first decision about the run, and goes with its job, or when newer runs push it
--- out. Written by daemon/evals/applier.py with the plan.
+-- Runs of workflows: each version of a batch job whose groups depend on each other runs once. A
+-- row appears with the first decision about the run. It is deleted with its job, or when newer
+-- runs exceed the limit. Written by daemon/evals/applier.py with the plan.
 CREATE TABLE runs (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -576,14 +579,14 @@ CREATE TABLE runs (
     status        TEXT    NOT NULL
                   CHECK (status IN ('running', 'stopping', 'succeeded', 'failed', 'canceled')),
     reason        TEXT    NOT NULL,
-    triggered_by  TEXT    NOT NULL,               -- as the evaluation that began it
+    triggered_by  TEXT    NOT NULL,               -- of the evaluation that started it
     attempt       INTEGER NOT NULL CHECK (attempt >= 1),
     began         INTEGER NOT NULL,
-    ended         INTEGER NOT NULL,               -- 0: it has not
+    ended         INTEGER NOT NULL,               -- 0: not yet
     create_index  INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
     cleans_up     INTEGER NOT NULL DEFAULT 0 CHECK (cleans_up IN (0, 1)),
-                                                  -- canceled: steps for every end still run
+                                                  -- canceled: clean-up steps still run
     PRIMARY KEY (namespace, job_id, number),
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
@@ -592,7 +595,7 @@ CREATE INDEX runs_unfinished ON runs (namespace, job_id)
                              WHERE status IN ('running', 'stopping');
 CREATE INDEX runs_in_order   ON runs (create_index, job_id);
 
--- Steps of runs: one row for each group of the job's version. `outcome` is there when the step has
+-- Steps of runs: one row for each group of the job's version. `outcome` is set when the step has
 -- ended. Written by daemon/evals/applier.py with the plan.
 CREATE TABLE run_steps (
     namespace     TEXT    NOT NULL,
@@ -607,10 +610,10 @@ CREATE TABLE run_steps (
     outcome       TEXT    CHECK (outcome IN ('good', 'bad', 'neutral')),
     attempt       INTEGER NOT NULL CHECK (attempt >= 1),
     since         INTEGER NOT NULL,               -- in this state
-    opened        INTEGER NOT NULL,               -- 0: it has not begun
+    opened        INTEGER NOT NULL,               -- 0: not yet
     total         INTEGER NOT NULL CHECK (total >= 0),   -- elements: all,
-    good          INTEGER NOT NULL CHECK (good >= 0),    -- those that ended well,
-    failed        INTEGER NOT NULL CHECK (failed >= 0),  -- and those that failed for good
+    good          INTEGER NOT NULL CHECK (good >= 0),    -- succeeded,
+    failed        INTEGER NOT NULL CHECK (failed >= 0),  -- failed finally
     exit_code     INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
     PRIMARY KEY (namespace, job_id, number, step),
@@ -618,13 +621,13 @@ CREATE TABLE run_steps (
         REFERENCES runs (namespace, job_id, number) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
--- What people did to a run, in order. `steps` is a JSON list; an approval counts for the attempt of
--- its step. Written by daemon/jobs/steer_run.py, and never changed.
+-- Manual operations on a run, in order. `steps` is a JSON list. An approval counts for the
+-- attempt of its step. Written by daemon/jobs/steer_run.py, and never changed.
 CREATE TABLE run_acts (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
     number        INTEGER NOT NULL,
-    place         INTEGER NOT NULL,               -- in the order of the acts, from 1
+    place         INTEGER NOT NULL,               -- number of the operation, from 1
     act           TEXT    NOT NULL
                   CHECK (act IN ('cancel', 'skip', 'accept', 'rerun', 'approve', 'reject')),
     steps         TEXT    NOT NULL,
@@ -637,7 +640,7 @@ CREATE TABLE run_acts (
         REFERENCES runs (namespace, job_id, number) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
--- Nodes: places where tasks run. Written by daemon/runner/node.py.
+-- Nodes, on which tasks run. Written by daemon/runner/node.py.
 CREATE TABLE nodes (
     id            TEXT    NOT NULL PRIMARY KEY,
     document      TEXT    NOT NULL,
@@ -645,14 +648,15 @@ CREATE TABLE nodes (
     modify_index  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Variables: small sets of named values at a path; who holds the lock of one alone may change it.
--- Their values are secrets, at the place `variables/<namespace>/<path>`. Written by daemon/variables.
+-- Variables: named values at a path. If a variable is locked, only the holder of the lock can
+-- change it. The values are secrets, at the place `variables/<namespace>/<path>`. Written by
+-- daemon/variables.
 CREATE TABLE variables (
     namespace     TEXT    NOT NULL,
     path          TEXT    NOT NULL,
-    lock_id       TEXT    NOT NULL,               -- '': nobody holds it
-    lock_ttl      INTEGER NOT NULL,               -- how long the lock is held without a renewal
-    lock_delay    INTEGER NOT NULL,               -- how long nobody gets it after it was lost
+    lock_id       TEXT    NOT NULL,               -- '': not locked
+    lock_ttl      INTEGER NOT NULL,               -- time until an unrenewed lock is lost
+    lock_delay    INTEGER NOT NULL,               -- time after a loss in which it cannot be acquired
     lock_ends     INTEGER NOT NULL,
     create_index  INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
@@ -663,39 +667,39 @@ CREATE TABLE variables (
 
 CREATE INDEX variables_locked ON variables (lock_ends) WHERE lock_id <> '';
 
--- Everything secret is in this table and nowhere else, and only sealed: variables, signing keys,
--- client secrets, and the secrets that tasks received (at `output/<allocation>/<number>`), which are
--- masked in their output. A place says what a value is; the seal is bound to it, so that no row can
--- stand in for another. Written by whoever owns the secret, with daemon/acl/seal.py.
+-- All secrets, encrypted: variables, signing keys, client secrets, and the secrets that tasks
+-- received (at `output/<allocation>/<number>`), which are masked in their output. No other table
+-- has a secret. The encryption is bound to the place, so a row cannot be exchanged for another.
+-- Written by the owner of the secret, with daemon/acl/seal.py.
 CREATE TABLE secrets (
     place         TEXT    NOT NULL PRIMARY KEY,
-    sealed        BLOB    NOT NULL                -- names the version of its key
+    sealed        BLOB    NOT NULL                -- begins with the version of its key
 ) STRICT, WITHOUT ROWID;
 
--- The keys that sign identity tokens. Their private halves are secrets, at the place
+-- Keys that sign identity tokens. The private keys are secrets, at the place
 -- `signing-keys/<id>`. Written by daemon/identity/issuer.py.
 CREATE TABLE signing_keys (
     id            TEXT    NOT NULL PRIMARY KEY,
     public        TEXT    NOT NULL,               -- the public half as a JSON Web Key
-    created_at    INTEGER NOT NULL,               -- published since then
-    signs_from    INTEGER NOT NULL                -- until the next one does
+    created_at    INTEGER NOT NULL,               -- publication
+    signs_from    INTEGER NOT NULL                -- until the next key signs
 ) STRICT, WITHOUT ROWID;
 
--- Who changed something, or was refused it. Append-only: nothing is ever changed, and only the
--- oldest row can go. A change and its row are one write. Written, and trimmed, by
+-- The audit log: changes, and refused requests. Append-only: no row is changed, and only the
+-- oldest row can be deleted. A change and its row are one write. Written and trimmed by
 -- daemon/acl/audit.py.
 CREATE TABLE audit (
     number        INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     time          INTEGER NOT NULL,
-    accessor      TEXT    NOT NULL,               -- of the token; '' when it is not known whose
-    secret_hash   TEXT    NOT NULL,               -- keyed, of a secret that is none of ours; or ''
+    accessor      TEXT    NOT NULL,               -- of the token; '' if unknown
+    secret_hash   TEXT    NOT NULL,               -- keyed, of an unknown secret; or ''
     address       TEXT    NOT NULL,
     method        TEXT    NOT NULL,
     path          TEXT    NOT NULL,
-    query         TEXT    NOT NULL,               -- values of secrets hashed
+    query         TEXT    NOT NULL,               -- secrets are hashed
     namespace     TEXT    NOT NULL,
     status        INTEGER NOT NULL,
-    reason        TEXT    NOT NULL                -- why it was refused, or ''
+    reason        TEXT    NOT NULL                -- of a refusal, or ''
 ) STRICT;
 
 CREATE TRIGGER audit_is_append_only BEFORE UPDATE ON audit
@@ -709,57 +713,57 @@ BEGIN
     SELECT RAISE(ABORT, 'only the oldest entry of the audit can go');
 END;
 
--- The keys of the seals, each wrapped by the root key, which is not in this file. Written by
--- daemon/acl/seal.py at the first start, and by `steward operator rekey`.
+-- Keys that encrypt the secrets, each wrapped by the root key, which is not in this file.
+-- Written by daemon/acl/seal.py at the first start, and by `steward operator rekey`.
 CREATE TABLE seal_keys (
     version       INTEGER NOT NULL PRIMARY KEY CHECK (version >= 1),
-    salt          BLOB    NOT NULL,               -- of a passphrase; empty when the root is a key
+    salt          BLOB    NOT NULL,               -- of a passphrase; empty if the root is a key
     wrapped       BLOB    NOT NULL,
     created_at    INTEGER NOT NULL
 ) STRICT;
 
--- Settings that are changed through the API while the daemon runs. Written by daemon/api.
+-- Settings that the API can change while the daemon runs. Written by daemon/api.
 CREATE TABLE settings (
     name          TEXT    NOT NULL PRIMARY KEY,
     value         TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Units of the daemon's own work that failed at their last attempts: how often in a row, and why.
--- A row goes when its unit succeeds or changes, is given up or released. Written by daemon/fences.py.
+-- Units of the daemon's internal work whose last attempts failed: the number of failures in a
+-- row, and the reason. A row is deleted when its unit succeeds, changes, is given up or is
+-- released. Written by daemon/fences.py.
 CREATE TABLE faults (
     kind          TEXT    NOT NULL,               -- evaluation, periodic job, loop, …
-    key           TEXT    NOT NULL,               -- which one of its kind
+    key           TEXT    NOT NULL,               -- identifies it among its kind
     failures      INTEGER NOT NULL CHECK (failures >= 1),
     reason        TEXT    NOT NULL,
     since         INTEGER NOT NULL,
-    until         INTEGER NOT NULL,               -- it pauses until then
+    until         INTEGER NOT NULL,               -- end of its pause
     PRIMARY KEY (kind, key)
 ) STRICT, WITHOUT ROWID;
 
--- Defaults of an older version that stay in force in this store until the configuration names the
--- setting. Written by the migrations that came with the new defaults; empty in a new store.
+-- Defaults of an older version that remain in force in this store until the configuration has
+-- the setting. Written by the migrations that introduced the new defaults; empty in a new store.
 CREATE TABLE kept_defaults (
     setting       TEXT    NOT NULL PRIMARY KEY,
     value         TEXT    NOT NULL                -- in JSON
 ) STRICT, WITHOUT ROWID;
 
--- Login methods: at which path (it ends in a slash) which method is mounted. Written by
--- daemon/identity, whose other tables follow; what is set up for a mount goes with it.
+-- Mounts: the login method at each path, which ends in a slash. Written by daemon/identity,
+-- whose other tables follow. The configuration of a mount is deleted with it.
 CREATE TABLE mounts (
     path          TEXT    NOT NULL PRIMARY KEY,
-    accessor      TEXT    NOT NULL UNIQUE,        -- its name for ever: never used again
+    accessor      TEXT    NOT NULL UNIQUE,        -- permanent name, never reused
     document      TEXT    NOT NULL,
     create_index  INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Tokens in force: whoever knows the secret of one may do what its policies allow. The secret is
--- kept nowhere; a row is found by a keyed hash of it. Both APIs use the same rows. What has
--- ended is removed by daemon/acl/tokens.py; all is written by daemon/acl.
+-- Valid tokens. The secret of a token is not stored: a keyed hash of it finds the row. Both APIs
+-- use the same rows. daemon/acl/tokens.py deletes expired tokens; daemon/acl writes all rows.
 CREATE TABLE tokens (
     secret_hash   BLOB    NOT NULL PRIMARY KEY,
-    accessor      TEXT    NOT NULL UNIQUE,        -- its name among people: of no use as a secret
-    parent        TEXT    NOT NULL,               -- accessor of the token that it ends with, or ''
+    accessor      TEXT    NOT NULL UNIQUE,        -- its public name
+    parent        TEXT    NOT NULL,               -- accessor of the parent token, or ''
     mount         TEXT    NOT NULL,               -- accessor of the login method that issued it, or ''
     expires_at    INTEGER,                        -- NULL: never
     uses_left     INTEGER CHECK (uses_left > 0),  -- NULL: any number
@@ -773,21 +777,21 @@ CREATE INDEX tokens_by_mount  ON tokens (mount, accessor) WHERE mount <> '';
 CREATE INDEX tokens_in_order  ON tokens (create_index, accessor);
 CREATE INDEX tokens_to_end    ON tokens (expires_at) WHERE expires_at IS NOT NULL;
 
--- Roles by whose name tokens are made on the secrets side. Written by daemon/acl.
+-- Token roles of the Vault API. Written by daemon/acl.
 CREATE TABLE token_roles (
     name          TEXT    NOT NULL PRIMARY KEY,
     document      TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Answers that wait, sealed with a key that their token's secret gives, to be taken once. They
--- end with their token. Written by daemon/acl/response_wrapping.py.
+-- Wrapped responses, encrypted with a key from the secret of their token, that can be read once.
+-- They are deleted with their token. Written by daemon/acl/response_wrapping.py.
 CREATE TABLE wrapped_answers (
     accessor      TEXT    NOT NULL PRIMARY KEY REFERENCES tokens (accessor) ON DELETE CASCADE,
-    path          TEXT    NOT NULL,               -- of the request that was answered
+    path          TEXT    NOT NULL,               -- of the request
     sealed        BLOB    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Policies: texts that say what the holder of a token may do. Written by daemon/acl.
+-- Policies: the permissions of tokens, as text. Written by daemon/acl.
 CREATE TABLE policies (
     name          TEXT    NOT NULL PRIMARY KEY,
     document      TEXT    NOT NULL,
@@ -795,7 +799,7 @@ CREATE TABLE policies (
     modify_index  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Roles of tokens: names for sets of policies. Written by daemon/acl.
+-- ACL roles: named sets of policies. Written by daemon/acl.
 CREATE TABLE acl_roles (
     id            TEXT    NOT NULL PRIMARY KEY,
     name          TEXT    NOT NULL UNIQUE,
@@ -804,7 +808,8 @@ CREATE TABLE acl_roles (
     modify_index  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Login methods of the jobs API. At most one is the default. Written by daemon/identity/auth_methods.py.
+-- Auth methods of the jobs API. At most one is the default. Written by
+-- daemon/identity/auth_methods.py.
 CREATE TABLE auth_methods (
     name          TEXT    NOT NULL PRIMARY KEY,
     is_default    INTEGER NOT NULL CHECK (is_default IN (0, 1)),
@@ -815,8 +820,8 @@ CREATE TABLE auth_methods (
 
 CREATE UNIQUE INDEX auth_methods_default ON auth_methods (is_default) WHERE is_default = 1;
 
--- Rules that bind the logins of such a method to a role, a policy or all permissions. A rule
--- ends with its method. Written by daemon/identity/binding_rules.py.
+-- Binding rules: they give the logins of an auth method a role, a policy or all permissions. A
+-- rule is deleted with its method. Written by daemon/identity/binding_rules.py.
 CREATE TABLE binding_rules (
     id            TEXT    NOT NULL PRIMARY KEY,
     auth_method   TEXT    NOT NULL,
@@ -827,13 +832,14 @@ CREATE TABLE binding_rules (
 
 CREATE INDEX binding_rules_by_method ON binding_rules (auth_method, id);
 
--- How a login method reaches its cloud. Its secret is in `secrets`, below `identity/<mount>/`.
+-- The configuration of a mount for its cloud. Its secret is in `secrets`, below
+-- `identity/<mount>/`.
 CREATE TABLE method_configs (
     mount         TEXT    NOT NULL PRIMARY KEY REFERENCES mounts (accessor) ON DELETE CASCADE,
     document      TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Roles: who may log in by a mount, and what the token is like.
+-- Login roles: the conditions of a login by a mount, and the properties of the token.
 CREATE TABLE login_roles (
     mount         TEXT    NOT NULL REFERENCES mounts (accessor) ON DELETE CASCADE,
     name          TEXT    NOT NULL,               -- in lower case
@@ -841,21 +847,22 @@ CREATE TABLE login_roles (
     PRIMARY KEY (mount, name)
 ) STRICT, WITHOUT ROWID;
 
--- How far the rotation of a mount's client secret is: a daemon that ended in the middle goes on.
+-- The progress of the rotation of a mount's client secret, so that a restarted daemon can
+-- continue it.
 CREATE TABLE secret_rotations (
     mount         TEXT    NOT NULL PRIMARY KEY REFERENCES mounts (accessor) ON DELETE CASCADE,
     document      TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Entities: who or what logs in, whatever it is called by the mounts that know it. Written by
--- daemon/identity at the first login, and by people.
+-- Entities: users and programs that log in, independent of the names that mounts have for them.
+-- Written by daemon/identity at the first login, and by users.
 CREATE TABLE entities (
     id            TEXT    NOT NULL PRIMARY KEY,
     name          TEXT    NOT NULL UNIQUE,
     document      TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- By which name a mount knows an entity. Written with each login.
+-- Entity aliases: the name of an entity at a mount. Written with each login.
 CREATE TABLE entity_aliases (
     mount         TEXT    NOT NULL REFERENCES mounts (accessor) ON DELETE CASCADE,
     name          TEXT    NOT NULL,
@@ -867,15 +874,15 @@ CREATE TABLE entity_aliases (
 
 CREATE INDEX entity_aliases_by_entity ON entity_aliases (entity_id);
 
--- Groups of entities: their policies count for every member, through groups within groups as well.
--- Written by daemon/identity.
+-- Groups of entities. Their policies apply to every member, also through nested groups. Written
+-- by daemon/identity.
 CREATE TABLE identity_groups (
     id            TEXT    NOT NULL PRIMARY KEY,
     name          TEXT    NOT NULL UNIQUE,
     document      TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Members of groups. Logins write those of a group that has an alias.
+-- Members of groups. Logins write the members of a group that has an alias.
 CREATE TABLE identity_group_members (
     member        TEXT    NOT NULL,               -- id of an entity or of a group
     group_id      TEXT    NOT NULL REFERENCES identity_groups (id) ON DELETE CASCADE,
@@ -885,7 +892,7 @@ CREATE TABLE identity_group_members (
 
 CREATE INDEX identity_group_members_by_group ON identity_group_members (group_id);
 
--- Under which name the `groups` claim of a mount's tokens knows a group.
+-- Group aliases: the name of a group in the `groups` claim of a mount's tokens.
 CREATE TABLE identity_group_aliases (
     mount         TEXT    NOT NULL REFERENCES mounts (accessor) ON DELETE CASCADE,
     name          TEXT    NOT NULL,
@@ -910,15 +917,15 @@ BEGIN
     DELETE FROM identity_group_members WHERE member = OLD.id;
 END;
 
--- What the directory of a mount said about itself last: its name, and the keys with which it
--- signs. Forgotten when the configuration is written.
+-- The last discovery document of a mount's directory: its issuer and its signing keys. Deleted
+-- when the configuration is written.
 CREATE TABLE directories (
     mount         TEXT    NOT NULL PRIMARY KEY REFERENCES mounts (accessor) ON DELETE CASCADE,
     document      TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What changed, in order: every write adds a row for each object that it changed. Readers
--- can begin at any index that is still kept. Trimmed by daemon/evals/gc.py.
+-- Events in order: every write adds a row for each changed object. Readers can start at any
+-- stored index. Trimmed by daemon/evals/gc.py.
 CREATE TABLE events (
     number        INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     write_index   INTEGER NOT NULL,
@@ -926,7 +933,7 @@ CREATE TABLE events (
     type          TEXT    NOT NULL,
     namespace     TEXT    NOT NULL,
     key           TEXT    NOT NULL,
-    filter_keys   TEXT    NOT NULL,               -- JSON list: other names by which to find it
+    filter_keys   TEXT    NOT NULL,               -- JSON list: further names that filters match
     payload       TEXT    NOT NULL
 ) STRICT;
 
@@ -939,7 +946,7 @@ CREATE TABLE usage_series (
     kind          TEXT    NOT NULL CHECK (kind IN ('node', 'job', 'alloc')),
     namespace     TEXT    NOT NULL,               -- empty for a node
     owner         TEXT    NOT NULL,               -- the ID of the object
-    task          TEXT    NOT NULL,               -- empty for what is measured of the whole
+    task          TEXT    NOT NULL,               -- empty for the whole object
     last          INTEGER NOT NULL,               -- seconds since the epoch: its latest block
     UNIQUE (kind, namespace, owner, task)
 ) STRICT;
