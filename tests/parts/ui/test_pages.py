@@ -239,7 +239,7 @@ async def test_two_versions_are_shown_beside_each_other(open_site: Site) -> None
     for count in (2, 3, 4):
         await submit(browser, HCL.replace("count = 2", f"count = {count}"))
     text = (await browser.get("/ui/job/web/compare?old=0&new=2")).text
-    assert "What has changed from version 0 to 2" in text
+    assert "Changes from version 0 to 2" in text
     assert "<td>Count</td><td><code>2</code></td><td><code>4</code></td>" in text
     files = text.partition("Their job files")[2]
     assert "    count = 2</code>" in files

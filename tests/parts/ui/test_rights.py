@@ -33,7 +33,7 @@ async def test_settings_need_no_right_to_look_at_nodes(site: Site) -> None:
     answer = await browser.get("/ui/settings")
     assert answer.status_code == 200
     assert "retention_events" in answer.text
-    assert "What tasks are held to" not in answer.text
+    assert "Enforced limits" not in answer.text
 
 
 async def test_who_may_look_sees_the_job(reader: Browser) -> None:
