@@ -114,7 +114,7 @@ class Fences:
     async def keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         """Run a loop of the daemon, and restart it after an error, indefinitely.
 
-        A `StorageError` passes through, alone or in a group, unless it says that writes are not
+        A `StorageError` passes through, alone or in a group, unless it means that writes are not
         possible now, or concerns some rows only.
         """
         while True:

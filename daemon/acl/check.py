@@ -14,7 +14,7 @@ OWN_JOB = frozenset({"read-job", "read-job-scaling"})  # capabilities of a task 
 class Requirement(StrEnum):
     """The kind of permission that a request needs."""
 
-    NOTHING = "nothing"  # open to all, whatever their token
+    NOTHING = "nothing"  # open to all, with any token or none
     TOKEN = "a token"  # noqa: S105  # no unknown token; the answer holds only what may be seen
     NAMESPACE = "a capability on the namespace"
     # checked by the handler, which finds the object

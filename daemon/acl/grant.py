@@ -157,7 +157,7 @@ def _scopes(policies: Sequence[NamedPolicy]) -> Mapping[str, AccessLevel]:
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Return whether a text matches a pattern, in which `*` stands for any text.
+    """Return whether a text matches a pattern, in which `*` matches any text.
 
     >>> fits("team-*", "team-a"), fits("*-a", "team-b")
     (True, False)

@@ -88,7 +88,7 @@ class ReadKey:
     """A key that was read in advance, because its file is out of reach later."""
 
     def __init__(self, source: KeySource, *, is_new: bool) -> None:
-        """`is_new` says that there is no store yet, so a key may be created. Raises `Invalid`."""
+        """`is_new` means that there is no store yet, so a key may be created. Raises `Invalid`."""
         self._keys = [source.take()] if is_new else source.candidates()
 
     def take(self) -> RootKey:

@@ -110,7 +110,7 @@ async def skip(request: Request) -> HandlerReply:
 
 
 async def accept(request: Request) -> HandlerReply:
-    """Accept failed steps as good; what was skipped because of them waits again."""
+    """Accept failed steps as successful; steps skipped because of them wait again."""
     return await _act(request, RunActType.ACCEPT)
 
 

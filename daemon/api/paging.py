@@ -156,7 +156,7 @@ class _Place(msgspec.Struct, frozen=True):
 class _Step(msgspec.Struct, frozen=True):
     """The elements of a step, and where to continue.
 
-    `is_full` says that the next page begins there. Without a place, the list has ended.
+    `is_full` means that the next page begins there. Without a place, the list has ended.
     """
 
     lines: list[bytes]

@@ -1,4 +1,4 @@
-"""Profiles of this daemon as `go tool pprof` reads them: where it spends time, and what it holds.
+"""Profiles of this daemon as `go tool pprof` reads them: its CPU time, and the objects that it holds.
 
 The profiles cover Python code: CPU time by thread and line, number and size of objects by type, and
 the stacks of threads.
@@ -43,7 +43,7 @@ Samples = Mapping[Stack, tuple[int, ...]]
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Samples: a value of each kind for each stack."""
 
-    kinds: tuple[tuple[str, str], ...]  # what is counted, and in which unit
+    kinds: tuple[tuple[str, str], ...]  # the counted values and their units
     samples: Samples
     began: int = 0  # nanoseconds since the epoch
     duration: int = 0

@@ -153,7 +153,7 @@ async def set_health(
     now: int,
     eval_id: str,
 ) -> DeploymentChange:
-    """Set the health of allocations in a deployment; the watcher acts on it."""
+    """Set the health of allocations in a deployment; the watcher reacts to it."""
 
     def write(tx: Transaction) -> DeploymentChange:
         if not health:

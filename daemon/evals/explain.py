@@ -439,7 +439,7 @@ def _state_of(deployment: Deployment) -> str:
 
 
 def _awaited(deployment: Deployment, group: TaskGroup) -> str:
-    """Return what an active deployment waits for, as the end of a sentence; or empty."""
+    """Return the reason why an active deployment waits, as the end of a sentence; or empty."""
     state = deployment.task_groups.get(group.name)
     if deployment.status == DeploymentStatus.PAUSED:
         return f"; resume it with: steward deployment resume {deployment.id}"

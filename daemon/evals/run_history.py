@@ -16,7 +16,7 @@ from storage.records.periodic import SlotOutcome
 from storage.records.state import Run, RunCalendar, RunDay
 
 ACTIVE = "active"
-# What a filter of runs may ask for, with the states that it includes.
+# The values of a filter of runs, with the states that each includes.
 RESULTS: dict[str, frozenset[State]] = {
     "complete": frozenset({State.COMPLETE}),
     "failed": frozenset({State.FAILED, State.FAILING}),

@@ -20,7 +20,7 @@ _WORDS = {
 def view(
     db: ReadSnapshot, namespace: str, job_id: str, number: int | None = None
 ) -> FlowRunView | None:
-    """Return a run with its steps, the newest one without a number; None if there is none."""
+    """Return a run with its steps, the newest one without a number; None if it does not exist."""
     run = (
         runs.newest(db, namespace, job_id)
         if number is None

@@ -29,7 +29,7 @@ _ANY_ROOM = evaluations.FreedResources(memory=1)
 
 
 class ExtraResources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The ask of an allocation besides CPU, memory and disk, and its job's type and pool.
+    """The resource ask of an allocation beyond CPU, memory and disk, and its job's type and pool.
 
     Ports have no labels here, so that thousands of blocked evaluations have only a few distinct
     asks.

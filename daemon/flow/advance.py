@@ -1,7 +1,7 @@
 """Decide which steps of a run begin, and how steps and the run have ended.
 
 `advance` looks at the steps once, each after all that it needs. So an end opens or skips everything
-behind it in the same decision. The result depends on what has ended, and not on the order in which
+behind it in the same decision. The result depends on the ended tasks, and not on the order in which
 it became known.
 """
 
@@ -161,7 +161,7 @@ class _Decision:
         self._alive: Collection[str] = ()
 
     def cancel(self, reason: str, alive: Collection[str]) -> None:
-        """Let only steps for every end go on; steps `alive` have tasks that are still ending."""
+        """Continue only clean-up steps; steps `alive` have tasks that are still ending."""
         self._canceled_for, self._alive = reason, alive
 
     def goes_on(self, step: Step) -> bool:

@@ -1,4 +1,4 @@
-"""Conditions of steps (`steward_if`): filter expressions over the run and what a step needs.
+"""Conditions of steps (`steward_if`): filter expressions over the run and the needs of a step.
 
     needs.test.outcome == good and run.meta.target != "none"
 

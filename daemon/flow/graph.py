@@ -1,7 +1,7 @@
 """The graph of a workflow: its steps, what each one needs, their order and their levels.
 
-A workflow is a batch job of which a group has a workflow key. Each of its groups is a step. Nothing
-here knows what has run: `daemon/flow/advance.py` decides with the graph which steps may begin.
+A workflow is a batch job of which a group has a workflow key. Each of its groups is a step. The
+module knows no runs: `daemon/flow/advance.py` uses the graph to decide which steps may begin.
 """
 
 import re
@@ -85,7 +85,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def levels(self) -> tuple[tuple[str, ...], ...]:
-        """Return the steps in levels: each stands one level below the deepest that it needs."""
+        """Return the steps in levels: each is one level below the deepest step that it needs."""
         depth = _depths(_edges(self.steps))
         found: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
         for step in self.steps:
@@ -177,7 +177,7 @@ def _bits(number: int) -> Iterator[int]:
 
 
 def _before_stars(written: Edges) -> dict[str, int]:
-    """Return the groups that `*` stands for in each group that has it, as bits in their order."""
+    """Return for each group with `*` the groups that `*` matches, as bits in their order."""
     bit = {name: 1 << number for number, name in enumerate(written)}
     needs = _named(written)
     behind = dict.fromkeys(written, 0)
@@ -281,7 +281,7 @@ def _too_many(needs: int) -> Iterator[str]:
 
 
 def _of_needs(groups: Iterable[TaskGroup]) -> Iterator[str]:
-    """Yield the error of a cycle, or of too many groups that `*` stands for."""
+    """Yield the error of a cycle, or of too many groups that `*` matches."""
     written = _written(groups)
     named = _named(written)
     depth = _depths(named)
@@ -422,7 +422,7 @@ def warnings(job: Job) -> Iterator[str]:
 
 
 def _never(order: Iterable[Step]) -> Iterator[str]:
-    """Yield the steps that cannot begin, whatever happens.
+    """Yield the steps that can never begin.
 
     A step without elements is neither good nor bad, and so is a step that needs only such steps.
     Every other step may end well or badly, so nothing else can be known.

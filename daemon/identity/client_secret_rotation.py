@@ -36,7 +36,7 @@ _FENCED = "rotation"
 SETTLES = 60 * SECOND  # before this a new secret is hardly ever known everywhere
 GIVE_UP = 60 * MINUTE  # after this a new secret that does not work is thrown away
 _LONGEST_STEP = 300.0  # seconds, all attempts together
-_ROUND = 15.0  # seconds between looks at what is to be done
+_ROUND = 15.0  # seconds between checks for due steps
 _LONGEST_BACKOFF = 60 * MINUTE
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger("steward.identity.cloud")
 T = TypeVar("T")
 
 MAX_ANSWER = 4 * 1024 * 1024  # bytes; a list of a thousand identities has half a MiB
-MAX_SHOWN = 4096  # characters of an answer that an error tells
+MAX_SHOWN = 4096  # characters of a response in an error
 ATTEMPT = 30.0  # seconds that one attempt may take
 _CONNECT = 10.0  # seconds to get a connection
 _KEEP_ALIVE = 60.0  # seconds that an idle connection stays open

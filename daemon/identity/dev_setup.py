@@ -17,7 +17,7 @@ PATH = "cloudid/"
 ROLE = "dev"
 POLICY = "dev"
 _RULES = """\
-# Whoever has logged in with the role dev may run jobs in the namespace default.
+# Clients with the role dev can run jobs in the namespace default.
 namespace "default" {
   policy = "write"
 }

@@ -29,7 +29,7 @@ log = logging.getLogger("steward.identity.directory")
 _FENCED = "keys of a directory"
 
 MOST_KEYS = 100
-_ROUND = 60.0  # seconds between looks at what is old
+_ROUND = 60.0  # seconds between checks for outdated keys
 _LONGEST_BACKOFF = 600 * SECOND
 _NO_KEYS = "failed to verify signature: fetching keys oidc: get keys failed"
 

@@ -72,7 +72,7 @@ class ClientAssertions:
         self._store, self._clock, self._issuer, self._config = store, clock, issuer, config
 
     async def assertion(self, client: CloudClient) -> str:
-        """Return a token that says which mount it is for."""
+        """Return a token whose subject names the mount."""
         mount, config = client.mount, client.settings.config
         now = self._clock.now() // SECOND
         ttl = min(config.identity_token_ttl or _TTL, LONGEST_TTL // SECOND)

@@ -36,7 +36,7 @@ _LONGEST_PAUSE = 5 * MINUTE
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A token as the store keeps it; `whose` is a digest of the settings it was got with."""
+    """A stored token; `whose` is a digest of the settings it was got with."""
 
     whose: str
     token: str
@@ -64,7 +64,7 @@ class FederationTokenRefresher:
         credentials.on_fetched = self._keep
 
     def restore(self) -> None:
-        """Load the tokens that the store keeps and that have not ended."""
+        """Load the stored tokens that have not expired."""
         for name in self._store.read(mounts.names):
             with self._fences.unless_held(_FENCED, name.path) as has_turn:
                 client = self._client(name) if has_turn else None

@@ -1,7 +1,7 @@
 """The verifier of JSON web tokens: their form, signature and standard claims. No I/O.
 
 It checks the tokens of directories and Steward's own tokens. PyJWT checks the signature. Only RS256
-is accepted, whatever the token's header says. A key comes from the signer's own document, never
+is accepted, independent of the token's header. A key comes from the signer's own document, never
 from the token. The order of checks is Vault's: form and algorithm, signature, issuer, audience,
 expiry, not-before (recorded from Vault: login-jwt-errors).
 """
@@ -110,7 +110,7 @@ class ParsedJwt(msgspec.Struct, frozen=True):
 
     @property
     def kid(self) -> str:
-        """Return which key the token claims to be signed with; empty when it does not say."""
+        """Return which key the token claims to be signed with; empty if it names none."""
         return self.header.kid
 
 
@@ -193,7 +193,7 @@ def _public(n: str, e: str) -> RSAPublicKey | None:
 
 
 def read_public_pem(pem: str) -> DirectoryKey | None:
-    """Return the RSA key in a PEM public key or certificate; None if there is none of a safe size."""
+    """Return the RSA key in a PEM public key or certificate; None if it has no key of a safe size."""
     # Imported late: few auth methods have keys in their configuration.
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from cryptography.x509 import load_pem_x509_certificate

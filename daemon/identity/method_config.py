@@ -138,7 +138,7 @@ async def remove(store: Store, mount: Mount) -> None:
 
 
 def _changes(fields: RequestFields) -> dict[str, object]:
-    """Return what a write says. Raises `Malformed` or `Invalid`."""
+    """Return the fields of a write. Raises `Malformed` or `Invalid`."""
     defaults = MethodConfig()
     changes: dict[str, object] = {name: fields.text(name) for name in _KEPT_TEXTS if name in fields}
     is_given = fields.raw("root_password_ttl") is not None

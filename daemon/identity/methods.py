@@ -43,7 +43,7 @@ _VERBOSE = "CLOUD_SDK_LOG_LEVEL"
 
 
 class LoginResult(msgspec.Struct, frozen=True):
-    """The token of a login with its secret, whose it is, and what the caller should know."""
+    """The token of a login with its secret, its owner, and warnings for the caller."""
 
     secret: str
     token: Token
@@ -153,7 +153,7 @@ class LoginMethods:
         return examination
 
     def _would_issue(self, proven: LoginPrincipal, examination: LoginTrace) -> None:
-        """Examine what a login meets when it is proven. Raises `Invalid` or `Denied`."""
+        """Check the conditions of a proven login. Raises `Invalid` or `Denied`."""
         names = " ".join(proven.role.token_policies)
         with examination.rule("the token may have its policies", "token_policies", names):
             token_issue.token_policies(proven.role)

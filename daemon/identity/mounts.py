@@ -108,7 +108,7 @@ def _new_config(fields: RequestFields) -> MountConfig:
 
 
 def _lease(fields: RequestFields, name: str, prefix: str = "") -> int:
-    """Return the seconds of a lease; `system` means what the system has."""
+    """Return the seconds of a lease; `system` means the system's default."""
     value = fields.text(name)
     if value in ("", "system"):
         return 0
@@ -118,7 +118,7 @@ def _lease(fields: RequestFields, name: str, prefix: str = "") -> int:
 
 
 def _with_choices(config: MountConfig, fields: RequestFields) -> MountConfig:
-    """Return a configuration with everything but its leases as the fields say."""
+    """Return a configuration with the values of the fields, except for its leases."""
     changes: dict[str, object] = {
         name: fields.texts(name) or None for name in _LISTS if name in fields
     }
@@ -156,7 +156,7 @@ def _in_the_way(path: str, taken: Sequence[str]) -> str | None:
 
 
 async def tune(store: Store, path: str, fields: RequestFields) -> None:
-    """Change what a mount says about its tokens. Raises `Malformed` or `Invalid`."""
+    """Change the token settings of a mount. Raises `Malformed` or `Invalid`."""
 
     def write(tx: Transaction) -> None:
         mount = mounts.find(tx, path)

@@ -41,7 +41,7 @@ async def inspect(
     with examination.rule("the identity is the resource's", "oid, appid", f"{oid} {appid}"):
         if not (oid and oid in principals) or _is_of_another(claims, request):
             await _check_by_client(cloud, client, role, appid, request)
-    # A resource of any type tells no location that can be relied on: the role's bound refuses it.
+    # A resource of any type has no reliable location, so a role with bound locations rejects it.
     location = resource.location if request.vm_name or request.vmss_name else ""
     examination.require(check_bounds(role, request, location))
 

@@ -56,7 +56,7 @@ def role_response(role: LoginRole) -> dict[str, object]:
 
 
 async def write(store: Store, mount: Mount, name: str, fields: RequestFields) -> list[str]:
-    """Create or change a role; return what the caller should know. Raises `Malformed` or `Invalid`."""
+    """Create or change a role; return warnings for the caller. Raises `Malformed` or `Invalid`."""
     changes = _changes(fields)
     older = {one: _older_value(fields, one) for one in _OLDER if one in fields}
 
@@ -81,7 +81,7 @@ async def remove(store: Store, mount: Mount, name: str) -> None:
 
 
 def _changes(fields: RequestFields) -> dict[str, object]:
-    """Return what a write says, by the newer names. Raises `Malformed`."""
+    """Return the fields of a write, by their newer names. Raises `Malformed`."""
     changes: dict[str, object] = {name: fields.texts(name) for name in BOUNDS if name in fields}
     changes |= {name: fields.seconds(name) for name in _TOKEN_SPANS if name in fields}
     changes["alias_metadata"] = fields.pairs("alias_metadata")

@@ -1,7 +1,7 @@
-"""Acts of people on runs: cancel, skip, accept, run again, approve and reject.
+"""Manual operations on runs: cancel, skip, accept, run again, approve and reject.
 
-Each act is one write: it changes the run and its steps, adds a row that says who did it, and creates
-an evaluation, which does the rest. An act that no longer applies changes nothing, and says so.
+Each operation is one write: it changes the run and its steps, records the caller, and creates an
+evaluation, which does the rest. An operation that no longer applies raises `Refused`.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -38,9 +38,9 @@ _SHOWN = 100  # characters of an unknown name
 
 
 class RunActRequest(Record, frozen=True, kw_only=True):
-    """The body of an act.
+    """The body of an operation.
 
-    `number` names the run, 0 the newest. `steps` are the steps of the act. `failed` and `every` choose
+    `number` names the run, 0 the newest. `steps` are the chosen steps. `failed` and `every` choose
     steps for a re-run. `now` cancels without the steps for every end. `preview` changes nothing.
     """
 
@@ -54,7 +54,7 @@ class RunActRequest(Record, frozen=True, kw_only=True):
 
 
 class RunActResponse(Record, frozen=True, kw_only=True):
-    """The result of an act: its evaluation, and the steps that change."""
+    """The result of an operation: its evaluation, and the steps that change."""
 
     job_id: str
     number: int
@@ -64,18 +64,18 @@ class RunActResponse(Record, frozen=True, kw_only=True):
 
 
 class RunActOutcome(msgspec.Struct, frozen=True):
-    """The response, or why the act does not apply."""
+    """The response, or why the operation does not apply."""
 
     done: RunActResponse | None = None
     refusal: str = ""
 
 
 class _NotNow(Exception):
-    """The act does not apply to the present state; the message says why."""
+    """The operation does not apply to the present state; the message says why."""
 
 
 class _Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A run with its steps, and the act.
+    """A run with its steps, and the operation.
 
     `has_approved` returns whether the person has approved the present attempt of a step. A person
     who `may_approve` may also end a step with a gate in another way.
@@ -116,7 +116,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `Denied` if a step has a gate that the person may not pass."""
         for one in steps:
             if self.graph.by_name[one.name].gate and not self.may_approve:
-                raise Denied(f"step {one.name} has a gate: this act needs approve-run")
+                raise Denied(f"step {one.name} has a gate: this operation needs approve-run")
 
 
 _Change = tuple[FlowRun, list[RunStep]]
@@ -134,7 +134,7 @@ async def act_on_run(
     eval_id: str,
     may_approve: bool,
 ) -> RunActOutcome:
-    """Carry out an act on a run.
+    """Carry out an operation on a run.
 
     Raises `NotFound` without the run, `Malformed` for unknown steps, and `Denied` for a step with a
     gate that the person may not pass.
@@ -215,7 +215,7 @@ def _load(
     )
 
 
-# --- acts ---
+# --- operations ---
 
 
 def _cancel(case: _Case) -> _Change:

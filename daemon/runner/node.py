@@ -449,7 +449,7 @@ class NodeRunner:
     async def _over(self, ids: Set[str]) -> Set[str]:
         """Return those that the store does not know, or that have ended, and that do not run here.
 
-        It does not say enough that one does not run here: nothing does yet when a daemon begins.
+        That an allocation does not run here is not enough: none runs yet when a daemon starts.
         """
 
         def look(db: ReadSnapshot) -> set[str]:

@@ -249,7 +249,7 @@ class Rollout:
 
 
 def _described(deployment: Deployment) -> Deployment:
-    """Return a new deployment with a description that says whether canaries need promotion."""
+    """Return a new deployment with a description that mentions canaries to promote."""
     waiting = [one for one in deployment.task_groups.values() if one.desired_canaries]
     if not waiting:
         return deployment

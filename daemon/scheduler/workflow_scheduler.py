@@ -1,8 +1,8 @@
-"""Plans of workflows: only the groups of open steps are wanted.
+"""Plans of workflows: only the groups of open steps are desired.
 
-The run of the job's version decides what is wanted (`daemon/flow/advance.py`). The plan carries the
-changes of runs and steps, so that a step opens in the write that places its allocations. When the
-version changes, the tasks of the old run end before the new run begins.
+The run of the job's version decides which groups are desired (`daemon/flow/advance.py`). The plan
+carries the changes of runs and steps, so that a step opens in the write that places its
+allocations. When the version changes, the tasks of the old run end before the new run begins.
 """
 
 from collections import defaultdict
@@ -197,7 +197,7 @@ def _limited(change: GroupChange, most: int) -> GroupChange:
 
 
 def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: int) -> GroupChange:
-    """Return the change of a group that is not wanted: what has ended stays as it is."""
+    """Return the change of a group that is not desired: ended allocations stay as they are."""
     stop = [
         (one, LOST if is_on_lost_node(one, nodes) else NOT_NEEDED)
         for one in alloc_sets.by_number(allocations)
@@ -210,7 +210,7 @@ def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: in
 def _elements(
     situation: ReconcileContext, name: str, allocations: Sequence[Allocation], exit_code: int
 ) -> Elements:
-    """Count the elements of a step by what has become of their newest allocations.
+    """Count the elements of a step by the outcome of their newest allocations.
 
     Stopped elements still count as unfinished until their tasks have ended.
     """

@@ -10,7 +10,7 @@ _MADE_FOR_A_STEP = 32  # characters per step
 
 
 class TemplateError(ValueError):
-    """Parsing or rendering failed; the text says where and why."""
+    """Parsing or rendering failed; the text has the position and the reason."""
 
 
 class TemplateOutputTooLong(TemplateError):

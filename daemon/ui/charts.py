@@ -110,7 +110,7 @@ def chart(
     base = 1 if shown is percent or shown is count else _BYTES
     known = [one for values in lines.values() for one in values if one is not None]
     highest = max(known)
-    # A limit far above all values would flatten the line to nothing, so it is only told.
+    # A limit far above all values would flatten the line to nothing, so the page only names it.
     is_near = 0 < limit <= 4 * highest
     top = rounded_up(max(highest, limit if is_near else 0) * _ROOM, base) or 1
     width = max(len(values) for values in lines.values())

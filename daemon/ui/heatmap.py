@@ -20,7 +20,7 @@ _NARROWEST = 3  # minutes of a bar
 
 
 class DayCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A day: its place, its class, and its text. `has_runs` says whether it leads to its runs."""
+    """A day: its place, its class, and its text. `has_runs` means that it links to its runs."""
 
     date: str
     x: int

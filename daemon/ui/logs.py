@@ -140,7 +140,7 @@ def _told(found: HandlerReply, name: str) -> HandlerReply:
 
 @page("job_logs.html")
 async def of_job(visit: UiRequest) -> Found:
-    """Show what the newest allocations of a job print: the end, earlier lines, or those of a search."""
+    """Show the output of a job's newest allocations: the end, earlier lines, or search results."""
     base = await job.job_header(visit, "logs")
     query, state = visit.query, base["state"]
     assert isinstance(state, dict)  # noqa: S101  # it is JSON

@@ -65,7 +65,7 @@ class Share(float, Enum):
 
 
 class TooMany(StewardError):
-    """A connection exceeds a limit; the text tells its client why."""
+    """A connection exceeds a limit; the text is the reason for its client."""
 
 
 class Client(msgspec.Struct, frozen=True):

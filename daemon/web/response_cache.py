@@ -98,6 +98,6 @@ def _can_be_kept(route: ReadRoute, request: Request) -> bool:
 
 
 def _key(route: ReadRoute, request: Request) -> _Key:
-    """Return everything that a response depends on besides the store."""
+    """Return everything that a response depends on, except for the store."""
     asked = (pair for pair in request.query.pairs if pair[0] not in _NO_PART)
     return (route.path, request.namespace, *request.parameters.values(), *asked)

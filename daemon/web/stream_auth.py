@@ -35,7 +35,7 @@ class StreamSubscriber:
     def _now(self) -> Caller:
         """Return the caller with its present rights. Raises `UnknownToken`."""
         request, tokens = self._request, self._request.parts.tokens
-        is_open = request.needs.asks is Requirement.NOTHING  # whatever the token
+        is_open = request.needs.asks is Requirement.NOTHING  # with any token
         if is_open or (request.operator is not None and not request.token):
             return request.caller
         if request.caller.token.uses_left == SPENT:

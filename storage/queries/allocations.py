@@ -102,7 +102,7 @@ _CONSIDERED = """
             OR desired ->> '$.Transition.MigrateDisablePlacement')
   ORDER BY create_index, id
 """
-# Nothing follows from what has ended in an ended step, or in an older version.
+# Ended allocations of an ended step, or of an older version, change no decision.
 _MATTERS_TO_RUN = """
     (client_status IN ('pending', 'running', 'unknown')
      OR job_version > :version

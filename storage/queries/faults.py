@@ -1,4 +1,4 @@
-"""Faults: repeated errors of the daemon's units of work, kept across restarts."""
+"""Faults: repeated errors of the daemon's units of work, stored across restarts."""
 
 import msgspec
 

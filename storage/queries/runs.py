@@ -82,7 +82,7 @@ def newest(db: ReadSnapshot, namespace: str, job_id: str) -> FlowRun | None:
 
 
 def find(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> FlowRun | None:
-    """Return a run by its number; None if there is none."""
+    """Return a run by its number; None if it does not exist."""
     row = db.one(_FIND, {"namespace": namespace, "job_id": job_id, "number": number})
     return _run(row) if row else None
 
@@ -257,7 +257,7 @@ def _tell_of_step(tx: Transaction, run: FlowRun, step: RunStep) -> None:
     )
 
 
-# --- acts ---
+# --- operations ---
 
 _ACTS = """
     SELECT act, steps, attempt, who, note, time FROM run_acts
@@ -274,7 +274,7 @@ _ADD_ACT = """
 
 
 def acts(db: ReadSnapshot, run: FlowRun) -> list[RunAct]:
-    """Return the acts on a run, oldest first."""
+    """Return the operations on a run, oldest first."""
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     return [
         RunAct(
@@ -290,7 +290,7 @@ def acts(db: ReadSnapshot, run: FlowRun) -> list[RunAct]:
 
 
 def add_act(tx: Transaction, run: FlowRun, act: RunAct) -> None:
-    """Store an act on a run."""
+    """Store an operation on a run."""
     values = {**msgspec.structs.asdict(act), "steps": encode(act.steps).decode()}
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     tx.execute(_ADD_ACT, {**key, **values})

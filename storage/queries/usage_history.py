@@ -7,7 +7,7 @@ from storage.records.usage_history import SeriesKey, UsageBlock, pack, unpack
 from storage.writer import Transaction
 
 FINE, COARSE = 10, 300  # seconds between samples
-# Seconds of a block: the fine ones of a coarse block are kept until it is folded.
+# Seconds of a block: the fine ones of a coarse block stay until it is folded.
 LENGTH = {FINE: 300, COARSE: 3 * 3600}
 KEPT = {FINE: 6 * 3600 + LENGTH[COARSE], COARSE: 30 * 86400}
 

@@ -60,7 +60,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def person(self) -> str:
-        """Return who acts with the token; tokens of the same person return the same text."""
+        """Return the owner of the token; tokens of the same person return the same text."""
         return self.entity_id or self.subject or self.accessor
 
     @property

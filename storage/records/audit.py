@@ -7,7 +7,7 @@ class AuditEntry(Record, frozen=True, kw_only=True):
     """A request that changed something, or was refused.
 
     `accessor` identifies the token; `secret_hash` replaces an unknown secret. `time` is in
-    nanoseconds, `status` is that of the response, and `reason` tells why it was refused.
+    nanoseconds, `status` is that of the response, and `reason` is that of a refusal.
     """
 
     number: int = 0

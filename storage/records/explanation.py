@@ -6,7 +6,7 @@ from storage.records.base import Record
 
 
 class Cause(StrEnum):
-    """The cause that keeps a part of a job from running."""
+    """The reason why a part of a job is not running."""
 
     STOPPED = "stopped"  # the job was stopped
     CLOCK = "clock"  # the job launches children by its schedule

@@ -8,7 +8,7 @@ from storage.records.base import Record
 class GraphStep(Record, frozen=True, kw_only=True):
     """A step of a workflow: a group, with the groups that it needs.
 
-    `level` counts from 0; every step stands below all that it needs. `condition` is the filter
+    `level` counts from 0; every step is below all steps that it needs. `condition` is the filter
     expression, empty for none. `count` is the number of elements, of which `parallel` may be active
     at once, 0 for all.
     """
@@ -60,7 +60,7 @@ class StepState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What the dependents of a step see of its end."""
+    """The outcome of a step for its dependents."""
 
     GOOD = "good"
     BAD = "bad"
@@ -106,8 +106,8 @@ class RunStep(Record, frozen=True, kw_only=True):
 class FlowRun(Record, frozen=True, kw_only=True):
     """A run of a workflow: the job's version, and its state.
 
-    `began` and `ended` are nanoseconds since the epoch; `ended` is 0 until then. `trigger` says why
-    the run began: it is that of the evaluation. With `cleans_up`, the run is canceled, but its steps
+    `began` and `ended` are nanoseconds since the epoch; `ended` is 0 until then. `trigger` is that of
+    the evaluation that started the run. With `cleans_up`, the run is canceled, but its steps
     for every end still run.
     """
 
@@ -138,7 +138,7 @@ class RunStepView(RunStep, frozen=True, kw_only=True):
 
 
 class RunActType(StrEnum):
-    """What a person did to a run."""
+    """The kinds of manual operations on a run."""
 
     CANCEL = "cancel"
     SKIP = "skip"
@@ -149,9 +149,9 @@ class RunActType(StrEnum):
 
 
 class RunAct(Record, frozen=True, kw_only=True):
-    """An act on a run: the steps it names, who did it, and when (nanoseconds since the epoch).
+    """An operation on a run: the steps it names, who did it, and when (nanoseconds since the epoch).
 
-    `attempt` is that of the step, 0 for an act on several steps.
+    `attempt` is that of the step, 0 for an operation on several steps.
     """
 
     act: RunActType
@@ -163,7 +163,7 @@ class RunAct(Record, frozen=True, kw_only=True):
 
 
 class FlowRunView(FlowRun, frozen=True, kw_only=True):
-    """A run with all its steps, in the order of the job, and the acts on it, oldest first."""
+    """A run with all its steps, in the order of the job, and the operations on it, oldest first."""
 
     steps: list[RunStepView]
     acts: list[RunAct]

@@ -23,7 +23,7 @@ class _Match(NamedTuple):
 
 
 class _Searched(msgspec.Struct):
-    """What the search of one log has found: how many matches, the end of the last, the next position."""
+    """The result of the search of a log: the matches, the end of the last, the next position."""
 
     search: Search
     number: int
@@ -40,7 +40,7 @@ class NewestMatches:
         self._searched: list[_Searched] = []
 
     def add(self, search: Search, reached: int) -> None:
-        """Add the matches of the next log; drop what is older than the newest of all."""
+        """Add the matches of the next log; drop matches older than the newest of all."""
         place = len(self._searched)
         found = dated(self._opened[place], search.found)
         end = found[-1].end if found else 0

@@ -137,7 +137,7 @@ class _Selection(msgspec.Struct, frozen=True):
 
 
 class _Update(msgspec.Struct, frozen=True):
-    """What a follower gets: an answer, empty without news, and what the reader knows then."""
+    """The next response for a follower, empty without new lines, and the positions after it."""
 
     answer: bytes
     known: dict[str, int]
@@ -263,7 +263,7 @@ async def _select(request: Request) -> _Selection:
             continue
         try:
             source = await source_of_tasks(request, one, tasks)
-        except NotFound:  # they are not kept any more
+        except NotFound:  # they were deleted
             continue
         omitted_tasks, asked = max(0, len(asked) - room), asked[:room]
         room -= len(asked)
@@ -381,7 +381,7 @@ async def _follow(
 def _update(
     selection: _Selection, opened: list[OpenedStream], known: dict[str, int], rest: str
 ) -> _Update:
-    """Return what is new after the known positions. Runs in a thread."""
+    """Return the lines after the known positions. Runs in a thread."""
     positions = _begins(opened, known)
     page = page_after(opened, positions, _FOLLOWED)
     unfinished = "\n".join(line.text for line in page.lines if line.unfinished)

@@ -100,7 +100,7 @@ class MaskedStream(Stream):
         """Return the bytes from `begin`, or later up to `position`, and where they begin."""
         stop, parts, at = position + most, list[bytes](), begin
         for piece in pieces:
-            if at < piece.start <= position:  # the bytes before it are not kept
+            if at < piece.start <= position:  # the bytes before it were deleted
                 begin = at = piece.start
                 parts.clear()
             if at >= stop or not piece.start <= at < piece.end:
@@ -113,7 +113,7 @@ class MaskedStream(Stream):
 class _Window(msgspec.Struct, frozen=True):
     """The bytes of a chunk, from `begin` to `stop` in `data`; the others are its surroundings.
 
-    `name`, `offset` and `end` are those of the chunk. `at_start` and `at_end` say whether the log
+    `name`, `offset` and `end` are those of the chunk. `at_start` and `at_end` mean that the log
     has no bytes before or after `data`.
     """
 

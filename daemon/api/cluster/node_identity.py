@@ -72,7 +72,7 @@ async def renew(request: Request) -> HandlerReply:
 
 
 def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dict[str, object]:
-    """Return what a node claims now, given the first identity of its row; times are seconds."""
+    """Return the present claims of a node, from the first identity of its row; times are seconds."""
     number = max(now - first.made, 0) // max(ttl * 2 // 3, 1)
     made = first.made + number * max(ttl * 2 // 3, 1)
     claims = {

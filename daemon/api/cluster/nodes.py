@@ -40,7 +40,7 @@ _SYSTEM = "os.name"  # the attribute that lists show
 
 
 class NodeHeld(Record, frozen=True, kw_only=True):
-    """What a node has for allocations, and what they hold of it: MHz and MiB."""
+    """The resources of a node, and those that its allocations reserve: MHz and MiB."""
 
     cpu: int
     memory_mb: int

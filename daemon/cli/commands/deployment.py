@@ -1,4 +1,4 @@
-"""`deployment …` and the deployment commands of `job`: list, watch and act on deployments."""
+"""`deployment …` and the deployment commands of `job`: list, watch, promote and fail deployments."""
 
 from collections.abc import Sequence
 

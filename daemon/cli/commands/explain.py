@@ -51,7 +51,7 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
 
 
 def _names_places(state: StateLine, found: Explanation) -> bool:
-    """Return whether the reasons say in more detail than the state why no node fits."""
+    """Return whether the reasons explain in more detail than the state why no node fits."""
     return state.state in (State.BLOCKED, State.DEPLOYING) and any(
         one.cause in (Cause.PLACE, Cause.NODE) and not one.allocation_id for one in found.reasons
     )

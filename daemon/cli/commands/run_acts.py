@@ -1,4 +1,4 @@
-"""`runs cancel`, `skip`, `accept`, `rerun`, `approve` and `reject`: acts on a run."""
+"""`runs cancel`, `skip`, `accept`, `rerun`, `approve` and `reject`: operations on a run."""
 
 import click
 import msgspec
@@ -20,7 +20,7 @@ _STEP = click.argument("step", metavar="STEP")
 
 
 class _Act(Record, frozen=True, kw_only=True):
-    """The body of an act."""
+    """The body of an operation."""
 
     number: int = 0
     steps: list[str] = msgspec.field(default_factory=list)
@@ -32,7 +32,7 @@ class _Act(Record, frozen=True, kw_only=True):
 
 
 class _Done(Record, frozen=True, kw_only=True):
-    """The run of an act, and the steps that it changes."""
+    """The run of an operation, and the steps that it changes."""
 
     job_id: str
     number: int
@@ -188,7 +188,7 @@ def reject(
 
 
 def _send(client: ApiClient, screen: Screen, job_id: str, act: str, body: _Act) -> _Done | None:
-    """Carry out an act, and return its result unless it was printed as a document."""
+    """Carry out an operation, and return its result unless it was printed as a document."""
     line = resolve.job(client, job_id)
     path = f"/v1/job/{segment(line.id)}/run/{act}"
     answer = client.send("POST", path, msgspec.to_builtins(body), namespace=line.namespace)

@@ -211,7 +211,7 @@ COMMANDS: Tree = {
     "auth": ("Manage login methods.", _AUTH),
     "completion": "daemon.cli.core.completion:completion",
     "delete": "daemon.cli.commands.vault_paths:delete",
-    "deployment": ("Show deployments and act on them.", _DEPLOYMENT),
+    "deployment": ("Show, promote, fail and pause deployments.", _DEPLOYMENT),
     "eval": ("Show evaluations.", _EVAL),
     "help": "daemon.cli.core.help:help_of",
     "identity": ("The daemon as an issuer of identity tokens.", _IDENTITY),

@@ -14,7 +14,7 @@ _EXIT_CODES = range(1, 256)
 def find_run(
     client: ApiClient, job_id: str, namespace: str, number: int | None = None
 ) -> ClientResponse | None:
-    """Return a run of a job, the newest one without a number; None if there is none."""
+    """Return a run of a job, the newest one without a number; None if it does not exist."""
     query = {} if number is None else {"number": str(number)}
     try:
         return client.read(f"/v1/job/{segment(job_id)}/run", namespace=namespace, **query)
@@ -65,7 +65,7 @@ def step_row(step: RunStepView) -> ProgressRow:
 
 
 def describe_step(step: RunStepView) -> str:
-    """Return what a step waits for, or why it ended."""
+    """Return the reason why a step waits, or why it ended."""
     if step.state == StepState.WAITING:
         return f"waits for {', '.join(step.waits_for)}"
     return step.reason

@@ -237,7 +237,7 @@ def _of_version(lines: Iterable[AllocationItem], job: Job) -> set[str]:
 
 
 def follow_placement(client: ApiClient, progress: ProgressDisplay, eval_id: str) -> FollowResult:
-    """Wait until an evaluation has placed what it can."""
+    """Wait until an evaluation is complete."""
     evaluation = finished(client, progress, eval_id)
     if evaluation.status != EvalStatus.COMPLETE:
         return FollowResult(EXIT_FAILED, unfinished(evaluation), evaluation)
@@ -290,7 +290,7 @@ def _standstill_rows(deployment: Deployment) -> list[ProgressRow]:
 
 
 def _waits_for_somebody(deployment: Deployment) -> bool:
-    """Return whether a deployment stands still until a user resumes or promotes it."""
+    """Return whether a deployment waits for a user to resume or promote it."""
     on_trial = [
         state
         for state in deployment.task_groups.values()

@@ -1,6 +1,6 @@
 """Declared state machines: a table names the states that may follow each state.
 
-The table also says what each state waits for. `StateMachine.enter` is the only way to change the
+The table also has the event that each state waits for. Only `StateMachine.enter` changes the
 state. It checks the table and logs the change, so a forbidden change fails where it happens.
 """
 
@@ -21,7 +21,7 @@ class IllegalTransition(RuntimeError):
 
 
 class StateRule(msgspec.Struct, Generic[S], frozen=True):
-    """What a state waits for, and the states that may follow it."""
+    """The event that a state waits for, and the states that may follow it."""
 
     waits_for: str
     then: frozenset[S]

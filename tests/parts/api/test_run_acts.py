@@ -25,7 +25,7 @@ async def test_a_skip_of_a_step_with_a_gate_needs_approval(store: Store) -> None
         given = request(store, STEER_RUN, who, body={"Steps": [name]}, job_id="etl")
         return (await flows.skip(given)).status
 
-    with pytest.raises(Denied, match="step a has a gate: this act needs approve-run"):
+    with pytest.raises(Denied, match="step a has a gate: this operation needs approve-run"):
         await skip("a")
     assert await skip("a", ', "approve-run"') == 200
     assert await skip("b") == 409

@@ -491,7 +491,7 @@ async def test_only_an_approver_gets_a_step_past_its_gate(
     if what == RunActType.ACCEPT:
         await act(cluster, RunActType.REJECT, "a")
     before = run_of(cluster).steps
-    with pytest.raises(Denied, match="step a has a gate: this act needs approve-run"):
+    with pytest.raises(Denied, match="step a has a gate: this operation needs approve-run"):
         await act(cluster, what, "a", may_approve=False)
     assert run_of(cluster).steps == before
     assert (await act(cluster, what, "a")).done is not None

@@ -40,7 +40,7 @@ def minutes(longest: int) -> int:
 
 
 def run_as_arguments(user: User | None) -> list[str]:
-    """Return the arguments with which Slurm's programs act for another user and group."""
+    """Return the arguments with which Slurm's programs work for another user and group."""
     return [f"--uid={user.uid}", f"--gid={user.gid}"] if user else []
 
 

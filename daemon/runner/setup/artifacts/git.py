@@ -2,7 +2,7 @@
 
 A server may send any number of files. Therefore each file has a size limit, and the total is
 measured periodically during the download. A small repository may hold a huge tree, so the tree is
-counted before it is checked out. The checkout writes exactly what was counted, because attributes
+counted before it is checked out. The checkout writes exactly the counted files, because attributes
 cannot change it. The program has a memory limit, connects only to the given address and follows no
 redirects. Only a part of its output is stored.
 """
