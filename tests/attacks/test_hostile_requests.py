@@ -21,7 +21,7 @@ from daemon.launcher.messages import (
     UnpackStream,
     WriteFile,
 )
-from tests.attacks.test_orders import SESSION, START, closed
+from tests.attacks.test_launcher_requests import SESSION, START, closed
 from tests.parts.launcher.conftest import (
     ALLOCATION,
     Place,

@@ -11,7 +11,7 @@ from daemon.identity.dev_setup import PATH, POLICY, ROLE, prepare
 from daemon.identity.lazy_methods import LazyMethods
 from storage.queries import identity, mounts, policies
 from storage.store import Store
-from tests.parts.identity.test_door import Clock, door, tokens
+from tests.parts.identity.test_lazy_methods import Clock, door, tokens
 
 __all__ = ["door", "tokens"]  # fixtures
 

@@ -20,7 +20,7 @@ from storage.records.base import SECOND
 from storage.records.identity import Rotation
 from tests.parts.identity.conftest import DAMAGES, PRINCIPAL, Clock, Cloud, Login, damage
 from tests.parts.identity.test_credentials import TOKENS
-from tests.parts.identity.test_warm import restarted
+from tests.parts.identity.test_federation_refresh import restarted
 
 AUDIENCE = "api://exchange"
 

@@ -26,7 +26,7 @@ from storage.records.task import Network, NetworkDNS, Task, VolumeMount
 from storage.store import Store
 from tests import launchers
 from tests.parts.runner.conftest import discard, end_all_of, needs_root
-from tests.parts.runner.test_inside import Client, run, talking
+from tests.parts.runner.test_exec_sessions import Client, run, talking
 from tests.parts.runner.world import (
     World,
     batch,

@@ -15,7 +15,7 @@ from daemon.runner.node import _MOST_SESSIONS
 from storage.errors import Refused
 from storage.store import Store
 from tests import launchers
-from tests.parts.runner.test_inside import Client, run
+from tests.parts.runner.test_exec_sessions import Client, run
 from tests.parts.runner.world import World, batch, open_world, script, service
 
 LINGER = "exec sleep 600"

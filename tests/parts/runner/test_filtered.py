@@ -14,7 +14,7 @@ from daemon.runner.drivers.process_group import ProcessGroups
 from storage.records.task import Task
 from storage.store import Store
 from tests.parts.runner.conftest import discard, end_all_of
-from tests.parts.runner.test_inside import run
+from tests.parts.runner.test_exec_sessions import run
 from tests.parts.runner.world import World, batch, open_world, script, service
 
 FILTERED = "grep Seccomp: /proc/self/status | cut -f2"

@@ -30,7 +30,7 @@ from storage.records.group import TaskGroup
 from storage.records.task import Resources, Task
 from storage.store import Store
 from tests.parts.runner.conftest import discard, end_all_of
-from tests.parts.runner.test_inside import run
+from tests.parts.runner.test_exec_sessions import run
 from tests.parts.runner.world import World, batch, open_world, script, service
 from tests.unit.runner.placements import held as holding
 

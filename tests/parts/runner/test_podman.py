@@ -27,7 +27,7 @@ from storage.records.task import Network, NetworkDNS, Task
 from storage.store import Store
 from tests.fakes.fakepodman import FakePodman, serve_podman
 from tests.parts.runner.conftest import discard, end_all_of
-from tests.parts.runner.test_inside import Client, run, talking
+from tests.parts.runner.test_exec_sessions import Client, run, talking
 from tests.parts.runner.world import World, batch, open_world, script, service, state_of
 from tests.unit.runner.placements import held
 

@@ -20,7 +20,7 @@ from daemon.launcher.messages import (
     ReadOwn,
     SandboxSupport,
 )
-from tests.attacks.test_orders import START, closed, family
+from tests.attacks.test_launcher_requests import START, closed, family
 from tests.launchers import EVERYTHING
 from tests.parts.launcher.conftest import Place, Talk, ordered, passed, place, talk
 from tests.parts.runner.conftest import needs_root
