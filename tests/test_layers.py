@@ -168,7 +168,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.ui": (
         *NOUNS,
         "daemon.acl.one_time_tokens",
-        "daemon.flow.graph",
+        "daemon.flow.workflow_keys",
         "daemon.text",
         "daemon.version",
         "daemon.web",

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
@@ -24,7 +24,6 @@ import trio
 
 from daemon.acl.audit import AuditScope
 from daemon.acl.check import EVERYWHERE, Requirement
-from daemon.acl.explain import RequestedCapability, explain
 from daemon.app.context import AppContext
 from daemon.web.fairness import identify
 from daemon.web.parameters import QueryParameters
@@ -36,6 +35,9 @@ from storage import garbage
 from storage.errors import Denied, Malformed, NotFound, StewardError, UnknownToken
 from storage.queries import mounts
 from storage.records.codec import encode
+
+if TYPE_CHECKING:
+    from daemon.acl.explain import RequestedCapability
 
 PLACE = "/ui/"
 PROOF = "proof"  # the form field of the CSRF token
@@ -383,7 +385,7 @@ class UiPages:
         visit.request = msgspec.structs.replace(visit.request, token=secret, caller=caller)
 
 
-def _lacking(visit: UiRequest, right: RequestedCapability) -> str:
+def _lacking(visit: UiRequest, right: "RequestedCapability") -> str:
     """Return the capability that a user lacks for a call; empty if they have it."""
     needs, caller = right.needs, visit.request.caller
     if right.namespace == EVERYWHERE:
@@ -395,6 +397,8 @@ def _lacking(visit: UiRequest, right: RequestedCapability) -> str:
         if any(not rule.capabilities.isdisjoint(needs.any_of) for rule in rules):
             return ""
         right = msgspec.structs.replace(right, path="PATH")
+    from daemon.acl.explain import explain  # imported late: only a page with a form needs it
+
     found = explain(caller, right)
     return "" if found.allowed else found.needs.replace("the namespace *", "any namespace")
 
