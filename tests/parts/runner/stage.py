@@ -9,13 +9,13 @@ import msgspec
 import trio
 
 from daemon.fences import Fences
+from daemon.net.http_client import allow_all
 from daemon.runner.alloc.alloc_runner import AllocRunner
 from daemon.runner.core.lifecycle import client_status
 from daemon.runner.core.status_report import AllocReport, AllocStatus
 from daemon.runner.core.task_log import Logs
 from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.logs.rotation import LogRotator
-from daemon.runner.setup.artifacts.archive import ArchiveLimits
 from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
 from daemon.runner.setup.runtime import RuntimeContext
 from daemon.runner.setup.secrets_tmpfs import SecretsTmpfs
@@ -124,13 +124,8 @@ async def on_stage(
         drivers={"mock_driver": MockDriver()},
         reports=book,
         sweeper=LogRotator(),
-        fetcher=ArtifactFetcher(
-            staging=f"{directory}/staging",
-            limits=ArchiveLimits(bytes=1, files=1),
-            seconds=1,
-            files_from=(),
-            own_ports=frozenset(),
-        ),
+        fetcher=no_fetcher,
+        permit=allow_all,
         values={},
         environment={},
         parent_cgroup="",
@@ -148,6 +143,11 @@ async def on_stage(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(runner.run)
         yield Stage(runner, book, allocation, job)
+
+
+def no_fetcher() -> ArtifactFetcher:
+    """Fail, because no task on the stage has artifacts."""
+    raise AssertionError("no task has artifacts")
 
 
 def mock(name: str = "main", config: dict[str, object] | None = None, **fields: Any) -> Task:
