@@ -141,9 +141,41 @@ addEventListener("pageshow", (event) => {
 
 // ---- small things --------------------------------------------------------------------------
 
+const TICK = 5000; // milliseconds
+const SPANS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+// As on the server: the two largest units.
+function spanOf(seconds) {
+  const words = [];
+  let left = seconds;
+  for (const [length, unit] of SPANS) {
+    if (left >= length && words.length < 2) {
+      words.push(`${Math.floor(left / length)} ${unit}`);
+      left %= length;
+    } else if (words.length) break;
+  }
+  return words.join(" ") || "0 s";
+}
+
+function relativeTime(time) {
+  const passed = Math.round((Date.now() - new Date(time.dateTime)) / 1000);
+  if (!passed) return "now";
+  return passed > 0 ? `${spanOf(passed)} ago` : `in ${spanOf(-passed)}`;
+}
+
+// The local time with its zone, and UTC.
 function localize(within) {
   for (const time of within.querySelectorAll("time[datetime]")) {
-    time.title = new Date(time.dateTime).toLocaleString();
+    const at = new Date(time.dateTime);
+    time.title = `${at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })}\n${at.toISOString().slice(0, 19).replace("T", " ")} UTC`;
+  }
+}
+
+// Only words that tell a distance change; the clock of a browser may differ from the server's.
+function tick() {
+  if (document.hidden) return;
+  for (const time of document.querySelectorAll("time[datetime]")) {
+    if (/ ago$|^in |^now$/.test(time.textContent)) time.textContent = relativeTime(time);
   }
 }
 
@@ -403,15 +435,82 @@ class Log {
 
 const MOST_EVENTS = 500;
 const PAGES = { Job: "/ui/job/", Allocation: "/ui/allocation/", Evaluation: "/ui/evaluation/", Node: "/ui/node/" };
+const HAPPENED = {
+  JobRegistered: "was registered",
+  JobDeregistered: "was stopped",
+  AllocationCreated: "was placed",
+  AllocationUpdated: "changed",
+  AllocationUpdateDesiredStatus: "has another wanted state",
+  EvaluationUpdated: "changed",
+  DeploymentStatusUpdate: "changed",
+  NodeRegistration: "registered",
+  NodeDeregistration: "was removed",
+  NodeEligibility: "has another eligibility",
+  NodeDrain: "began or ended its drain",
+  NodeDown: "is down",
+  ServiceRegistration: "was registered",
+  ServiceDeregistration: "was removed",
+  RunBegan: "began",
+  RunEnded: "ended",
+  RunActed: "received an act",
+  StepOpened: "began",
+  StepHeld: "is held",
+  StepEnded: "ended",
+  StepActed: "received an act",
+};
 
 function cell(row, content) {
-  row.insertCell().append(content);
+  const place = row.insertCell();
+  place.append(...[content].flat());
+  return place;
+}
+
+// "Allocation 1a2b3c4d of web changed", with links.
+function sentence(one) {
+  const isId = /^[0-9a-f]{8}-/.test(one.Key);
+  let object = isId ? one.Key.slice(0, 8) : one.Key;
+  if (one.Topic === "Service") object = (one.FilterKeys || [])[1] || one.Key; // the key is an identifier
+  let page = PAGES[one.Topic];
+  let ending = "";
+  if (one.Topic === "Run" || one.Topic === "Step") {
+    page = PAGES.Job;
+    ending = "/run";
+  }
+  const within = page === PAGES.Job && one.Namespace !== "default" ? `?namespace=${encodeURIComponent(one.Namespace)}` : "";
+  const linked = (text, target) => {
+    const link = document.createElement("a");
+    link.href = target;
+    link.textContent = text;
+    return link;
+  };
+  const others = (one.FilterKeys || []).filter((key) => key !== one.Key && !/^[0-9a-f]{8}-/.test(key));
+  const job = one.Topic === "Run" || one.Topic === "Step" ? others[0] || one.Key : one.Key;
+  if (page) object = linked(object, page + encodeURIComponent(page === PAGES.Job ? job : one.Key) + ending + within);
+  const parts = [`${one.Topic} `, object];
+  if (others.length && one.Topic !== "Job") parts.push(" of ", linked(others[0], PAGES.Job + encodeURIComponent(others[0]) + (one.Namespace && one.Namespace !== "default" ? `?namespace=${encodeURIComponent(one.Namespace)}` : "")));
+  parts.push(` ${HAPPENED[one.Type] || one.Type.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase()}`);
+  return parts;
+}
+
+function filterEvents(form, rows) {
+  const topic = form.elements.topic.value;
+  const text = form.elements.text.value.trim().toLowerCase();
+  for (const row of rows.rows) {
+    row.hidden = (topic && row.dataset.topic !== topic) || (text && !row.textContent.toLowerCase().includes(text)) || false;
+  }
 }
 
 function listEvents(table) {
   const source = new EventSource(table.dataset.source);
   const rows = table.tBodies[0];
-  source.addEventListener("begin", () => {
+  const form = document.getElementById("event-filter");
+  const topics = new Set();
+  let first = Infinity; // the last index when the page was opened
+  form.hidden = false;
+  form.addEventListener("input", () => filterEvents(form, rows));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  source.addEventListener("begin", (event) => {
+    first = Math.min(first, Number(event.data));
     rows.replaceChildren();
     showLink(true);
   });
@@ -420,20 +519,19 @@ function listEvents(table) {
     const told = JSON.parse(event.data);
     for (const one of told.Events) {
       const row = rows.insertRow(0);
-      cell(row, String(told.Index));
-      cell(row, one.Topic);
+      row.dataset.topic = one.Topic;
+      cell(row, sentence(one));
       cell(row, one.Type);
       cell(row, one.Namespace);
-      let what = one.Key;
-      if (PAGES[one.Topic]) {
-        what = document.createElement("a");
-        const within = one.Topic === "Job" ? `?namespace=${encodeURIComponent(one.Namespace)}` : "";
-        what.href = PAGES[one.Topic] + encodeURIComponent(one.Key) + within;
-        what.textContent = one.Key;
+      cell(row, told.Index > first ? new Date().toLocaleTimeString() : "before");
+      cell(row, String(told.Index));
+      if (!topics.has(one.Topic)) {
+        topics.add(one.Topic);
+        form.elements.topic.append(new Option(one.Topic));
       }
-      cell(row, what);
     }
     while (rows.rows.length > MOST_EVENTS) rows.deleteRow(-1);
+    filterEvents(form, rows);
   });
 }
 
@@ -444,6 +542,7 @@ signInByLink();
 openFile();
 dropDrafts();
 setInterval(renewRegularly, 1000);
+setInterval(tick, TICK);
 follow();
 const log = document.querySelector("pre#log");
 if (log) new Log(log).follow();

@@ -1,0 +1,36 @@
+"""The list of events and the times of pages in a real browser."""
+
+from tests.browser.chromium import Tab
+from tests.service.daemon import Steward
+
+SHOWN = "[...document.querySelectorAll('#events tbody tr:not([hidden])')].map((one) => one.cells[0].textContent)"
+
+
+async def test_events_are_sentences_that_can_be_filtered(browser: Tab, filled: Steward) -> None:
+    await browser.open(f"{filled.address}/ui/log")
+    await browser.until_text("#events", "Job etl was registered")
+    await browser.until_text("#events", "Run etl/1 of etl began")
+    for name, value in (("topic", "Job"), ("text", "TRAIN")):
+        await browser.write(f"#event-filter [name={name}]", value)
+    rows = await browser.value(SHOWN)
+    assert "Job train-model was registered" in rows
+    assert {one.split()[1] for one in rows} == {"train-model"}
+    await browser.write("#event-filter [name=topic]", "Allocation")
+    await browser.write("#event-filter [name=text]", "of web")
+    link = "#events tbody tr:not([hidden]) a"
+    assert await browser.value(f"document.querySelector(\"{link}\").pathname.split('/')[2]") == (
+        "allocation"
+    )
+    await browser.press(f"{link}[href^='/ui/job/web']")
+    assert browser.faults == []
+
+
+async def test_relative_times_go_on_and_tell_the_zone(browser: Tab, filled: Steward) -> None:
+    await browser.open(f"{filled.address}/ui/jobs")
+    time = "document.querySelector('#jobs time')"
+    assert "UTC" in await browser.value(f"{time}.title")
+    for seconds, words in ((7260, "2 h 1 min ago"), (-90, "in 1 min 30 s"), (0, "now")):
+        text = await browser.value(
+            f"{time}.dateTime = new Date(Date.now() - {seconds}e3).toISOString(); tick(); {time}.textContent"
+        )
+        assert text == words
