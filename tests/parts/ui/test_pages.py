@@ -263,7 +263,7 @@ async def test_a_definition_is_shown_in_colours(open_site: Site) -> None:
 def written_in(text: str) -> str:
     """Return the text in the editor of a page."""
     found = re.search(
-        r'<textarea class="code" name="source"[^>]*>\n(.*?)</textarea>', text, re.DOTALL
+        r'<textarea class="code" id="source" name="source"[^>]*>\n(.*?)</textarea>', text, re.DOTALL
     )
     assert found is not None, text
     return unescape(found[1])
