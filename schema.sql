@@ -148,6 +148,7 @@ CREATE TABLE job_version_states (
     tag_description TEXT,
     tagged_time     INTEGER,
     modify_index    INTEGER NOT NULL,
+    person          TEXT    NOT NULL DEFAULT '',  -- of the request that made it
     PRIMARY KEY (namespace, job_id, version),
     FOREIGN KEY (namespace, job_id, version)
         REFERENCES job_versions (namespace, job_id, version) ON DELETE CASCADE
@@ -219,7 +220,8 @@ CREATE TABLE notifications (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,               -- job with the setting: of a child, the parent
     run_id        TEXT    NOT NULL,               -- the reported job
-    event         TEXT    NOT NULL CHECK (event IN ('failure', 'recovery', 'missed', 'late')),
+    event         TEXT    NOT NULL
+                  CHECK (event IN ('failure', 'recovery', 'missed', 'late', 'approval')),
     reason        TEXT    NOT NULL,
     webhook       TEXT    NOT NULL,               -- URL, or
     command       TEXT    NOT NULL,               -- name of a command
@@ -596,7 +598,8 @@ CREATE INDEX runs_unfinished ON runs (namespace, job_id)
 CREATE INDEX runs_in_order   ON runs (create_index, job_id);
 
 -- Steps of runs: one row for each group of the job's version. `outcome` is set when the step has
--- ended. Written by daemon/evals/applier.py with the plan.
+-- ended. Written by daemon/evals/applier.py with the plan;
+-- `output_bytes` with the outputs.
 CREATE TABLE run_steps (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -616,10 +619,28 @@ CREATE TABLE run_steps (
     failed        INTEGER NOT NULL CHECK (failed >= 0),  -- failed finally
     exit_code     INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
+    output_bytes  INTEGER NOT NULL DEFAULT 0 CHECK (output_bytes >= 0),  -- sum of its outputs
     PRIMARY KEY (namespace, job_id, number, step),
     FOREIGN KEY (namespace, job_id, number)
         REFERENCES runs (namespace, job_id, number) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
+
+-- Outputs of the elements of steps: those of the newest allocation, as a JSON object of the tasks with
+-- an object of texts for each. Written by daemon/runner with the end of a task, and removed by it with
+-- the end of a newer allocation, or by daemon/jobs/steer_run.py when the element runs again.
+CREATE TABLE run_outputs (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    number        INTEGER NOT NULL,
+    step          TEXT    NOT NULL,
+    element       INTEGER NOT NULL CHECK (element >= 0),
+    alloc_id      TEXT    NOT NULL,
+    outputs       TEXT    NOT NULL,
+    size          INTEGER NOT NULL CHECK (size >= 0),    -- bytes of `outputs`
+    PRIMARY KEY (namespace, job_id, number, step, element),
+    FOREIGN KEY (namespace, job_id, number)
+        REFERENCES runs (namespace, job_id, number) ON DELETE CASCADE
+) STRICT;
 
 -- Manual operations on a run, in order. `steps` is a JSON list. An approval counts for the
 -- attempt of its step. Written by daemon/jobs/steer_run.py, and never changed.
@@ -635,10 +656,14 @@ CREATE TABLE run_acts (
     who           TEXT    NOT NULL,               -- an entity, the subject of a login, or an accessor
     note          TEXT    NOT NULL,
     time          INTEGER NOT NULL,
+    token         TEXT    NOT NULL DEFAULT '',    -- idempotency token of the request, and
+    answer        TEXT    NOT NULL DEFAULT '',    -- its response
     PRIMARY KEY (namespace, job_id, number, place),
     FOREIGN KEY (namespace, job_id, number)
         REFERENCES runs (namespace, job_id, number) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX run_acts_by_token ON run_acts (namespace, job_id, token) WHERE token <> '';
 
 -- Nodes, on which tasks run. Written by daemon/runner/node.py.
 CREATE TABLE nodes (

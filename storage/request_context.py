@@ -15,6 +15,8 @@ T = TypeVar("T")
 # Values of the current request, independent of the place where something is written.
 _ORIGIN: ContextVar[str] = ContextVar("origin", default="")
 
+_PERSON: ContextVar[str] = ContextVar("person", default="")
+
 
 def current() -> str:
     """Return the ID of the request that caused the current work; empty for none."""
@@ -134,3 +136,13 @@ def span(name: str) -> AbstractContextManager[None]:
     """Record the block as a span of the current trace, if traces are on."""
     recorder = TRACING.recorder
     return _UNRECORDED if recorder is None else recorder.span(name)
+
+
+def person() -> str:
+    """Return the person who makes the current request; empty for none, and without access control."""
+    return _PERSON.get()
+
+
+def person_scope(person: str) -> AbstractContextManager[None]:
+    """Attribute the work of this block to a person."""
+    return RequestScope(_PERSON, person)

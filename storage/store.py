@@ -156,11 +156,12 @@ class Store:
 
     async def _write(self, work: Callable[[Transaction], T], *, is_long: bool) -> T:
         note, request_id = _NOTE.get(), request_context.origin()
-        if note is None and not request_id:
+        person = request_context.person()
+        if note is None and not request_id and not person:
             return await self._writer.submit(work, is_long=is_long)
 
         def noted(tx: Transaction) -> T:
-            tx.request_id = request_id
+            tx.request_id, tx.person = request_id, person
             before = tx.changes
             result = work(tx)
             if note is not None and tx.changes != before:

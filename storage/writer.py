@@ -85,6 +85,7 @@ class Transaction(ReadSnapshot):
         if share is not None:
             self._until, self.left = time.thread_time_ns() + share, ROWS
         self.request_id = ""  # of the request that caused the write, and its trace
+        self.person = ""  # of that request
         self.touched: dict[str, None] = {}
         self.topics: dict[str, None] = {}
 

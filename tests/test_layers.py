@@ -127,8 +127,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *STORAGE,
         *COMMON,
         "daemon.confinement",
+        "daemon.flow",
+        "daemon.jobspec.steward_meta",
         "daemon.launcher",
         "daemon.net",
+        "daemon.scheduler.reschedule",
         "daemon.templates",
     ),
     # HTTP.

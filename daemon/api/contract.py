@@ -49,7 +49,7 @@ from storage.records.deployment import Deployment
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation
 from storage.records.explanation import Explanation
-from storage.records.flow import FlowGraph, FlowRun, FlowRunView
+from storage.records.flow import FlowGraph, FlowRun, FlowRunView, StepOutputs
 from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submission
 from storage.records.namespace import Namespace
 from storage.records.node import Node
@@ -176,6 +176,9 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         gives=list[FlowRun], query={**_LISTING, "job": TEXT, "status": TEXT}
     ),
     flows.read_run: EndpointSchema(gives=FlowRunView, query={"number": NUMBER}),
+    flows.read_outputs: EndpointSchema(
+        gives=list[StepOutputs], query={"number": NUMBER, "step": TEXT}
+    ),
     **{
         act: EndpointSchema(takes=RunActRequest, gives=RunActResponse, needs_body=False)
         for act in (

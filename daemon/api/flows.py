@@ -4,6 +4,7 @@ from http import HTTPStatus
 
 import msgspec
 
+from daemon.acl.caller_cache import policy_names
 from daemon.acl.check import on_namespace
 from daemon.api.jobs import find_secret, registration_context
 from daemon.api.paging import Listing, show, wish_of
@@ -17,7 +18,7 @@ from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound
-from storage.queries import allocations, jobs, runs
+from storage.queries import allocations, entities, jobs, policies, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.flow import FlowRun, FlowStatus, RunActType
@@ -88,15 +89,39 @@ def list_runs(request: Request, db: ReadSnapshot) -> HandlerReply:
 def read_run(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a run of a job with its steps: the newest, or the one in `number`."""
     namespace, job_id = request.namespace, request["job_id"]
-    number = request.query.natural("number")
-    found = run_views.view(db, namespace, job_id, number)
-    if found is None:
-        if jobs.current_wire(db, namespace, job_id) is None:
-            raise NotFound("job not found", index=db.table_index("jobs"))
-        words = "the job has no run" if number is None else f"run {number} not found"
-        raise NotFound(words, index=db.table_index(runs.TABLE))
+    run = _run_of(request, db)
+    found = run_views.of_run(db, run)
     index = max(found.modify_index, allocations.highest_index(db, namespace, job_id))
     return reply.read_reply(found, index)
+
+
+def read_outputs(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """Show what the steps of a run have written: of all steps, or of the one in `step`."""
+    namespace, job_id = request.namespace, request["job_id"]
+    run = _run_of(request, db)
+    step = request.query.text("step")
+    if step and runs.step(db, run, step) is None:
+        raise NotFound(f"run {run.number} has no step {step!r}", index=db.table_index(runs.TABLE))
+    found = list(runs.outputs(db, run, step))
+    index = max(run.modify_index, allocations.highest_index(db, namespace, job_id))
+    return reply.read_reply(found, index)
+
+
+def _run_of(request: Request, db: ReadSnapshot) -> FlowRun:
+    """Return the run in `number`, by default the newest. Raises `NotFound`."""
+    namespace, job_id = request.namespace, request["job_id"]
+    number = request.query.natural("number")
+    found = (
+        runs.newest(db, namespace, job_id)
+        if number is None
+        else runs.find(db, namespace, job_id, number)
+    )
+    if found is not None:
+        return found
+    if jobs.current_wire(db, namespace, job_id) is None:
+        raise NotFound("job not found", index=db.table_index("jobs"))
+    words = "the job has no run" if number is None else f"run {number} not found"
+    raise NotFound(words, index=db.table_index(runs.TABLE))
 
 
 async def cancel(request: Request) -> HandlerReply:
@@ -142,7 +167,27 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
         now=parts.clock.now(),
         eval_id=next(parts.ids),
         may_approve=request.caller.has(APPROVE, request.namespace),
+        labels=_labels(request),
     )
     if outcome.done is None:
         return reply.text(outcome.refusal, HTTPStatus.CONFLICT)
     return HandlerReply(body=outcome.done, index=outcome.done.index)
+
+
+def _labels(request: Request) -> frozenset[str] | None:
+    """Return the roles and policies of the caller, as gates name them; None for all."""
+    parts, token = request.parts, request.caller.token
+    if not parts.tokens.asks or request.caller.grant.everything:
+        return None
+
+    def read(db: ReadSnapshot) -> frozenset[str]:
+        entity = entities.find(db, token.entity_id) if token.entity_id else None
+        roles = [policies.find_role(db, one) for one in token.roles]
+        return frozenset(
+            [
+                *(f"policy:{one}" for one in policy_names(db, token, entity)),
+                *(f"role:{one.name}" for one in roles if one is not None),
+            ]
+        )
+
+    return parts.store.read(read)

@@ -250,6 +250,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     ReadRoute("/v1/runs", flows.list_runs, LIST, ("runs/",)),
     ReadRoute("/v1/job/{job_id}/run", flows.read_run, READ, _RUN),
+    ReadRoute("/v1/job/{job_id}/run/outputs", flows.read_outputs, READ, _RUN, long=True),
     WriteRoute("POST", "/v1/job/{job_id}/run/cancel", flows.cancel, STEER_RUN),
     WriteRoute("POST", "/v1/job/{job_id}/run/skip", flows.skip, STEER_RUN),
     WriteRoute("POST", "/v1/job/{job_id}/run/accept", flows.accept, STEER_RUN),

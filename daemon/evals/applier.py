@@ -17,6 +17,7 @@ from storage.queries import (
     job_status,
     jobs,
     nodes,
+    notifications,
     runs,
     signing,
     versions,
@@ -25,6 +26,7 @@ from storage.queries.evaluations import NO_ROOM
 from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.flow import GATE_REASON, StepState
 from storage.store import Store
 from storage.writer import Transaction
 
@@ -51,7 +53,7 @@ async def apply(
         for allocation in plan.place:
             allocations.add(tx, _with_key(allocation, key_id), now)
         _change(tx, state, plan, now)
-        _store_runs(tx, state, plan.flow)
+        _store_runs(tx, state, plan.flow, now)
         for eviction in plan.evict:
             _evict(tx, eviction, now)
         for follow_up in (*plan.evaluations, *plan.displaced):
@@ -129,8 +131,11 @@ def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
     return all(nodes.index_of(tx, node_id) == seen[node_id] for node_id in chosen)
 
 
-def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None) -> None:
-    """Store the changes of runs and steps; a new run pushes out the oldest ones."""
+def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, now: int) -> None:
+    """Store the changes of runs and steps; a new run pushes out the oldest ones.
+
+    Notify about steps that have reached their gates.
+    """
     if flow is None:
         return
     groups = (state.job.task_groups if state.job else None) or ()
@@ -138,6 +143,13 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None) -
     for change in flow.runs:
         runs.put(tx, change.run, change.before)
         runs.put_steps(tx, change.run, change.steps, change.known, places)
+        for step in change.steps:
+            known = change.known.get(step.name)
+            is_new = known is None or known.reason != step.reason
+            if step.state == StepState.HELD and step.reason.startswith(GATE_REASON) and is_new:
+                key = (change.run.namespace, change.run.job_id)
+                reason = f"step {step.name}, {step.reason}"
+                notifications.queue_gate_notification(tx, key, reason, now)
         if change.before is None and state.job is not None:
             kept = RUNS_KEPT.of(state.job.meta)
             key = (change.run.namespace, change.run.job_id)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from daemon.jobspec.steward_meta import IF
 from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations
 from storage.queries import allocated_resources, allocations, deployments, jobs, nodes, runs
 from storage.queries.allocated_resources import AllocatedTotals
@@ -12,10 +13,12 @@ from storage.queries.allocations import SettledRange
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import AllocatedResources, Allocation, ClientStatus
 from storage.records.evaluation import Evaluation
-from storage.records.flow import FlowRun
+from storage.records.flow import FlowRun, RunStep, StepState
 from storage.records.job import Job, JobType
 from storage.records.node import Node
 
+_NOT_BEGUN = (StepState.WAITING, StepState.HELD)
+_OUTPUTS = "outputs"  # in a condition
 FEW = 64  # allocations of a batch job that are all read
 
 
@@ -35,7 +38,8 @@ def load_cluster_state(
     is_there = jobs.definition_index(db, namespace, job_id) is not None
     job = jobs.current(db, namespace, job_id) if is_there else None
     run = runs.newest(db, namespace, job_id)
-    found = _unsettled(db, job, run) if job is not None and kind is None else None
+    steps = tuple(runs.steps(db, run)) if run is not None else ()
+    found = _unsettled(db, job, run, steps) if job is not None and kind is None else None
     if found is None:
         found = _allocations(db, namespace, job_id, kind or (job.type if job else None), run)
     versions = {job.version: job} if job else {}
@@ -52,10 +56,62 @@ def load_cluster_state(
         versions=versions,
         deployment=deployments.latest(db, namespace, job_id),
         run=run,
-        steps=tuple(runs.steps(db, run)) if run is not None else (),
+        steps=steps,
         approvals=runs.approvals(db, run) if run is not None else {},
         exit_codes=_exit_codes(db, found.allocations) if run is not None else {},
+        outputs=_outputs(db, job, run, steps, found.allocations) if job and run else {},
     )
+
+
+def _outputs(
+    db: ReadSnapshot,
+    job: Job,
+    run: FlowRun,
+    steps: Sequence[RunStep],
+    allocations_: Sequence[Allocation],
+) -> dict[str, dict[str, str]]:
+    """Return the outputs of steps that the conditions or lists of waiting steps name.
+
+    Outputs of a step with an unfinished allocation are not needed yet. Reading them with each
+    decision would take too long for a step of thousands of elements.
+    """
+    from daemon.flow import lists  # imported late: few jobs are workflows
+
+    known = {one.name: one for one in steps}
+    at_work = {one.task_group for one in allocations_ if not one.client_terminal}
+    wanted, sources = dict[str, None](), dict[lists.Reference, None]()
+    for group in job.task_groups or ():
+        row, condition = known.get(group.name), IF.of(group.meta)
+        if row is None or row.state not in _NOT_BEGUN:
+            continue
+        if _OUTPUTS in condition:
+            wanted |= {name: None for name in known if name in condition and name not in at_work}
+        if (one := lists.source(group)) is not None and one.step not in at_work:
+            sources[one] = None
+    if not (wanted or sources):
+        return {}
+    from daemon.flow import outputs  # imported late: few conditions and lists need it
+
+    found = {
+        name: outputs.texts(
+            runs.outputs(db, run, name), total=known[name].total, is_list=_is_array(job, name)
+        )
+        for name in wanted
+    }
+    for one in sources:
+        total = known[one.step].total if one.step in known else 0
+        written = runs.outputs(db, run, one.step)
+        text = outputs.value(one, written, total=total, is_list=_is_array(job, one.step))
+        # A list has the key of its reference, which differs from all names of outputs.
+        found.setdefault(one.step, {})[str(one)] = text
+    return found
+
+
+def _is_array(job: Job, name: str) -> bool:
+    from daemon.flow import lists
+
+    group = job.group(name)
+    return group is not None and lists.is_array(group)
 
 
 def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[str, int]:
@@ -97,7 +153,9 @@ def _allocations(
     return _Found(found, {group: number - read[group] for group, number in every.items()})
 
 
-def _unsettled(db: ReadSnapshot, job: Job, run: FlowRun | None) -> _Found | None:
+def _unsettled(
+    db: ReadSnapshot, job: Job, run: FlowRun | None, steps: Sequence[RunStep]
+) -> _Found | None:
     """Return the allocations of a large batch job without those that have completed.
 
     Otherwise each decision about a job with thousands of allocations would read all of them. None
@@ -119,6 +177,10 @@ def _unsettled(db: ReadSnapshot, job: Job, run: FlowRun | None) -> _Found | None
         of_now = one.job_version == job.version  # completed ones of older versions do not matter
         ranges[one.task_group] += [one] if of_now else []
         settled[one.task_group] += one.count if of_now else 0
+    if run is not None:
+        from daemon.flow.lists import with_totals  # imported late: few jobs are workflows
+
+        job = with_totals(job, steps)
     counts = {group.name: group.count for group in job.task_groups or ()}
     for name, number in settled.items():
         if not counts.get(name) or number + read[name] > counts[name]:

@@ -70,7 +70,7 @@ def _reasons(db: ReadSnapshot, job: Job, found: list[Allocation]) -> Iterator[Re
         message = "it is a parent: each dispatch of it runs as a child"
         yield Reason(cause=Cause.DISPATCH, message=message)
     else:
-        case = _case(db, job, found)
+        case = _case(db, run_views.sized(db, job), found)
         every = allocations.of_job(db, job.namespace, job.id)
         if (run := run_views.view(db, job.namespace, job.id)) is not None:
             yield from _of_run(db, case, run, every)

@@ -23,6 +23,7 @@ _ERRORS = frozenset(
         "Disk Resources Exceeded",
         "Max Run Duration Exceeded",
         "Port In Use",
+        "Output Failure",
     }
 )
 _WAITS = frozenset({"Template", "Cluster"})  # errors only for a task that has not started

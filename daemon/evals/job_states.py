@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from daemon.evals.failures import newest_error
+from daemon.flow.workflow_keys import is_workflow
 from daemon.text import placement_message
 from daemon.text.job_state import (
     SETTLED_AFTER,
@@ -84,6 +85,10 @@ def of_row(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
 
 def _wanted(db: ReadSnapshot, row: job_status.Row) -> int:
     job = jobs.current(db, row["namespace"], row["id"])
+    if job is not None and is_workflow(job):
+        from daemon.evals.run_views import sized  # imported late: few jobs are workflows
+
+        job = sized(db, job)
     return sum(group.count for group in (job.task_groups if job else None) or ())
 
 

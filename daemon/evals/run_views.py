@@ -1,11 +1,14 @@
 """Runs of workflows as the API shows them."""
 
+from daemon.flow import lists
+from daemon.flow.advance import gate_due
 from daemon.flow.graph import Graph, stored_graph
 from daemon.text.job_state import State
 from storage.queries import jobs, runs, tallies
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus
 from storage.records.flow import FlowRun, FlowRunView, FlowStatus, RunStep, RunStepView, StepState
+from storage.records.job import Job
 from storage.records.state import Run
 
 _WORDS = {
@@ -26,14 +29,25 @@ def view(
         if number is None
         else runs.find(db, namespace, job_id, number)
     )
-    if run is None:
-        return None
-    job = jobs.version(db, namespace, job_id, run.version)
+    return of_run(db, run) if run is not None else None
+
+
+def of_run(db: ReadSnapshot, run: FlowRun) -> FlowRunView:
+    """Return a run with its steps."""
+    job = jobs.version(db, run.namespace, run.job_id, run.version)
     return FlowRunView(
         **{name: getattr(run, name) for name in FlowRun.__struct_fields__},
         steps=_steps(db, run, stored_graph(job) if job else Graph(steps=())),
         acts=runs.acts(db, run),
     )
+
+
+def sized(db: ReadSnapshot, job: Job) -> Job:
+    """Return a job in which the groups with lists have the numbers of elements of its newest run."""
+    if not any(map(lists.has_list, job.task_groups or ())):
+        return job
+    run = runs.newest(db, job.namespace, job.id)
+    return lists.with_totals(job, runs.steps(db, run) if run is not None else ())
 
 
 def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
@@ -49,11 +63,17 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
             reason=one.reason or _reason(one, at_work),
             level=level.get(one.name, 0),
             needs=list(needs),
+            until=_until(graph, one),
             waits_for=[need for need in needs if one.outcome is None and need not in ended],
         )
         for one in stored
         for needs in [graph.by_name[one.name].needs if one.name in graph.by_name else ()]
     ]
+
+
+def _until(graph: Graph, row: RunStep) -> int:
+    step = graph.by_name.get(row.name)
+    return (gate_due(step, row) if step else None) or 0
 
 
 _FIELDS = tuple(name for name in RunStep.__struct_fields__ if name not in ("state", "reason"))

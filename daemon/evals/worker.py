@@ -37,7 +37,6 @@ from storage.queries import allocations, evaluations, jobs
 from storage.read_pool import ReadSnapshot
 from storage.records.base import SECOND
 from storage.records.evaluation import EvalStatus, Evaluation
-from storage.records.job import Job
 from storage.store import Store, tolerate_disk_full
 
 log = logging.getLogger("steward.evals")
@@ -310,9 +309,10 @@ def _is_long(db: ReadSnapshot, evaluation: Evaluation) -> bool:
     return jobs.definition_length(db, *key) > _LONG_DEFINITION
 
 
-def _wanted(job: Job | None) -> int:
-    """Return the desired number of allocations of a job."""
-    return sum(group.count for group in (job and job.task_groups) or ())
+def _wanted(state: ClusterState) -> int:
+    """Return the desired number of allocations of a job, as far as it is known."""
+    groups = sum(group.count for group in (state.job and state.job.task_groups) or ())
+    return max(groups, sum(one.total for one in state.steps))
 
 
 def _within(ids: Iterator[str], seconds: float) -> Iterator[str]:
@@ -342,7 +342,7 @@ def _decide(
         if is_on_loop and _is_long(db, evaluation):
             raise LongRead  # noqa: TRY301  # the check for long decisions may fail as well
         state = load_cluster_state(db, evaluation, nodes)
-        if is_on_loop and _wanted(state.job) > _MANY:
+        if is_on_loop and (_wanted(state) > _MANY or state.outputs):
             raise LongRead  # noqa: TRY301
         if state.job is not None and takes_dynamic_ports(state.job):
             state = msgspec.structs.replace(

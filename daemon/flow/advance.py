@@ -6,14 +6,18 @@ it became known.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from daemon.flow import conditions
-from daemon.flow.conditions import NeedFacts, RunFacts, Undecidable
+from daemon.flow import lists
 from daemon.flow.graph import Graph, Step
 from daemon.jobspec.steward_meta import When
-from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
+from daemon.text.go_format import duration
+from storage.records.flow import GATE_REASON, FlowRun, FlowStatus, Outcome, RunStep, StepState
+
+if TYPE_CHECKING:
+    from daemon.flow.conditions import NeedFacts
 
 _PREVIOUS = "tasks of the previous run have not ended"
 
@@ -36,6 +40,7 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
     `steps` has all steps in the order of the file, and `changed` those that differ from before.
     Elements of the `wanted` steps are to be placed, but no new ones beyond the number in `most`.
+    Gates decide on their own at the times in `due`, in nanoseconds.
     """
 
     run: FlowRun
@@ -43,6 +48,7 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[RunStep, ...]
     wanted: frozenset[str]
     most: Mapping[str, int] = {}
+    due: tuple[int, ...] = ()
 
 
 def advance(
@@ -56,6 +62,7 @@ def advance(
     is_held: bool = False,
     approvals: Mapping[str, int] = {},
     alive: Collection[str] = (),
+    outputs: Mapping[str, Mapping[str, str]] = {},
 ) -> Advance:
     """Return the next state of a run that has not ended.
 
@@ -63,9 +70,11 @@ def advance(
     `is_held`: tasks of the previous run are still ending, so that no step begins. `approvals` are
     those of gates, for the attempts of their steps. If the run is canceled and cleans up, only steps
     for every end go on. The others end when their tasks have ended, which are `alive` until then.
+    `outputs` are those of steps, as far as conditions name them.
     """
-    facts = RunFacts(number=run.number, trigger=run.trigger, meta=dict(meta or {}))
-    decision = _Decision(steps, elements, facts, now, is_held=is_held, approvals=approvals)
+    decision = _Decision(
+        steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
+    )
     if run.status == FlowStatus.STOPPING:
         decision.cancel(run.reason, alive)
     for step in graph.order:
@@ -81,14 +90,29 @@ def advance(
             if one.state == StepState.OPEN and decision.goes_on(graph.by_name[one.name])
         ),
         most=dict(_limits(graph, found)),
+        due=tuple(
+            sorted(
+                {
+                    due
+                    for one in found
+                    if (due := gate_due(graph.by_name[one.name], one)) is not None
+                }
+            )
+        ),
     )
+
+
+def gate_due(step: Step, row: RunStep) -> int | None:
+    """Return when a gate decides on its own, in nanoseconds; None if the step is not held there."""
+    is_at_gate = row.state == StepState.HELD and row.reason.startswith(GATE_REASON)
+    return row.since + step.within if is_at_gate and step.within is not None else None
 
 
 def _limits(graph: Graph, steps: Iterable[RunStep]) -> Iterator[tuple[str, int]]:
     """Yield how many elements of open steps may be active, for steps with a limit."""
     for row in steps:
         step = graph.by_name[row.name]
-        if row.state == StepState.OPEN and step.stops and row.failed > step.allowed:
+        if row.state == StepState.OPEN and step.stops and row.failed > step.allowance.of(row.total):
             yield row.name, 0
         elif row.state == StepState.OPEN and step.parallel is not None:
             yield row.name, step.parallel
@@ -140,6 +164,14 @@ def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
     return msgspec.structs.replace(run, status=FlowStatus.FAILED, reason=words, ended=now)
 
 
+class _Facts(msgspec.Struct, frozen=True):
+    """The facts of conditions and lists: the run, the meta of its job, and outputs of steps."""
+
+    run: FlowRun
+    meta: Mapping[str, str]
+    outputs: Mapping[str, Mapping[str, str]]
+
+
 class _Decision:
     """One decision about all steps of a run; steps are added in the order of the graph."""
 
@@ -147,7 +179,7 @@ class _Decision:
         self,
         before: Mapping[str, RunStep],
         elements: Mapping[str, Elements],
-        facts: RunFacts,
+        facts: _Facts,
         now: int,
         *,
         is_held: bool,
@@ -194,20 +226,72 @@ class _Decision:
             return row
         if (skipped := _skip(step.when, needs)) is not None:
             return self._end(row, StepState.SKIPPED, *skipped)
-        if step.condition:
-            try:
-                is_true = conditions.holds(step.condition, self._facts, _need_facts(needs))
-            except Undecidable as error:
-                return self._end(row, StepState.FAILED, Outcome.BAD, f"its condition: {error}")
-            if not is_true:
-                return self._end(row, StepState.SKIPPED, Outcome.NEUTRAL, "its condition is false")
+        if step.condition and (stopped := self._by_condition(step, row, needs)) is not None:
+            return stopped
+        try:
+            row = msgspec.structs.replace(row, total=self._total(step, row))
+        except lists.Faulty as error:
+            return self._end(row, StepState.FAILED, Outcome.BAD, f"its list: {error}")
         if not row.total:
             return self._end(row, StepState.SKIPPED, Outcome.NEUTRAL, "it has no elements")
-        if step.gate and self._approvals.get(step.name, 0) < step.approvals:
-            return self._moved(row, StepState.HELD, f"gate: {step.gate}")
+        if (stopped := self._at_gate(step, row)) is not None:
+            return stopped
         if self._is_held:
             return self._moved(row, StepState.HELD, _PREVIOUS)
         return msgspec.structs.replace(self._moved(row, StepState.OPEN), opened=self._now)
+
+    def _by_condition(self, step: Step, row: RunStep, needs: Sequence[RunStep]) -> RunStep | None:
+        """Return a step whose condition is not true; None if it is."""
+        from daemon.flow import conditions  # imported late: few steps have a condition
+
+        facts = conditions.RunFacts(
+            number=self._facts.run.number,
+            trigger=self._facts.run.trigger,
+            meta=dict(self._facts.meta),
+        )
+        found = {one.name: self._need_facts(one) for one in needs}
+        try:
+            is_true = conditions.holds(step.condition, facts, found)
+        except conditions.Undecidable as error:
+            return self._end(row, StepState.FAILED, Outcome.BAD, f"its condition: {error}")
+        if is_true:
+            return None
+        return self._end(row, StepState.SKIPPED, Outcome.NEUTRAL, "its condition is false")
+
+    def _need_facts(self, need: RunStep) -> "NeedFacts":
+        from daemon.flow.conditions import NeedFacts
+
+        return NeedFacts(
+            outcome=need.outcome or "",
+            state=need.state,
+            reason=need.reason,
+            exit_code=need.exit_code,
+            failed=need.failed,
+            total=need.total,
+            outputs=dict(self._facts.outputs.get(need.name, {})),
+        )
+
+    def _total(self, step: Step, row: RunStep) -> int:
+        """Return the number of elements of a step that may begin. Raises `Faulty`."""
+        if (one := step.source) is None:
+            return row.total
+        text = self._facts.outputs.get(one.step, {}).get(str(one))
+        if not text:
+            raise lists.Faulty(f"{one.step} has not written the output {one.name}")
+        return lists.length(text)
+
+    def _at_gate(self, step: Step, row: RunStep) -> RunStep | None:
+        """Return a step that has not passed its gate; None if it has, or has none."""
+        if not step.gate or self._approvals.get(step.name, 0) >= step.approvals:
+            return None
+        held = self._moved(row, StepState.HELD, f"{GATE_REASON}{step.gate}")
+        due = gate_due(step, held)
+        if due is None or self._now < due:
+            return held
+        if step.is_approved_late:
+            return None
+        reason = f"{GATE_REASON}not approved within {duration(step.within or 0)}"
+        return self._end(held, StepState.CANCELED, Outcome.BAD, reason)
 
     # --- end ---
 
@@ -216,7 +300,7 @@ class _Decision:
         row = msgspec.structs.replace(
             row, good=found.good, failed=found.failed, exit_code=found.exit_code
         )
-        is_bad = found.failed > step.allowed
+        is_bad = found.failed > step.allowance.of(row.total)
         is_complete = found.good + found.failed >= row.total or (is_bad and step.stops)
         if found.at_work or not is_complete:
             return row
@@ -256,17 +340,3 @@ def _skip(when: When, needs: Sequence[RunStep]) -> tuple[Outcome, str] | None:
 
 def _ended_as(step: RunStep) -> str:
     return "not successful" if step.state == StepState.FAILED else step.state.value
-
-
-def _need_facts(needs: Sequence[RunStep]) -> dict[str, NeedFacts]:
-    return {
-        one.name: NeedFacts(
-            outcome=one.outcome or "",
-            state=one.state,
-            reason=one.reason,
-            exit_code=one.exit_code,
-            failed=one.failed,
-            total=one.total,
-        )
-        for one in needs
-    }

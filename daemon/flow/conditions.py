@@ -8,6 +8,7 @@ evaluates it, so its size and its steps are bounded, and an `any` or `all` has n
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -15,8 +16,13 @@ from daemon.text.go_format import quote
 from storage.errors import Malformed
 
 MAX_STEPS = 2_000  # of an evaluation
+_OUTPUT = 3  # place of the name in needs.STEP.outputs.NAME
 _HINTS = 3  # searches for a close name
 _LONGEST_NAME = 200  # characters of a name with a hint: longer ones compare slowly
+
+
+# Compared by order as a number.
+_Output = Annotated[str, msgspec.Meta(extra={"is_numeric": True})]
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +37,7 @@ class NeedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The values of `needs.STEP` in a condition.
 
     `exit_code` is that of the task that failed last, 0 if none did. `total` and `failed` count
-    elements.
+    elements. `outputs` are texts; of a step with elements, each is a list in JSON.
     """
 
     outcome: str = ""
@@ -40,6 +46,7 @@ class NeedFacts(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int = 0
     failed: int = 0
     total: int = 0
+    outputs: dict[str, _Output] = {}
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +76,16 @@ class Hints:
         return f"; did you mean {quote(close[0])}?" if close else ""
 
 
-def problems(text: str, needs: Collection[str], hints: Hints | None = None) -> Iterator[str]:
-    """Yield the errors of a condition of a step that has these needs."""
+def problems(
+    text: str,
+    needs: Collection[str],
+    hints: Hints | None = None,
+    declared: Mapping[str, Collection[str]] = {},
+) -> Iterator[str]:
+    """Yield the errors of a condition of a step that has these needs.
+
+    `declared` has the outputs of those steps that name theirs.
+    """
     from daemon.jobspec.filters.policy_rule import PolicyFilter, has_nested_collections, selectors
 
     try:
@@ -85,6 +100,13 @@ def problems(text: str, needs: Collection[str], hints: Hints | None = None) -> I
         if path[0] == "needs" and len(path) > 1 and path[1] not in known:
             hint = hints.of(path[1], known)
             yield f"names {quote(path[1])}, which the group does not need{hint}"
+        elif path[0] == "needs" and path[2:3] == ("outputs",) and len(path) > _OUTPUT:
+            names = declared.get(path[1])
+            if names and path[_OUTPUT] not in names:
+                yield (
+                    f"names output {quote(path[_OUTPUT])} of {path[1]}, "
+                    f"but {path[1]} declares only: {', '.join(names)}"
+                )
 
 
 def holds(text: str, run: RunFacts, needs: Mapping[str, NeedFacts]) -> bool:

@@ -9,20 +9,31 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from daemon.flow import conditions
+from daemon.flow import lists
+from daemon.flow.lists import Reference
 from daemon.flow.workflow_keys import KEYS, has_keys, is_workflow
 from daemon.jobspec.steward_meta import (
     FAILURES_ALLOWED,
+    FOR_EACH,
     GATE,
+    GATE_BY,
+    GATE_ELSE,
+    GATE_NOT_SELF,
     GATE_NUMBER,
+    GATE_WITHIN,
     IF,
+    MATRIX,
     NEEDS,
     ON_FAILURE,
+    OUTPUTS,
     PARALLEL,
     WHEN,
+    Allowance,
+    GateElse,
     OnFailure,
     When,
 )
@@ -31,6 +42,9 @@ from storage.errors import Malformed
 from storage.records.flow import FlowGraph, GraphEdge, GraphStep
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
+
+if TYPE_CHECKING:
+    from daemon.flow.conditions import Hints
 
 ALL = "*"  # all groups that neither depend on this one nor need all themselves
 MAX_GROUPS = 2_000
@@ -47,8 +61,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A group of a workflow: its needs in the order of the file, and its conditions.
 
     `count` is the number of its elements, of which `parallel` may be active at once, None for all.
-    `allowed` elements may fail. With `stops`, no element begins after more have failed. A step with
-    a `gate`, which is a question, needs so many approvals.
+    Up to the `allowance`, elements may fail. With `stops`, no element begins after more have failed. The
+    number of elements of a step with a `source` is known when it begins. A step with
+    a `gate`, which is a question, needs so many approvals; with `not_self`, not of the person who began
+    the run. If they lack after `within` nanoseconds, the step is rejected, or `is_approved_late`.
     """
 
     name: str
@@ -57,10 +73,16 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     condition: str = ""
     count: int = 1
     parallel: int | None = None
-    allowed: int = 0
+    allowance: Allowance = Allowance()
     stops: bool = False
     gate: str = ""
     approvals: int = 1
+    approvers: tuple[str, ...] = ()  # roles and policies; empty for any
+    not_self: bool = False
+    within: int | None = None
+    is_approved_late: bool = False
+    outputs: tuple[str, ...] = ()  # that it must write; empty if it may write any
+    source: Reference | None = None  # the output that is the list of its elements
 
     @property
     def cleans_up(self) -> bool:
@@ -136,13 +158,26 @@ def _steps(job: Job) -> Iterator[Step]:
             needs=needs[group.name],
             when=WHEN.of(group.meta),
             condition=IF.of(group.meta),
-            count=group.count,
+            count=_count(group),
             parallel=PARALLEL.of(group.meta),
-            allowed=FAILURES_ALLOWED.of(group.meta).of(group.count),
+            allowance=FAILURES_ALLOWED.of(group.meta),
+            source=lists.source(group),
             stops=ON_FAILURE.of(group.meta) == OnFailure.STOP,
             gate=GATE.of(group.meta),
             approvals=GATE_NUMBER.of(group.meta),
+            approvers=GATE_BY.of(group.meta),
+            not_self=GATE_NOT_SELF.of(group.meta),
+            within=GATE_WITHIN.of(group.meta),
+            is_approved_late=GATE_ELSE.of(group.meta) == GateElse.APPROVE,
+            outputs=OUTPUTS.of(group.meta),
         )
+
+
+def _count(group: TaskGroup) -> int:
+    """Return the number of elements of a step; 0 if its list is not known yet."""
+    if not lists.has_list(group):
+        return group.count
+    return 0 if lists.source(group) is not None else len(lists.items(group))
 
 
 def _resolved(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
@@ -230,6 +265,7 @@ def view(job: Job) -> FlowGraph:
                 condition=one.condition,
                 count=one.count,
                 parallel=one.parallel or 0,
+                elements_of=str(one.source or ""),
             )
             for one in graph.steps
         ],
@@ -265,6 +301,7 @@ def _problems(job: Job) -> Iterator[str]:
         if not is_good:
             return
     yield from _of_graph(list(_steps(job)))
+    yield from _of_outputs(groups, _edges(_steps(job)))
 
 
 def _of_size(groups: Collection[TaskGroup]) -> Iterator[str]:
@@ -299,14 +336,15 @@ def _cycle(needs: Edges, settled: Collection[str]) -> str:
 def _of_names(groups: Collection[TaskGroup]) -> Iterator[str]:
     """Yield the errors of gates, and of the names of groups and of their needs."""
     yield from _of_gates(groups)
-    known, hints = {one.name: None for one in groups}, conditions.Hints()
+    yield from _of_lists(groups)
+    from daemon.flow.conditions import Hints  # imported late: only registrations need it
+
+    known, hints = {one.name: None for one in groups}, Hints()
     for group in groups:
         yield from _of_names_in(group, known, hints)
 
 
-def _of_names_in(
-    group: TaskGroup, known: Collection[str], hints: conditions.Hints
-) -> Iterator[str]:
+def _of_names_in(group: TaskGroup, known: Collection[str], hints: "Hints") -> Iterator[str]:
     if has_keys(group) and not _NAME.fullmatch(group.name):
         yield (
             f"Task group {quote(group.name)} has needs, "
@@ -333,8 +371,24 @@ def _of_names_in(
 def _of_gates(groups: Iterable[TaskGroup]) -> Iterator[str]:
     for group in groups:
         meta = group.meta or {}
-        if GATE_NUMBER.name in meta and GATE.name not in meta:
-            yield f"Task group {group.name} has {GATE_NUMBER.name} without {GATE.name}"
+        for key in (GATE_NUMBER, GATE_BY, GATE_NOT_SELF, GATE_WITHIN, GATE_ELSE):
+            needed = GATE_WITHIN if key is GATE_ELSE else GATE
+            if key.name in meta and needed.name not in meta:
+                yield f"Task group {group.name} has {key.name} without {needed.name}"
+
+
+def _of_lists(groups: Iterable[TaskGroup]) -> Iterator[str]:
+    for group in groups:
+        both = [key.name for key in (FOR_EACH, MATRIX) if key.name in (group.meta or ())]
+        if both and group.count != 1:
+            yield f"Task group {group.name} has both count = {group.count} and {both[0]}"
+        elif len(both) > 1:
+            yield f"Task group {group.name} has both {both[0]} and {both[1]}"
+        elif FOR_EACH.name in both and lists.source(group) is None:
+            try:
+                lists.items(group)
+            except lists.Faulty as error:
+                yield f"Task group {group.name}: {FOR_EACH.name}: {error}"
 
 
 def _of_graph(steps: list[Step]) -> Iterator[str]:
@@ -345,16 +399,41 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
         return
     if (levels := max(depth.values(), default=0) + 1) > MAX_DEPTH:
         yield f"the workflow has {levels} levels; {MAX_DEPTH} is the most"
-    hints = conditions.Hints()
+    from daemon.flow.conditions import Hints
+
+    hints = Hints()
+    declared = {one.name: one.outputs for one in steps if one.outputs}
     for step in steps:
-        yield from _of_conditions(step, hints)
+        yield from _of_conditions(step, hints, declared)
 
 
-def _of_conditions(step: Step, hints: conditions.Hints) -> Iterator[str]:
+def _of_outputs(groups: Collection[TaskGroup], needs: Edges) -> Iterator[str]:
+    """Yield the errors of references to outputs of other steps."""
+    from daemon.flow import outputs  # imported late: only registrations need it
+
+    if not any(map(outputs.may_refer, groups)):
+        return
+    before = dict.fromkeys(needs, 0)
+    names, bit = tuple(needs), {name: 1 << number for number, name in enumerate(needs)}
+    for name in _depths(needs):  # each after all that it needs
+        for need in needs[name]:
+            before[name] |= bit[need] | before[need]
+    known = {
+        name: frozenset(names[number] for number in _bits(before[name]))
+        for name in (group.name for group in groups if outputs.may_refer(group))
+    }
+    yield from outputs.problems(groups, known)
+
+
+def _of_conditions(
+    step: Step, hints: "Hints", declared: Mapping[str, Collection[str]]
+) -> Iterator[str]:
     if step.when == When.FAILURE and not step.needs:
         yield f"Task group {step.name} begins on failure, but needs no group"
     if step.condition:
-        for problem in conditions.problems(step.condition, step.needs, hints):
+        from daemon.flow import conditions
+
+        for problem in conditions.problems(step.condition, step.needs, hints, declared):
             yield f"Task group {step.name}: {IF.name} {problem}"
 
 
@@ -431,13 +510,14 @@ def _never(order: Iterable[Step]) -> Iterator[str]:
     for step in order:
         nothing_runs = bool(step.needs) and all(one in empty for one in step.needs)
         can_begin = step.when == When.ALWAYS or not nothing_runs
-        if not can_begin and step.count:
+        has_elements = bool(step.count) or step.source is not None
+        if not can_begin and has_elements:
             words = " and ".join(map(quote, step.needs))
             yield (
                 f"Task group {step.name} can never begin: it needs {step.when} of {words}, "
                 "which has no elements"
             )
-        if not (step.count and can_begin):
+        if not (has_elements and can_begin):
             empty.add(step.name)
 
 

@@ -2,20 +2,34 @@
 
 from daemon.jobspec.steward_meta import (
     FAILURES_ALLOWED,
+    FOR_EACH,
     GATE,
+    GATE_BY,
+    GATE_ELSE,
+    GATE_NOT_SELF,
     GATE_NUMBER,
+    GATE_WITHIN,
     IF,
+    MATRIX,
     NEEDS,
     ON_FAILURE,
+    OUTPUTS,
     PARALLEL,
+    RETRY_EXIT_CODES,
     WHEN,
 )
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 
 KEYS = tuple(
-    one.name for one in (NEEDS, WHEN, IF, PARALLEL, FAILURES_ALLOWED, ON_FAILURE, GATE, GATE_NUMBER)
+    one.name
+    for one in (
+        *(NEEDS, WHEN, IF, PARALLEL, FAILURES_ALLOWED, ON_FAILURE),
+        *(GATE, GATE_NUMBER, GATE_BY, GATE_NOT_SELF, GATE_WITHIN, GATE_ELSE),
+        *(OUTPUTS, RETRY_EXIT_CODES, FOR_EACH, MATRIX),
+    )
 )
+_KEYS = frozenset(KEYS)
 
 
 def is_workflow(job: Job) -> bool:
@@ -25,4 +39,4 @@ def is_workflow(job: Job) -> bool:
 
 def has_keys(group: TaskGroup) -> bool:
     """Return whether a group has a workflow key."""
-    return any(key in (group.meta or ()) for key in KEYS)
+    return not _KEYS.isdisjoint(group.meta or ())

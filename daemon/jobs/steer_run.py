@@ -4,17 +4,18 @@ Each operation is one write: it changes the run and its steps, records the calle
 evaluation, which does the rest. An operation that no longer applies raises `Refused`.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 
 import msgspec
 
-from daemon.flow.graph import Graph, again, behind, stored_graph
+from daemon.flow.graph import Graph, Step, again, behind, stored_graph
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.evaluate import new_evaluation
 from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, evaluations, job_status, jobs, runs
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.base import Record
+from storage.records.codec import encode
 from storage.records.evaluation import Trigger
 from storage.records.flow import (
     FlowRun,
@@ -31,6 +32,7 @@ from storage.writer import Transaction
 
 RERUN = "the step runs again"
 MAX_NOTE = 1000  # characters
+MAX_TOKEN = 200
 MAX_ATTEMPTS = 50  # of a step
 _NOT_BEGUN = (StepState.WAITING, StepState.HELD)
 _NOT_GOOD = (StepState.FAILED, StepState.CANCELED)
@@ -42,6 +44,7 @@ class RunActRequest(Record, frozen=True, kw_only=True):
 
     `number` names the run, 0 the newest. `steps` are the chosen steps. `failed` and `every` choose
     steps for a re-run. `now` cancels without the steps for every end. `preview` changes nothing.
+    A repeated request with the same `idempotency_token` changes nothing and gets the same response.
     """
 
     number: int = 0
@@ -51,6 +54,7 @@ class RunActRequest(Record, frozen=True, kw_only=True):
     now: bool = False
     preview: bool = False
     note: str = ""
+    idempotency_token: str = ""
 
 
 class RunActResponse(Record, frozen=True, kw_only=True):
@@ -78,7 +82,8 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     """A run with its steps, and the operation.
 
     `has_approved` returns whether the person has approved the present attempt of a step. A person
-    who `may_approve` may also end a step with a gate in another way.
+    who `may_approve` may also end a step with a gate in another way. `labels` are the roles and
+    policies of the person, None for all. `began_by` is who began the run.
     """
 
     job: Job
@@ -88,8 +93,10 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     request: RunActRequest
     who: str
     may_approve: bool
+    labels: Set[str] | None
     has_approved: Callable[[RunStep], bool]
     now: int
+    began_by: str = ""
 
     def ended(self, step: RunStep, state: StepState, outcome: Outcome, reason: str) -> RunStep:
         return msgspec.structs.replace(
@@ -115,8 +122,19 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     def check_gates(self, steps: Iterable[RunStep]) -> None:
         """Raise `Denied` if a step has a gate that the person may not pass."""
         for one in steps:
-            if self.graph.by_name[one.name].gate and not self.may_approve:
+            step = self.graph.by_name[one.name]
+            if not step.gate:
+                continue
+            if not self.may_approve:
                 raise Denied(f"step {one.name} has a gate: this operation needs approve-run")
+            self.check_person(step)
+
+    def check_person(self, step: Step) -> None:
+        """Raise `Denied` if the gate of a step names others, or excludes the person."""
+        if step.approvers and self.labels is not None and self.labels.isdisjoint(step.approvers):
+            raise Denied(f"the gate of step {step.name} is for {', '.join(step.approvers)}")
+        if step.not_self and self.who == self.began_by:
+            raise Denied(f"the gate of step {step.name} is not for {self.who}, who began the run")
 
 
 _Change = tuple[FlowRun, list[RunStep]]
@@ -133,6 +151,7 @@ async def act_on_run(
     now: int,
     eval_id: str,
     may_approve: bool,
+    labels: Set[str] | None = None,
 ) -> RunActOutcome:
     """Carry out an operation on a run.
 
@@ -141,16 +160,29 @@ async def act_on_run(
     """
     if len(request.note) > MAX_NOTE:
         raise Malformed(f"Note has {len(request.note)} characters; {MAX_NOTE} is the most")
+    if len(token := request.idempotency_token) > MAX_TOKEN:
+        raise Malformed(f"IdempotencyToken has {len(token)} characters; {MAX_TOKEN} is the most")
 
     def write(tx: Transaction) -> RunActOutcome:
+        known = runs.answer_of(tx, namespace, job_id, token) if token else None
+        if known is not None:
+            return _repeated(act, *known)
         try:
             case = _load(tx, namespace, job_id, request, who, now, may_approve=may_approve)
+            case = msgspec.structs.replace(case, labels=labels)
             return RunActOutcome(_carry_out(tx, case, act, eval_id))
         except _NotNow as refusal:
             return RunActOutcome(refusal=str(refusal))
 
     # A re-run changes the allocations of all its steps.
     return await store.write(write, is_long=act == RunActType.RERUN)
+
+
+def _repeated(act: RunActType, earlier: RunActType, answer: bytes) -> RunActOutcome:
+    """Return the response to the earlier request with the same idempotency token."""
+    if act != earlier:
+        return RunActOutcome(refusal=f"IdempotencyToken was used for another act: {earlier}")
+    return RunActOutcome(msgspec.json.decode(answer, type=RunActResponse))
 
 
 def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> RunActResponse:
@@ -170,13 +202,14 @@ def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> R
     row = RunAct(
         act=act, steps=request.steps, attempt=attempt, who=case.who, note=request.note, time=now
     )
-    runs.add_act(tx, run, row)
+    done = msgspec.structs.replace(done, eval_id=eval_id)
+    runs.add_act(tx, run, row, token=request.idempotency_token, answer=encode(done))
     evaluation = new_evaluation(
         case.job, eval_id, Trigger.RUN_STEP, job_modify_index=case.job.job_modify_index
     )
     evaluations.put(tx, evaluation, now)
     job_status.refresh_summary(tx, run.namespace, run.job_id)
-    return msgspec.structs.replace(done, eval_id=eval_id)
+    return done
 
 
 def _load(
@@ -210,6 +243,8 @@ def _load(
         request=request,
         who=who,
         may_approve=may_approve,
+        labels=None,
+        began_by=jobs.person_of(tx, namespace, job_id, newest.version),
         has_approved=lambda step: runs.has_approved(tx, newest, step, who),
         now=now,
     )
@@ -328,6 +363,7 @@ def _at_gate(case: _Case) -> RunStep:
     _check_unended(case, step)
     if not case.graph.by_name[step.name].gate:
         raise _NotNow(f"step {step.name} has no gate")
+    case.check_person(case.graph.by_name[step.name])
     if step.state != StepState.HELD:
         raise _NotNow(f"step {step.name} is {step.state}, and not held at its gate")
     return step
@@ -391,6 +427,7 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
         desired = msgspec.structs.replace(one.desired, description=RERUN)
         stopped = msgspec.structs.replace(one, desired_status=DesiredStatus.STOP, desired=desired)
         allocations.set_desired(tx, stopped, case.now)
+        runs.remove_outputs(tx, case.run, one.task_group, max(one.index, 0))
 
 
 def _ended(tx: Transaction, case: _Case, names: Collection[str]) -> Iterable[Allocation]:

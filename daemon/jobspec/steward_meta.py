@@ -6,6 +6,8 @@ in docs/extensions.md, and belongs to one level. Code that uses a key gets its v
 """
 
 import difflib
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -113,6 +115,56 @@ class OnFailure(StrEnum):
     STOP = "stop"  # none begins any more
 
 
+MAX_ELEMENTS = 10_000  # of a step
+_MAX_LIST_LENGTH = 64 * 1024  # bytes
+_LIST = msgspec.json.Decoder(list[object] | dict[str, object])
+_MATRIX = msgspec.json.Decoder(dict[str, list[object]])
+_MATRIX_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def for_each(text: str) -> str:
+    """Check the list of a step: a JSON list or object, or a reference to an output."""
+    if len(text) > _MAX_LIST_LENGTH:
+        raise Invalid(f"must be at most {_MAX_LIST_LENGTH} bytes long")
+    if text.strip().startswith("${output.") and text.strip().endswith("}"):
+        return text
+    try:
+        found = _LIST.decode(text)
+    except msgspec.DecodeError:
+        raise Invalid(
+            "must be a JSON list or object, or one reference such as ${output.plan.shards}"
+        ) from None
+    if len(found) > MAX_ELEMENTS:
+        raise Invalid(f"has {len(found)} items; {MAX_ELEMENTS} is the most")
+    return text
+
+
+def matrix(text: str) -> dict[str, list[object]]:
+    """Parse a JSON object of lists."""
+    if len(text) > _MAX_LIST_LENGTH:
+        raise Invalid(f"must be at most {_MAX_LIST_LENGTH} bytes long")
+    try:
+        found = _MATRIX.decode(text)
+    except msgspec.DecodeError:
+        raise Invalid('must be a JSON object of lists, such as {"os": ["a", "b"]}') from None
+    for name in found:
+        if not _MATRIX_NAME.fullmatch(name):
+            raise Invalid(f"names {quote(name[:_SHOWN])}; a name has letters, digits and _")
+    number_of_all = math.prod(map(len, found.values()))
+    if number_of_all > MAX_ELEMENTS:
+        raise Invalid(f"has {number_of_all} combinations; {MAX_ELEMENTS} is the most")
+    if not found or not number_of_all:
+        raise Invalid("must have at least one list, and no empty one")
+    return found
+
+
+class GateElse(StrEnum):
+    """The decision about a step whose gate is not passed in time."""
+
+    REJECT = "reject"
+    APPROVE = "approve"
+
+
 class Allowance(msgspec.Struct, frozen=True):
     """The number of elements of a step that may fail, or their share in percent."""
 
@@ -164,6 +216,70 @@ def question(text: str) -> str:
     if not text.strip() or len(text) > MAX_QUESTION_LENGTH:
         raise Invalid(f"must be a question of at most {MAX_QUESTION_LENGTH} characters")
     return text
+
+
+def approvers(text: str) -> tuple[str, ...]:
+    """Parse a list of roles and policies, such as `role:release, policy:ops`."""
+    found = names(text)
+    if len(found) > _MOST_APPROVERS:
+        raise Invalid(f"must be at most {_MOST_APPROVERS} roles and policies")
+    for one in found:
+        kind, colon, name = one.partition(":")
+        if kind not in ("role", "policy") or not colon or not name:
+            raise Invalid(f"has {quote(one[:_SHOWN])}; write role:NAME or policy:NAME")
+    return found
+
+
+_MOST_APPROVERS = 50
+_SHOWN = 80  # characters of a wrong text
+_HIGHEST_EXIT_CODE = 255
+_MOST_RANGES = 100
+
+ExitCodes = tuple[tuple[int, int], ...]
+
+
+def exit_codes(text: str) -> ExitCodes:
+    """Parse a list of exit codes and ranges, such as `75, 100-110`."""
+    found = []
+    for one in names(text):
+        first, dash, last = one.partition("-")
+        try:
+            code = number(1, _HIGHEST_EXIT_CODE)
+            found.append((code(first), code(last if dash else first)))
+        except Invalid:
+            raise Invalid(
+                f"has {quote(one[:_SHOWN])}; write exit codes from 1 to 255 and ranges, "
+                "such as 75, 100-110"
+            ) from None
+        if found[-1][0] > found[-1][1]:
+            raise Invalid(f"has the range {quote(one)}, whose first code is higher than its last")
+    if len(found) > _MOST_RANGES:
+        raise Invalid(f"must be at most {_MOST_RANGES} codes and ranges")
+    return tuple(found)
+
+
+MAX_OUTPUTS = 128  # names of a task group
+OUTPUT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_OUTPUT_NAME = 128  # characters
+
+
+def is_output_name(text: str) -> bool:
+    """Return whether a text can name an output of a step."""
+    return len(text) <= _LONGEST_OUTPUT_NAME and OUTPUT_NAME.fullmatch(text) is not None
+
+
+def outputs(text: str) -> tuple[str, ...]:
+    """Parse the list of outputs that a step must write."""
+    found = names(text)
+    if len(found) > MAX_OUTPUTS:
+        raise Invalid(f"must be at most {MAX_OUTPUTS} names")
+    for one in found:
+        if not is_output_name(one):
+            raise Invalid(
+                f"names {quote(one[:_LONGEST_OUTPUT_NAME])}; a name has letters, digits and _, "
+                "and begins with none of the digits"
+            )
+    return found
 
 
 class CatchUpPolicy(StrEnum):
@@ -245,6 +361,28 @@ GATE = MetaExtension(name="steward_gate", place="task group", read=question, def
 GATE_NUMBER = MetaExtension(
     name="steward_gate_number", place="task group", read=number(1, 20), default=1
 )
+GATE_BY = MetaExtension[tuple[str, ...]](
+    name="steward_gate_by", place="task group", read=approvers, default=()
+)
+GATE_NOT_SELF = MetaExtension(
+    name="steward_gate_not_self", place="task group", read=flag, default=False
+)
+GATE_WITHIN = MetaExtension[int | None](
+    name="steward_gate_within", place="task group", read=span(8760 * HOUR), default=None
+)
+GATE_ELSE = MetaExtension(
+    name="steward_gate_else", place="task group", read=one_of(GateElse), default=GateElse.REJECT
+)
+RETRY_EXIT_CODES = MetaExtension[ExitCodes](
+    name="steward_retry_exit_codes", place="task group", read=exit_codes, default=()
+)
+FOR_EACH = MetaExtension(name="steward_for_each", place="task group", read=for_each, default="")
+MATRIX = MetaExtension[dict[str, list[object]]](
+    name="steward_matrix", place="task group", read=matrix, default={}
+)
+OUTPUTS = MetaExtension[tuple[str, ...]](
+    name="steward_outputs", place="task group", read=outputs, default=()
+)
 RUNS_KEPT = MetaExtension(
     name="steward_runs_kept", place="job", read=number(1, 1_000_000), default=100
 )
@@ -270,6 +408,14 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     ON_FAILURE,
     GATE,
     GATE_NUMBER,
+    GATE_BY,
+    GATE_NOT_SELF,
+    GATE_WITHIN,
+    GATE_ELSE,
+    RETRY_EXIT_CODES,
+    FOR_EACH,
+    MATRIX,
+    OUTPUTS,
     RUNS_KEPT,
 )
 

@@ -153,6 +153,8 @@ def _alert_name(one: Notification) -> str:
             return "StewardRunMissed"
         case NotifyEvent.LATE:
             return "StewardRunLate"
+        case NotifyEvent.APPROVAL:
+            return "StewardRunWaitsForApproval"
 
 
 def _severity(one: Notification, *, is_test: bool) -> str:

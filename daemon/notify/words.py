@@ -13,7 +13,13 @@ _NAMED = 3  # jobs in the subject of a group
 _LISTED = 20  # notifications without their context in the text of a group
 # Sequences that color a terminal or move its cursor, and all other control characters.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_PLURALS = {"failure": "failures", "recovery": "recoveries", "missed": "missed", "late": "late"}
+_PLURALS = {
+    "failure": "failures",
+    "recovery": "recoveries",
+    "missed": "missed",
+    "late": "late",
+    "approval": "approvals",
+}
 
 
 def plain(text: str) -> str:
@@ -50,6 +56,8 @@ def headline(telling: NotificationWithContext) -> str:
         return f"{name_of(one)} missed a run: {one.reason}"
     if one.event == NotifyEvent.LATE:
         return f"{name_of(one)} runs late: {one.reason}"
+    if one.event == NotifyEvent.APPROVAL:
+        return f"{name_of(one)} waits for approval: {one.reason}"
     is_trouble = context.state in TROUBLE
     state = {"failed": "failed"}.get(context.state, f"is {context.state}")
     cause = context.error.summary if context.error else one.reason

@@ -25,6 +25,8 @@ from storage.records.times import nanoseconds
 OK = "ok"
 NO_PLACE = "no placement"
 
+# The client description of an allocation whose failure is final by `steward_retry_exit_codes`.
+NOT_RETRIED = "the exit code is not one of steward_retry_exit_codes"
 _NEARLY_NOW = SECOND  # a reschedule that is due within this time happens immediately
 _TOGETHER = 5 * SECOND  # reschedules within this time share an evaluation
 _KEPT_EVENTS = 5  # history of a tracker without a limit on attempts
@@ -72,6 +74,8 @@ def _held_back(allocation: Allocation, deployment: Deployment | None) -> bool:
 def due_at(allocation: Allocation, policy: ReschedulePolicy | None) -> int | None:
     """Return when to place a failed allocation again in nanoseconds, None for never."""
     if policy is None or allocation.client_status not in (ClientStatus.FAILED, ClientStatus.LOST):
+        return None
+    if allocation.client.description == NOT_RETRIED:
         return None
     failed = failed_at(allocation)
     delay = next_delay(policy, _events(allocation), failed)

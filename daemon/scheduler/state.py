@@ -66,6 +66,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[RunStep, ...] = ()
     exit_codes: Mapping[str, int] = {}
     approvals: Mapping[str, int] = {}  # of the gates of steps, for their attempts
+    outputs: Mapping[str, Mapping[str, str]] = {}  # of steps, as far as a step may begin by them
     holders: tuple[ResourceHolder, ...] | None = None
 
 

@@ -13,16 +13,20 @@ import msgspec
 from daemon.flow import advance
 from daemon.flow.advance import Elements
 from daemon.flow.graph import stored_graph
+from daemon.flow.lists import with_totals
 from daemon.scheduler import alloc_sets, reschedule
 from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, ReconcileContext, is_on_lost_node
 from daemon.scheduler.reconcile import GroupChange, reconcile
 from daemon.scheduler.service_scheduler import plan_service
 from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
-from storage.records.evaluation import DesiredUpdates, Evaluation
-from storage.records.flow import FlowRun, FlowStatus
+from storage.records.evaluation import DesiredUpdates, EvalStatus, Evaluation, Trigger
+from storage.records.flow import FlowRun, FlowStatus, StepState
 from storage.records.job import Job
 from storage.records.node import Node
+from storage.records.times import rfc3339
+
+DEADLINE = "the deadline of a gate"
 
 
 def plan_workflow(
@@ -31,7 +35,31 @@ def plan_workflow(
     """Return the plan that places the elements of open steps."""
     flow = _WorkflowDecision(state, job, evaluation, now)
     plan = plan_service(state, job, evaluation, now=now, ids=ids, changes_of=flow.changes)
-    return msgspec.structs.replace(plan, flow=flow.change())
+    later = tuple(_later(job, evaluation, at, next(ids), now) for at in flow.due())
+    return msgspec.structs.replace(
+        plan, flow=flow.change(), evaluations=(*plan.evaluations, *later)
+    )
+
+
+def _later(job: Job, evaluation: Evaluation, at: int, eval_id: str, now: int) -> Evaluation:
+    """Return the evaluation at the time when a gate decides on its own."""
+    return Evaluation(
+        id=eval_id,
+        namespace=job.namespace,
+        priority=job.priority,
+        type=job.type,
+        triggered_by=Trigger.RUN_STEP,
+        job_id=job.id,
+        status=EvalStatus.PENDING,
+        status_description=DEADLINE,
+        job_modify_index=job.job_modify_index,
+        wait_until=rfc3339(at),
+        previous_eval=evaluation.id,
+        create_index=0,
+        modify_index=0,
+        create_time=now,
+        modify_time=now,
+    )
 
 
 def end_run(state: ClusterState, plan: Plan, reason: str, now: int) -> Plan:
@@ -69,12 +97,28 @@ class _WorkflowDecision:
         self._state, self._job, self._evaluation, self._now = state, job, evaluation, now
         self._runs: list[RunChange] = []
         self._elements: dict[str, Elements] = {}
+        self._due: tuple[int, ...] = ()
+        self._steps = state.steps  # after this decision
         self._most: Mapping[str, int] = {}  # active elements of steps with a limit
 
     def change(self) -> FlowChange:
         """Return the changed runs; without any, the plan still depends on the newest run."""
         awaits = self._alive() if any(one.before is None for one in self._runs) else ()
         return FlowChange(seen=self._state.run, runs=tuple(self._runs), awaits=tuple(awaits))
+
+    def due(self) -> Iterator[int]:
+        """Yield the times for which this decision needs an evaluation.
+
+        The decision that holds a step makes one, and each of these decides about the next one.
+        """
+        known = {one.name for one in self._state.steps if one.state == StepState.HELD}
+        is_new = any(
+            one.state == StepState.HELD and one.name not in known
+            for change in self._runs
+            for one in change.steps
+        )
+        if is_new or self._evaluation.status_description == DEADLINE:
+            yield from self._due[:1]
 
     def _alive(self) -> Iterator[str]:
         nodes = {one.node.id: one.node for one in self._state.nodes}
@@ -87,6 +131,8 @@ class _WorkflowDecision:
         for one in state.allocations:
             (others if situation.is_older(one) else mine)[one.task_group].append(one)
         wanted, self._most = self._wanted(situation, mine, others)
+        job = with_totals(self._job, self._steps)
+        situation = msgspec.structs.replace(situation, job=job)
         names = [group.name for group in self._job.task_groups or ()]
         every = dict.fromkeys([*names, *mine, *others, *state.ended])
         return {
@@ -170,12 +216,14 @@ class _WorkflowDecision:
             is_held=bool(older),
             approvals=self._state.approvals,
             alive=alive,
+            outputs=self._state.outputs,
         )
         before = self._state.run if known else None
         if after.changed or after.run != run or not known:
             self._runs.append(
                 RunChange(before=before, run=after.run, steps=after.changed, known=known)
             )
+        self._due, self._steps = after.due, after.steps
         return after.wanted, after.most
 
     def _begun(self, before: FlowRun | None) -> FlowRun:

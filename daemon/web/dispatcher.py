@@ -324,7 +324,8 @@ class Dispatcher:
         job_id = asked.parameters.get("job_id", "")
         if not asked.caller.has(route.needs, asked.namespace, job_id):
             raise Denied
-        with timed(asked.method, route.path):
+        person = asked.caller.token.person if self._parts.tokens.asks else ""
+        with timed(asked.method, route.path), request_context.person_scope(person):
             reply = await self._handled(route, asked, trail)
         # What an assistant reads may leave this host, so it is recorded like a change.
         if asked.query.text("via") == _ASSISTANT:

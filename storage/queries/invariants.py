@@ -192,6 +192,18 @@ RULES = {
          WHERE r.status NOT IN ('running', 'stopping') AND a.desired_status = 'run'
            AND a.client_status IN ('pending', 'running', 'unknown')
     """,
+    "a step counts the bytes of its outputs": """
+        SELECT s.namespace || '/' || s.job_id || ' run ' || s.number || ' step ' || s.step
+          FROM run_steps s
+         WHERE s.output_bytes <> (SELECT coalesce(sum(o.size), 0) FROM run_outputs o
+                                   WHERE o.namespace = s.namespace AND o.job_id = s.job_id
+                                     AND o.number = s.number AND o.step = s.step)
+    """,
+    "outputs belong to an element of a step that was opened": """
+        SELECT o.namespace || '/' || o.job_id || ' run ' || o.number || ' step ' || o.step
+          FROM run_outputs o LEFT JOIN run_steps s USING (namespace, job_id, number, step)
+         WHERE s.step IS NULL OR s.opened = 0 OR o.element >= s.total
+    """,
     "an unfinished run has something to wait for": """
         SELECT r.namespace || '/' || r.job_id || ' run ' || r.number FROM runs r
          WHERE r.status IN ('running', 'stopping')

@@ -232,8 +232,8 @@ ADD_VERSION = """
     VALUES (:namespace, :id, :version, :submit_time, :index, :document)
 """
 ADD_STATE = """
-    INSERT INTO job_version_states (namespace, job_id, version, stable, status, modify_index)
-    VALUES (:namespace, :id, :version, :stable, 'pending', :index)
+    INSERT INTO job_version_states (namespace, job_id, version, stable, status, modify_index, person)
+    VALUES (:namespace, :id, :version, :stable, 'pending', :index, :person)
 """
 _FREEZE_STATE = """
     UPDATE job_version_states AS s
@@ -285,6 +285,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
         "bytes": len(document.encode()),
         "index": tx.index,
         "held": held,
+        "person": tx.person,
         "notify": notification.encoded(notification.wishes(stored.meta)),
     }
     tx.execute(_ADD_JOB, values)
@@ -310,6 +311,18 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
         payload=encode({"Version": stored.version}).decode(),
     )
     return stored
+
+
+_PERSON = """
+    SELECT person FROM job_version_states
+     WHERE namespace = :namespace AND job_id = :job_id AND version = :version
+"""
+
+
+def person_of(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> str:
+    """Return who made a version of a job; empty if no person did."""
+    row = db.one(_PERSON, {"namespace": namespace, "job_id": job_id, "version": version})
+    return str(row["person"]) if row else ""
 
 
 def listing_of(job: Job) -> JobListing:

@@ -106,6 +106,7 @@ class ChildRows:
             "document": document.decode(),
             "bytes": len(document),
             "held": held,
+            "person": self._tx.person,
             "notify": self._notify_of(child.meta or {}),
         }
         if not tx.execute(_ADD, values):

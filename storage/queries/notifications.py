@@ -211,6 +211,21 @@ def _streak(streak: Streak, now: int) -> str:
     return f"{often}, {span(now - streak.failing_since)}"
 
 
+_GATE = """
+    SELECT coalesce(nullif(parent_id, ''), id) AS owner, notify FROM jobs
+     WHERE namespace = :namespace AND id = :id
+"""
+
+
+def queue_gate_notification(tx: Transaction, key: Key, reason: str, now: int) -> None:
+    """Queue a notification about a step that waits at its gate, if the job requests it."""
+    row = tx.one(_GATE, {"namespace": key[0], "id": key[1]})
+    if row is not None and row["notify"]:
+        wanted = decoded(row["notify"])
+        owner = (key[0], row["owner"])
+        add(tx, owner, wanted, NotifyEvent.APPROVAL, run_id=key[1], reason=reason, now=now)
+
+
 _WISH = "SELECT notify FROM jobs WHERE namespace = :namespace AND id = :id"
 
 

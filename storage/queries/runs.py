@@ -16,6 +16,7 @@ from storage.records.flow import (
     RunAct,
     RunActType,
     RunStep,
+    StepOutputs,
     StepState,
 )
 from storage.writer import Transaction
@@ -179,6 +180,11 @@ _STEPS = """
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
   ORDER BY place
 """
+_ONE_STEP = """
+    SELECT step, state, reason, outcome, attempt, since, opened, total, good, failed, exit_code
+      FROM run_steps
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
+"""
 _PUT_STEP = """
     INSERT INTO run_steps (namespace, job_id, number, step, place, state, reason, outcome, attempt,
                            since, opened, total, good, failed, exit_code, modify_index)
@@ -195,7 +201,7 @@ _TOLD = {StepState.OPEN: "StepOpened", StepState.HELD: "StepHeld"}
 
 def steps(db: ReadSnapshot, run: FlowRun) -> list[RunStep]:
     """Return the steps of a run in the order of the job."""
-    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    key = _key(run)
     return [_step(row) for row in db.all(_STEPS, key)]
 
 
@@ -213,6 +219,12 @@ def _step(row: sqlite3.Row) -> RunStep:
         failed=row["failed"],
         exit_code=row["exit_code"],
     )
+
+
+def step(db: ReadSnapshot, run: FlowRun, name: str) -> RunStep | None:
+    """Return a step of a run; None if there is none."""
+    row = db.one(_ONE_STEP, {**_key(run), "step": name})
+    return _step(row) if row else None
 
 
 def put_steps(
@@ -265,9 +277,10 @@ _ACTS = """
   ORDER BY place
 """
 _ADD_ACT = """
-    INSERT INTO run_acts (namespace, job_id, number, place, act, steps, attempt, who, note, time)
+    INSERT INTO run_acts (namespace, job_id, number, place, act, steps, attempt, who, note, time,
+                          token, answer)
     SELECT :namespace, :job_id, :number, coalesce(max(place), 0) + 1, :act, :steps, :attempt, :who,
-           :note, :time
+           :note, :time, :token, :answer
       FROM run_acts
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
 """
@@ -275,7 +288,7 @@ _ADD_ACT = """
 
 def acts(db: ReadSnapshot, run: FlowRun) -> list[RunAct]:
     """Return the operations on a run, oldest first."""
-    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    key = _key(run)
     return [
         RunAct(
             act=RunActType(row["act"]),
@@ -289,11 +302,28 @@ def acts(db: ReadSnapshot, run: FlowRun) -> list[RunAct]:
     ]
 
 
-def add_act(tx: Transaction, run: FlowRun, act: RunAct) -> None:
-    """Store an operation on a run."""
+_ANSWER = """
+    SELECT act, answer FROM run_acts
+     WHERE namespace = :namespace AND job_id = :job_id AND token = :token AND token <> ''
+"""
+
+
+def answer_of(
+    db: ReadSnapshot, namespace: str, job_id: str, token: str
+) -> tuple[RunActType, bytes] | None:
+    """Return the operation with an idempotency token, and its response; None if there is none."""
+    row = db.one(_ANSWER, {"namespace": namespace, "job_id": job_id, "token": token})
+    return (RunActType(row["act"]), row["answer"].encode()) if row else None
+
+
+def add_act(
+    tx: Transaction, run: FlowRun, act: RunAct, *, token: str = "", answer: bytes = b""
+) -> None:
+    """Store an operation on a run; with an idempotency token, also its response."""
     values = {**msgspec.structs.asdict(act), "steps": encode(act.steps).decode()}
-    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
-    tx.execute(_ADD_ACT, {**key, **values})
+    key = _key(run)
+    repeated = {"token": token, "answer": answer.decode() if token else ""}
+    tx.execute(_ADD_ACT, {**key, **values, **repeated})
     touch(tx, run.namespace, run.job_id)
     events.add(
         tx,
@@ -325,14 +355,140 @@ _APPROVALS = """
 
 def approvals(db: ReadSnapshot, run: FlowRun) -> dict[str, int]:
     """Return how many different people have approved each step, in its present attempt."""
-    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    key = _key(run)
     return {row["step"]: row["number"] for row in db.all(_APPROVALS, key)}
 
 
 def has_approved(db: ReadSnapshot, run: FlowRun, step: RunStep, who: str) -> bool:
     """Return whether a person has approved the present attempt of a step."""
-    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    key = _key(run)
     return (
         db.one(_HAS_APPROVED, {**key, "step": step.name, "attempt": step.attempt, "who": who})
         is not None
     )
+
+
+# --- outputs ---
+
+_OF_VERSION = f"""
+    SELECT {_COLUMNS} FROM runs
+     WHERE namespace = :namespace AND job_id = :job_id AND version = :version
+  ORDER BY number DESC
+     LIMIT 1
+"""
+_OUTPUTS = """
+    SELECT step, element, alloc_id, outputs FROM run_outputs
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+       AND (:step = '' OR step = :step)
+  ORDER BY step, element
+"""
+_OUTPUTS_OF_ELEMENT = """
+    SELECT step, element, alloc_id, outputs, size FROM run_outputs
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+       AND step = :step AND element = :element
+"""
+_PUT_OUTPUTS = """
+    INSERT INTO run_outputs (namespace, job_id, number, step, element, alloc_id, outputs, size)
+    VALUES (:namespace, :job_id, :number, :step, :element, :alloc_id, :outputs, :size)
+    ON CONFLICT (namespace, job_id, number, step, element) DO UPDATE
+       SET alloc_id = excluded.alloc_id, outputs = excluded.outputs, size = excluded.size
+"""
+_REMOVE_OUTPUTS = """
+    DELETE FROM run_outputs
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+       AND step = :step AND element = :element
+"""
+_COUNT_OUTPUTS = """
+    UPDATE run_steps SET output_bytes = output_bytes + :more
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
+"""
+_OUTPUT_BYTES = """
+    SELECT coalesce(sum(output_bytes), 0) AS run,
+           coalesce(sum(output_bytes) FILTER (WHERE step = :step), 0) AS step
+      FROM run_steps
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+"""
+
+
+def of_version(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> FlowRun | None:
+    """Return the newest run of a version of a job; None if it has none."""
+    row = db.one(_OF_VERSION, {"namespace": namespace, "job_id": job_id, "version": version})
+    return _run(row) if row else None
+
+
+def outputs(db: ReadSnapshot, run: FlowRun, step: str = "") -> Iterator[StepOutputs]:
+    """Yield the outputs of a run by step and element, or those of one step."""
+    for row in db.each(_OUTPUTS, {**_key(run), "step": step}):
+        yield _outputs(row)
+
+
+def outputs_by_task(
+    db: ReadSnapshot, run: FlowRun, step: str, element: int, alloc_id: str
+) -> dict[str, dict[str, str]]:
+    """Return the outputs that each task of an allocation has written."""
+    row = db.one(_OUTPUTS_OF_ELEMENT, {**_key(run), "step": step, "element": element})
+    return _by_task(row["outputs"]) if row and row["alloc_id"] == alloc_id else {}
+
+
+def output_bytes(db: ReadSnapshot, run: FlowRun, step: str) -> tuple[int, int]:
+    """Return the size of all outputs of a step, and of its run, in bytes."""
+    row = db.one(_OUTPUT_BYTES, {**_key(run), "step": step})
+    return (row["step"], row["run"]) if row else (0, 0)
+
+
+def put_outputs(
+    tx: Transaction,
+    run: FlowRun,
+    step: str,
+    element: int,
+    alloc_id: str,
+    by_task: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Store the outputs of tasks, and delete those of earlier allocations of the element."""
+    key = {**_key(run), "step": step, "element": element}
+    before = tx.one(_OUTPUTS_OF_ELEMENT, key)
+    is_same = before is not None and before["alloc_id"] == alloc_id
+    known = _by_task(before["outputs"]) if before and is_same else {}
+    after = {task: found for task, found in {**known, **by_task}.items() if found}
+    if not after:
+        remove_outputs(tx, run, step, element)
+    elif after != known:
+        document = encode(after)
+        values = {**key, "alloc_id": alloc_id, "outputs": document.decode(), "size": len(document)}
+        tx.execute(_PUT_OUTPUTS, values)
+        _count_outputs(tx, key, len(document) - (before["size"] if before else 0))
+        touch(tx, run.namespace, run.job_id)
+
+
+def remove_outputs(tx: Transaction, run: FlowRun, step: str, element: int) -> None:
+    """Delete the outputs of an element."""
+    key = {**_key(run), "step": step, "element": element}
+    before = tx.one(_OUTPUTS_OF_ELEMENT, key)
+    if before is not None:
+        tx.execute(_REMOVE_OUTPUTS, key)
+        _count_outputs(tx, key, -before["size"])
+        touch(tx, run.namespace, run.job_id)
+
+
+def _count_outputs(tx: Transaction, key: Mapping[str, object], more: int) -> None:
+    values = {name: value for name, value in key.items() if name != "element"}
+    tx.execute(_COUNT_OUTPUTS, {**values, "more": more})
+
+
+def _key(run: FlowRun) -> dict[str, object]:
+    return {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+
+
+def _outputs(row: sqlite3.Row) -> StepOutputs:
+    return StepOutputs(
+        step=row["step"],
+        element=row["element"],
+        alloc_id=row["alloc_id"],
+        outputs={
+            name: text for one in _by_task(row["outputs"]).values() for name, text in one.items()
+        },
+    )
+
+
+def _by_task(document: str) -> dict[str, dict[str, str]]:
+    return msgspec.json.decode(document, type=dict[str, dict[str, str]])

@@ -11,6 +11,8 @@ class GraphStep(Record, frozen=True, kw_only=True):
     `level` counts from 0; every step is below all steps that it needs. `condition` is the filter
     expression, empty for none. `count` is the number of elements, of which `parallel` may be active
     at once, 0 for all.
+    `elements_of` names the output that is the list of elements, such as `plan.shards`; then `count` is
+    0.
     """
 
     name: str
@@ -20,6 +22,7 @@ class GraphStep(Record, frozen=True, kw_only=True):
     condition: str
     count: int
     parallel: int
+    elements_of: str = ""
 
 
 class GraphEdge(Record, frozen=True, kw_only=True):
@@ -44,6 +47,9 @@ class FlowGraph(Record, frozen=True, kw_only=True):
     edges: list[GraphEdge]
     levels: list[list[str]]
     longest: list[str]
+
+
+GATE_REASON = "gate: "  # with which the reason of a step at its gate begins
 
 
 class StepState(StrEnum):
@@ -103,6 +109,18 @@ class RunStep(Record, frozen=True, kw_only=True):
     exit_code: int = 0
 
 
+class StepOutputs(Record, frozen=True, kw_only=True):
+    """The outputs of an element of a step: the lines that its tasks wrote.
+
+    `alloc_id` is that of the allocation.
+    """
+
+    step: str
+    element: int
+    alloc_id: str
+    outputs: dict[str, str]
+
+
 class FlowRun(Record, frozen=True, kw_only=True):
     """A run of a workflow: the job's version, and its state.
 
@@ -130,11 +148,13 @@ class RunStepView(RunStep, frozen=True, kw_only=True):
     """A step as the API shows it.
 
     `level` and `needs` are those of the graph. `waits_for` has the needs that have not ended.
+    At `until`, in nanoseconds since the epoch, the gate decides on its own; 0 for never.
     """
 
     level: int
     needs: list[str]
     waits_for: list[str]
+    until: int = 0
 
 
 class RunActType(StrEnum):

@@ -30,6 +30,7 @@ class NotifyEvent(StrEnum):
     RECOVERY = "recovery"
     MISSED = "missed"
     LATE = "late"
+    APPROVAL = "approval"
 
 
 class NotificationStatus(StrEnum):

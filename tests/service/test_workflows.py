@@ -259,3 +259,77 @@ async def test_people_steer_a_run_with_commands(steward: Steward, tmp_path: Path
     assert (answer.status_code, answer.text) == (409, "run 1 has ended: succeeded")
     answer = await steward.request("POST", "/v1/job/none/run/cancel")
     assert answer.status_code == 404
+
+
+async def test_outputs_reach_later_steps(steward: Steward) -> None:
+    plan = shell(
+        "plan",
+        r"""printf 'rows=12\ntext="a\\nb"\n' > "$STEWARD_OUTPUT" """,
+        keys={"outputs": "rows, text"},
+    )
+    split = shell("split", 'echo "part=p$NOMAD_ALLOC_INDEX" > "$STEWARD_OUTPUT"', "plan", Count=2)
+    load = shell(
+        "load",
+        'cat "$NOMAD_TASK_DIR/needs.json"; echo; echo "$ROWS $0 $1"',
+        "split",
+    )
+    task = load["Tasks"][0]
+    task["Env"] = {"ROWS": "${output.plan.rows}"}
+    task["Config"]["args"] += ["${output.split.part}", "${output.split[1].part}"]
+    few = shell("few", "exit 0", "plan", keys={"if": "needs.plan.outputs.rows < 12"})
+    await begin(steward, workflow(plan, split, load, few))
+    run = await steward.until("/v1/job/etl/run", has_ended)
+    assert [one["State"] for one in run["Steps"]] == ["succeeded"] * 3 + ["skipped"]
+    allocs = await steward.get("/v1/job/etl/allocations")
+    (one,) = [one["ID"] for one in allocs if one["TaskGroup"] == "load"]
+    answer = await steward.request(
+        "GET", f"/v1/client/fs/cat/{one}", path="alloc/logs/main.stdout.0"
+    )
+    first, second = answer.text.splitlines()
+    assert json.loads(first) == {
+        "split": {
+            "outcome": "good",
+            "state": "succeeded",
+            "reason": "",
+            "exit_code": 0,
+            "failed": 0,
+            "total": 2,
+            "outputs": {"part": ["p0", "p1"]},
+        }
+    }
+    assert second == '12 ["p0","p1"] p1'
+    found = await steward.get("/v1/job/etl/run/outputs", step="plan")
+    assert [(one["Step"], one["Element"], one["Outputs"]) for one in found] == [
+        ("plan", 0, {"rows": "12", "text": "a\nb"})
+    ]
+    shown = (await steward.cli("runs", "outputs", "etl", "split")).stdout.decode().splitlines()
+    assert [one.split() for one in shown] == [
+        ["Step", "Element", "Name", "Value"],
+        ["split", "0", "part", "p0"],
+        ["split", "1", "part", "p1"],
+    ]
+    answer = await steward.request("GET", "/v1/job/etl/run/outputs", step="none")
+    assert (answer.status_code, answer.text) == (404, "run 1 has no step 'none'")
+
+
+async def test_a_success_without_its_outputs_is_a_failure(steward: Steward) -> None:
+    await begin(steward, workflow(shell("plan", "exit 0", keys={"outputs": "rows, text"})))
+    run = await steward.until("/v1/job/etl/run", has_ended)
+    assert (run["Status"], run["Reason"]) == ("failed", "step plan failed")
+    explained = (await steward.cli("job", "explain", "etl")).stdout.decode()
+    assert "the step has not written its output rows, text" in explained
+
+
+async def test_each_element_of_a_list_gets_its_item(steward: Steward) -> None:
+    plan = shell("plan", """echo 'shards={"eu": {"n": 1}, "us": "y"}' > "$STEWARD_OUTPUT" """)
+    load = shell(
+        "load",
+        'echo "got=$0 $1 $STEWARD_EACH_VALUE" > "$STEWARD_OUTPUT"',
+        "plan",
+        keys={"for_each": "${output.plan.shards}"},
+    )
+    load["Tasks"][0]["Config"]["args"] += ["${each.key}", "${each.value.n}"]
+    await begin(steward, workflow(plan, load))
+    await steward.until("/v1/job/etl/run", has_ended)
+    found = await steward.get("/v1/job/etl/run/outputs", step="load")
+    assert [one["Outputs"]["got"] for one in found] == ['eu 1 {"n":1}', "us ${each.value.n} y"]

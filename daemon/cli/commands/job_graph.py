@@ -94,7 +94,8 @@ def _show(screen: Screen, found: FlowGraph) -> None:
 
 
 def _elements(step: GraphStep) -> str:
-    return f"{step.count}, {step.parallel} at a time" if step.parallel else str(step.count)
+    number = f"list {step.elements_of}" if step.elements_of else str(step.count)
+    return f"{number}, {step.parallel} at a time" if step.parallel else number
 
 
 _AFTER = {

@@ -14,6 +14,12 @@ _RUN = click.option(
     "--run", "number", type=int, default=0, metavar="N", help="Number; the newest by default."
 )
 _NOTE = click.option("--note", default="", help="Reason, for the record.")
+_TOKEN = click.option(
+    "--idempotency-token",
+    default="",
+    metavar="TEXT",
+    help="Carry out at most one act per token.",
+)
 _JOB = click.argument("job_id", metavar="JOB")
 _STEPS = click.argument("steps", metavar="STEP...", nargs=-1, required=True)
 _STEP = click.argument("step", metavar="STEP")
@@ -29,6 +35,7 @@ class _Act(Record, frozen=True, kw_only=True):
     now: bool = False
     preview: bool = False
     note: str = ""
+    idempotency_token: str = ""
 
 
 class _Done(Record, frozen=True, kw_only=True):
@@ -44,10 +51,18 @@ class _Done(Record, frozen=True, kw_only=True):
 @_RUN
 @click.option("--now", is_flag=True, help="Also leave out the steps for every end.")
 @_NOTE
+@_TOKEN
 @with_output
 @with_client
 def cancel(
-    client: ApiClient, screen: Screen, job_id: str, *, number: int, now: bool, note: str
+    client: ApiClient,
+    screen: Screen,
+    job_id: str,
+    *,
+    number: int,
+    now: bool,
+    note: str,
+    idempotency_token: str,
 ) -> None:
     """Cancel the newest run of JOB.
 
@@ -55,7 +70,13 @@ def cancel(
 
     Example: steward runs cancel -note "wrong input" nightly
     """
-    done = _send(client, screen, job_id, "cancel", _Act(number=number, now=now, note=note))
+    done = _send(
+        client,
+        screen,
+        job_id,
+        "cancel",
+        _Act(number=number, now=now, note=note, idempotency_token=idempotency_token),
+    )
     _tell(screen, done, "is canceled")
 
 
@@ -64,6 +85,7 @@ def cancel(
 @_STEPS
 @_RUN
 @_NOTE
+@_TOKEN
 @with_output
 @with_client
 def skip(
@@ -74,12 +96,13 @@ def skip(
     *,
     number: int,
     note: str,
+    idempotency_token: str,
 ) -> None:
     """Skip each STEP of JOB, none of which may have begun. Its outcome is neutral.
 
     Example: steward runs skip nightly report
     """
-    act = _Act(number=number, steps=[*steps], note=note)
+    act = _Act(number=number, steps=[*steps], note=note, idempotency_token=idempotency_token)
     _tell(screen, _send(client, screen, job_id, "skip", act), "skips")
 
 
@@ -88,6 +111,7 @@ def skip(
 @_STEPS
 @_RUN
 @_NOTE
+@_TOKEN
 @with_output
 @with_client
 def accept(
@@ -98,6 +122,7 @@ def accept(
     *,
     number: int,
     note: str,
+    idempotency_token: str,
 ) -> None:
     """Accept each failed or canceled STEP of JOB as good.
 
@@ -105,7 +130,7 @@ def accept(
 
     Example: steward runs accept -note "loaded by hand" nightly load
     """
-    act = _Act(number=number, steps=[*steps], note=note)
+    act = _Act(number=number, steps=[*steps], note=note, idempotency_token=idempotency_token)
     _tell(screen, _send(client, screen, job_id, "accept", act), "changes")
 
 
@@ -117,6 +142,7 @@ def accept(
 @click.option("--preview", is_flag=True, help="Change nothing; list the steps that would run.")
 @_RUN
 @_NOTE
+@_TOKEN
 @with_output
 @with_client
 def rerun(
@@ -130,6 +156,7 @@ def rerun(
     preview: bool,
     number: int,
     note: str,
+    idempotency_token: str,
 ) -> None:
     """Run ended steps of JOB again, and all steps that come after them.
 
@@ -146,6 +173,7 @@ def rerun(
         every=every,
         preview=preview,
         note=note,
+        idempotency_token=idempotency_token,
     )
     done = _send(client, screen, job_id, "rerun", act)
     _tell(screen, done, "would run again" if preview else "runs again")
@@ -156,16 +184,24 @@ def rerun(
 @_STEP
 @_RUN
 @_NOTE
+@_TOKEN
 @with_output
 @with_client
 def approve(
-    client: ApiClient, screen: Screen, job_id: str, step: str, *, number: int, note: str
+    client: ApiClient,
+    screen: Screen,
+    job_id: str,
+    step: str,
+    *,
+    number: int,
+    note: str,
+    idempotency_token: str,
 ) -> None:
     """Approve STEP of JOB, which is held at its gate.
 
     Example: steward runs approve nightly publish
     """
-    act = _Act(number=number, steps=[step], note=note)
+    act = _Act(number=number, steps=[step], note=note, idempotency_token=idempotency_token)
     _tell(screen, _send(client, screen, job_id, "approve", act), "has an approval for")
 
 
@@ -174,16 +210,24 @@ def approve(
 @_STEP
 @_RUN
 @_NOTE
+@_TOKEN
 @with_output
 @with_client
 def reject(
-    client: ApiClient, screen: Screen, job_id: str, step: str, *, number: int, note: str
+    client: ApiClient,
+    screen: Screen,
+    job_id: str,
+    step: str,
+    *,
+    number: int,
+    note: str,
+    idempotency_token: str,
 ) -> None:
     """Reject STEP of JOB, which is held at its gate. Its outcome is bad.
 
     Example: steward runs reject -note "figures are wrong" nightly publish
     """
-    act = _Act(number=number, steps=[step], note=note)
+    act = _Act(number=number, steps=[step], note=note, idempotency_token=idempotency_token)
     _tell(screen, _send(client, screen, job_id, "reject", act), "rejects")
 
 

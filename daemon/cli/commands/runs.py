@@ -15,11 +15,18 @@ from daemon.cli.core.flow_runs import (
     follow_flow,
 )
 from daemon.cli.core.formatting import format_duration, format_time, seconds
-from daemon.cli.core.http_client import ApiClient, ClientResponse
+from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
 from storage.errors import NotFound
-from storage.records.flow import FlowRun, FlowRunView, FlowStatus, RunStepView, StepState
+from storage.records.flow import (
+    FlowRun,
+    FlowRunView,
+    FlowStatus,
+    RunStepView,
+    StepOutputs,
+    StepState,
+)
 
 EXIT_TIMED_OUT = 124  # as in timeout(1)
 _MARKS = {
@@ -128,6 +135,36 @@ def _worked(step: RunStepView) -> str:
     if not step.opened or step.state in (StepState.WAITING, StepState.HELD):
         return ""
     return format_duration((time.time_ns() if step.outcome is None else step.since) - step.opened)
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.argument("step", metavar="STEP", default="")
+@_RUN
+@with_output
+@with_client
+def outputs(
+    client: ApiClient, screen: Screen, job_id: str, step: str, *, number: int | None
+) -> None:
+    """Show what the steps of a run of JOB have written, or only STEP; the newest run by default.
+
+    Example: steward runs outputs nightly plan
+    """
+    run = _find(client, job_id, number).decode(FlowRunView)
+    path = f"/v1/job/{segment(run.job_id)}/run/outputs"
+    answer = client.read(path, namespace=run.namespace, number=str(run.number), step=step)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    rows = [
+        (one.step, str(one.element), name, text)
+        for one in answer.decode(list[StepOutputs])
+        for name, text in one.outputs.items()
+    ]
+    if not rows:
+        screen.line("No outputs")
+        return
+    screen.table(("Step", "Element", "Name", "Value"), rows)
 
 
 @click.command()

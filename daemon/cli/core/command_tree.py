@@ -190,6 +190,7 @@ _RUNS: Tree = {
     "rerun": "daemon.cli.commands.run_acts:rerun",
     "skip": "daemon.cli.commands.run_acts:skip",
     "list": "daemon.cli.commands.runs:index",
+    "outputs": "daemon.cli.commands.runs:outputs",
     "status": "daemon.cli.commands.runs:status",
     "wait": "daemon.cli.commands.runs:wait",
 }

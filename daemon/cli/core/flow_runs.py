@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from http import HTTPStatus
 
+from daemon.cli.core.formatting import format_time
 from daemon.cli.core.http_client import ApiClient, ClientResponse, RequestRejected, segment
 from daemon.cli.core.output import ProgressDisplay, ProgressRow
 from storage.records.flow import FlowRunView, FlowStatus, RunStepView, StepState
@@ -68,4 +69,4 @@ def describe_step(step: RunStepView) -> str:
     """Return the reason why a step waits, or why it ended."""
     if step.state == StepState.WAITING:
         return f"waits for {', '.join(step.waits_for)}"
-    return step.reason
+    return f"{step.reason}, until {format_time(step.until)}" if step.until else step.reason

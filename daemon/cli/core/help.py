@@ -257,6 +257,7 @@ _LINES: Mapping[str, Sections] = {
     "runs": {
         _COMMANDS: {
             "list": "List the runs of all workflows, or of one job",
+            "outputs": "Show what the steps of a run have written",
             "status": "Show a run with its steps",
             "wait": "Wait for the end of a run, and exit like it",
             "approve": "Let a step pass its gate",

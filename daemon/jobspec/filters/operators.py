@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from daemon.jobspec.filters.shapes import ANY, INVALID, DocumentShape
+from daemon.jobspec.filters.shapes import ANY, INVALID, NUMERIC, DocumentShape
 from daemon.jobspec.filters.tree import Comparison
 from daemon.matching import regexp
 from daemon.text.go_format import quote
@@ -90,9 +90,16 @@ def _ordered(
     """Return the operator for an ordered comparison of numbers."""
 
     def compare(node: Comparison, value: Any, shape: DocumentShape) -> bool:
-        return holds(value, number(node, shape))
+        found = _number_in(value, node) if shape is NUMERIC else value
+        return holds(found, number(node, shape))
 
     return compare
+
+
+def _number_in(text: str, node: Comparison) -> float:
+    if not _FLOAT.fullmatch(text):
+        raise Malformed(f"{node.selector} is {quote(text[:_SHOWN])}, which is not a number")
+    return float(text.replace("_", ""))
 
 
 OPERATORS: Mapping[str, Callable[[Comparison, Any, DocumentShape], bool]] = {
@@ -106,6 +113,7 @@ OPERATORS: Mapping[str, Callable[[Comparison, Any, DocumentShape], bool]] = {
     "more": _ordered(operator.gt),
     "at least": _ordered(operator.ge),
 }
+_SHOWN = 40  # characters of a text that is no number
 ORDER = frozenset({"less", "at most", "more", "at least"})
 
 
@@ -132,6 +140,8 @@ class _NotThat(Malformed):
 
 def number(node: Comparison, shape: DocumentShape) -> float:
     """Return the number for an ordered comparison; durations accept texts such as `30s`."""
+    if shape is NUMERIC:
+        return _number_in(node.value, node)
     if not shape.kind.startswith(("int", "uint", "float")):
         raise Malformed(
             f"cannot compare type {shape.kind} by order, for selector: {quote(str(node.selector))}"

@@ -61,6 +61,7 @@ class _NoKeys(dict[str, object]):
 
 STRING = DocumentShape("string", "string")
 DRIVER = DocumentShape("string", "string")  # name of a driver, which may have aliases
+NUMERIC = DocumentShape("string", "string")  # a text that is compared by order as a number
 BOOL = DocumentShape("bool", "bool")
 INT = DocumentShape("int", "int")
 FLOAT = DocumentShape("float64", "float64")
@@ -95,6 +96,8 @@ def _shape(kind: inspect.Type) -> DocumentShape:
             one = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
             return msgspec.structs.replace(_shape(one), pointer=True)
         case inspect.Metadata():
+            if (kind.extra or {}).get("is_numeric"):
+                return NUMERIC
             named = (kind.extra or {}).get("go", "int")
             return DocumentShape("int64" if named == "time.Duration" else named, named)
         case inspect.StructType():

@@ -13,6 +13,7 @@ from functools import partial
 import msgspec
 import trio
 
+from daemon.jobspec.steward_meta import RETRY_EXIT_CODES
 from daemon.runner.alloc.attempt_queue import wait_until_scheduled
 from daemon.runner.alloc.task_states import SETTLING, TABLE, RunnerState, first_state
 from daemon.runner.core import file_descriptors, task_events
@@ -38,6 +39,7 @@ from daemon.runner.logs.rotation import recover_all_rotations
 from daemon.runner.setup.change_actions import ChangeAction
 from daemon.runner.setup.runtime import RuntimeContext
 from daemon.runner.setup.task_setup import TaskSetup, missing_inputs
+from daemon.scheduler.reschedule import NOT_RETRIED
 from daemon.text.masking import Matcher
 from storage import request_context
 from storage.records.allocation import TaskEvent, TaskPhase, TaskState
@@ -123,6 +125,7 @@ class TaskAttempts(ABC):
 
     async def _adopted(self) -> AttemptOutcome:
         driver = self._host.drivers.get(self.task.driver)
+        await self._provisions.load_step()
         running = await driver.adopt(self._prepared(), self._past.handle) if driver else None
         if running is not None:
             # It is in the queue since its start, so only report its progress from now on.
@@ -298,7 +301,21 @@ class TaskAttempts(ABC):
         if self._restart_wanted:
             self._restart_wanted = False
             return AttemptOutcome.RESTART_WANTED
-        return AttemptOutcome.SUCCEEDED if end.ok else AttemptOutcome.FAILED
+        return await self._judged(end)
+
+    async def _judged(self, end: ExitResult) -> AttemptOutcome:
+        """Return the outcome of an attempt that ended by itself, and record its outputs."""
+        fault = await self._provisions.collect_outputs(self._report, is_success=end.ok)
+        if end.ok and fault:
+            self._emit(task_events.output_failure(self._now(), fault))
+            return AttemptOutcome.FAILED
+        if end.ok:
+            return AttemptOutcome.SUCCEEDED
+        codes = RETRY_EXIT_CODES.of(self._instance.group.meta)
+        if codes and not any(first <= end.code <= last for first, last in codes):
+            self._report.ended_for = NOT_RETRIED
+            return AttemptOutcome.NOT_RETRIED
+        return AttemptOutcome.FAILED
 
     async def _last_lines(self, matcher: Matcher) -> str:
         """Return the last lines of standard error of the attempt, with its secrets masked."""

@@ -15,6 +15,7 @@ from storage.records.task import RestartPolicy
 WITHIN_POLICY = "Restart within policy"
 _NONE_ALLOWED = "Policy allows no restarts"
 _UNRECOVERABLE = "Error was unrecoverable"
+_NO_RETRY = "The exit code is not in steward_retry_exit_codes"
 _DELAYED = "Exceeded allowed attempts, applying a delay"
 _JITTER = 0.25
 
@@ -25,6 +26,7 @@ class AttemptOutcome(Enum):
     SUCCEEDED = auto()
     FAILED = auto()  # ended with an error, or could not start for a temporary reason
     UNRECOVERABLE = auto()  # could not start, and further attempts cannot either
+    NOT_RETRIED = auto()  # ended with an exit code with which the job wants no further attempt
     RESTART_WANTED = auto()  # a user or a change action requested a restart
     KILLED = auto()
 
@@ -85,6 +87,8 @@ def decide_restart(
         return RestartDecision(RestartAction.ACCEPT), history
     if outcome is AttemptOutcome.RESTART_WANTED:
         return RestartDecision(RestartAction.RESTART), history
+    if outcome is AttemptOutcome.NOT_RETRIED:
+        return RestartDecision(RestartAction.FAIL, _NO_RETRY), history
     done = once and outcome is AttemptOutcome.SUCCEEDED
     if policy.attempts == 0:
         return RestartDecision(RestartAction.FINISH) if done else RestartDecision(

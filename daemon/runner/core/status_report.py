@@ -38,7 +38,7 @@ from storage.records.allocation import (
 )
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
 from storage.records.group import ReschedulePolicy
-from storage.records.job import Job
+from storage.records.job import Job, JobType
 from storage.records.service import ServiceAddress
 from storage.records.times import rfc3339
 from storage.store import Store
@@ -70,6 +70,7 @@ class AllocStatus(msgspec.Struct, frozen=True, kw_only=True):
     services: list[ServiceAddress] | None  # current registrations; None: unchanged
     evaluation_id: str  # for the evaluation that a failure creates
     now: int
+    outputs: dict[str, dict[str, str]] = {}  # by task, of tasks that have ended
 
 
 States = Mapping[str, TaskState]
@@ -97,6 +98,8 @@ class AllocReport:
         self.ended_for = ""
         self._events: dict[str, list[TaskEvent]] = {}
         self._handles: dict[str, bytes] = {}
+        self.outputs: dict[str, dict[str, str]] = {}  # of a step of a workflow, by task
+        self._new_outputs: dict[str, dict[str, str]] = {}
         self._stored: trio.Event | None = None
 
     def event(self, task: str, event: TaskEvent) -> None:
@@ -106,6 +109,10 @@ class AllocReport:
     def handle(self, task: str, handle: bytes) -> None:
         """Record the driver's handle, which finds the task after a restart."""
         self._handles[task] = handle
+
+    def add_outputs(self, task: str, outputs: dict[str, str]) -> None:
+        """Record the outputs of an attempt that has ended, in place of those of earlier attempts."""
+        self.outputs[task] = self._new_outputs[task] = outputs
 
     def ask_for_health(self, allocation: Allocation) -> None:
         """Reset the health to the scheduler's value for the current deployment."""
@@ -137,6 +144,7 @@ class AllocReport:
         """Return the unstored part; its events are removed from the report."""
         events, self._events = self._events, {}
         handles, self._handles = self._handles, {}
+        outputs, self._new_outputs = self._new_outputs, {}
         before, self._registered = self._registered, self._services()
         return AllocStatus(
             alloc_id=self.alloc_id,
@@ -150,6 +158,7 @@ class AllocReport:
             services=None if self._registered == before else self._registered,
             evaluation_id=evaluation_id,
             now=now,
+            outputs=outputs,
         )
 
     def was_stored(self) -> None:
@@ -287,10 +296,26 @@ def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
         services.replace_registrations(tx, snapshot.alloc_id, snapshot.services)
     for task, handle in snapshot.handles.items():
         allocations.set_handle(tx, snapshot.alloc_id, task, handle)
-    if status in CLIENT_TERMINAL and before.client_status not in CLIENT_TERMINAL:
+    has_ended = status in CLIENT_TERMINAL and before.client_status not in CLIENT_TERMINAL
+    if snapshot.outputs or has_ended:
+        _store_outputs(tx, after, snapshot.outputs)
+    if has_ended:
         _evaluate(tx, after, snapshot)
     job_status.refresh_summary(tx, after.namespace, after.job_id)
     return after
+
+
+def _store_outputs(
+    tx: Transaction, allocation: Allocation, outputs: Mapping[str, dict[str, str]]
+) -> None:
+    """Store the outputs of an element of a step, and delete those of its earlier allocations."""
+    if allocation.job_type != JobType.BATCH:
+        return
+    run = runs.of_version(tx, allocation.namespace, allocation.job_id, allocation.job_version)
+    if run is None:
+        return
+    element = (allocation.task_group, max(allocation.index, 0))
+    runs.put_outputs(tx, run, *element, allocation.id, outputs)
 
 
 def _health(before: Allocation, snapshot: AllocStatus) -> DeploymentHealth | None:

@@ -24,6 +24,7 @@ SHARED, CLAIM, MOVED = (
     claims_and_logs.MOVED,
 )  # the launcher accepts these paths
 SECRETS, PRIVATE = made.SECRETS, made.PRIVATE
+OUTPUT_FILE = "steward.outputs"  # in `local` of a task of a workflow
 _LONGEST = 255  # bytes of a file name
 
 

@@ -16,7 +16,7 @@ from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.task import Task
 
-_REFERENCE = re.compile(r"\$\{(?:env\[\"([^\"]+)\"\]|([\w.\-]+))\}", re.ASCII)
+_REFERENCE = re.compile(r"\$\{(?:env\[\"([^\"]+)\"\]|([\w.\-]+(?:\[\d{1,5}\][\w.]+)?))\}", re.ASCII)
 _OWN_KEYS = "steward_"
 _UNFIT = re.compile(r"[^A-Za-z0-9_]")
 

@@ -268,6 +268,17 @@ def secrets_failure(now: int, reason: str) -> TaskEvent:
     return msgspec.structs.replace(event, vault_error=reason)
 
 
+def output_failure(now: int, reason: str) -> TaskEvent:
+    """Return the event for a successful task whose outputs are faulty or incomplete."""
+    return TaskEvent(
+        type="Output Failure",
+        time=now,
+        display_message=reason,
+        message=reason,
+        details={"message": reason},
+    )
+
+
 def hook_failed(now: int, reason: str) -> TaskEvent:
     """Return the event for a failed task setup hook."""
     return _with_message("Task hook failed", now, reason)

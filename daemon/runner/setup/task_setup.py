@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from daemon.flow.workflow_keys import is_workflow
 from daemon.runner.core import task_events
 from daemon.runner.core.driver import Attempt, HostMount
 from daemon.runner.core.restart_policy import AttemptOutcome
-from daemon.runner.core.task_dir import directories
+from daemon.runner.core.status_report import AllocReport
+from daemon.runner.core.task_dir import OUTPUT_FILE, directories
 from daemon.runner.core.task_env import TaskDirectories, resolve, resolve_config, task_environment
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
@@ -37,6 +39,7 @@ from storage.records.times import nanoseconds
 
 if TYPE_CHECKING:
     from daemon.runner.setup.artifacts.fetch import ArtifactRequest
+    from daemon.runner.setup.step_data import StepData
     from daemon.runner.setup.templates import TemplateRunner
 
 _RENEW_AGAIN = 30.0  # seconds until the renewal of an identity is tried again
@@ -55,15 +58,20 @@ def places_of(host: RuntimeContext, instance: TaskInstance, task: Task) -> TaskD
     return driver.places(directory, task.name) if driver else directories(directory, task.name)
 
 
-def environment_of(host: RuntimeContext, instance: TaskInstance, task: Task) -> dict[str, str]:
-    """Return the environment of a task."""
+def environment_of(
+    host: RuntimeContext,
+    instance: TaskInstance,
+    task: Task,
+    values: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the environment of a task; `values` replace references, by default those of the node."""
     return task_environment(
         host.environment,
         instance.allocation,
         instance.job,
         task,
         places_of(host, instance, task),
-        host.values,
+        host.values if values is None else values,
         parent_cgroup=host.parent_cgroup,
     )
 
@@ -190,6 +198,7 @@ class TaskSetup:
             self._secrets,
         )
         self._templates = self._writer()
+        self._step: StepData | None = None  # of a workflow
 
     def _writer(self) -> "TemplateRunner | None":
         """Return the template writer of the task, or None without templates."""
@@ -220,9 +229,13 @@ class TaskSetup:
     def _own_environment(self) -> dict[str, str]:
         """Return the environment without the variables from templates."""
         instance, task = self._instance(), self._task
-        env = environment_of(self._host, instance, task) | self._identities.environment
+        env = environment_of(self._host, instance, task, self._values)
+        env |= self._identities.environment
         env |= self._token.environment
         places = places_of(self._host, instance, task)
+        if self._step is not None:
+            env["STEWARD_OUTPUT"] = f"{places.local}/{OUTPUT_FILE}"
+            env |= self._step.environment
         if self._identities.wanted and places.secrets.startswith(self._root):
             # In a sandbox the host path of the socket does not exist.
             env["NOMAD_UNIX_ADDR"] = f"unix:{self._host.task_socket}"
@@ -236,12 +249,11 @@ class TaskSetup:
         """Return the attempt with this number, including its environment, mounts and limits."""
         task, instance, host = self._task, self._instance(), self._host
         network = next(iter(instance.group.networks or ()), Network())
-        env = self.environment()
+        env, values = self.environment(), self._values
         if (recorder := request_context.TRACING.recorder) is not None:
             env = recorder.environment(self._origin, *self.span_parts(number)) | env
         config = {
-            name: resolve_config(value, env, host.values)
-            for name, value in (task.config or {}).items()
+            name: resolve_config(value, env, values) for name, value in (task.config or {}).items()
         }
         given = instance.allocation.placement.resources
         held = given.tasks.get(task.name)
@@ -262,7 +274,7 @@ class TaskSetup:
             logs=host.logs.of(instance.allocation.id, task),
             beside=f"{host.logs.moved}/{instance.allocation.id}",
             network_mode=network.mode,
-            dns=_names(network.dns, env, host.values),
+            dns=_names(network.dns, env, values),
             ports=tuple(given.ports_of(task.name)),
             mounts=tuple(_mounts(host, instance, task)),
             priority=instance.job.priority,
@@ -270,6 +282,54 @@ class TaskSetup:
             disk_mb=instance.group.ephemeral_disk.size_mb,
             features=tuple(_features(instance, task)),
         )
+
+    # --- steps of workflows ---
+
+    @property
+    def _values(self) -> Mapping[str, str]:
+        """Return the values of references: those of the node, and outputs of earlier steps."""
+        node = self._host.values
+        return {**node, **self._step.values} if self._step and self._step.values else node
+
+    async def load_step(self) -> None:
+        """Load the results of earlier steps. A task on a cluster has none."""
+        if not self._in_workflow or self._step is not None:
+            return
+        from daemon.runner.setup import step_data
+
+        instance, store = self._instance(), self._host.store
+        if step_data.is_independent(instance):
+            self._step = step_data.StepData()
+        else:
+            self._step = await store.read_long(lambda db: step_data.load(db, instance))
+
+    @property
+    def _in_workflow(self) -> bool:
+        return self._host.capacity is not None and is_workflow(self._instance().job)
+
+    async def collect_outputs(self, report: AllocReport, *, is_success: bool) -> str:
+        """Add the outputs of the ended task to a report; return why a success does not count."""
+        if not self._in_workflow:
+            return ""
+        from daemon.runner.setup import step_data
+
+        return await step_data.collect(
+            self._host.store, self._files, self._instance(), report, is_success=is_success
+        )
+
+    async def _prepare_step(self) -> AttemptOutcome | None:
+        """Write the results of earlier steps, and an empty file for outputs."""
+        if self._step is None:
+            return None
+        from daemon.runner.setup import step_data
+
+        try:
+            await step_data.prepare(self._files, self._step)
+        except (Refused, OSError) as error:
+            text = f"the results of earlier steps cannot be written: {error}"
+            self._note(task_events.setup_failure(self._now(), text))
+            return AttemptOutcome.FAILED
+        return None
 
     async def matcher(self) -> Matcher:
         """Return the matcher that masks the task's secrets in output."""
@@ -289,6 +349,7 @@ class TaskSetup:
     async def bring(self) -> AttemptOutcome | None:
         """Set up the task; return an outcome only if the setup failed."""
         instance, task = self._instance(), self._task
+        await self.load_step()
         if task.secrets_config or task.templates or self._identities.wanted:
             await self._host.secret_dirs.seclude(
                 instance.allocation.id, task.name, task.resources.secrets_mb
@@ -306,6 +367,8 @@ class TaskSetup:
         except (Refused, OSError) as error:
             self._note(task_events.secrets_failure(self._now(), f"no token can be given: {error}"))
             return AttemptOutcome.UNRECOVERABLE
+        if (outcome := await self._prepare_step()) is not None:
+            return outcome
         return await self._write_templates()
 
     async def _write_templates(self) -> AttemptOutcome | None:
@@ -340,7 +403,7 @@ class TaskSetup:
     def _order(self, artifact: Artifact, env: Mapping[str, str]) -> "ArtifactRequest":
         from daemon.runner.setup.artifacts.fetch import ArtifactRequest
 
-        filled = resolve_config(msgspec.to_builtins(artifact), env, self._host.values)
+        filled = resolve_config(msgspec.to_builtins(artifact), env, self._values)
         return ArtifactRequest(
             artifact=msgspec.convert(filled, Artifact),
             files=self._files,

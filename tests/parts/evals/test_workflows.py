@@ -12,12 +12,15 @@ from daemon.evals.job_states import line
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.steer_run import RunActOutcome, RunActRequest, act_on_run
 from daemon.runner.core.status_report import AllocStatus, store_snapshot
+from daemon.scheduler.reschedule import NOT_RETRIED
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, Plan
+from storage import request_context
 from storage.errors import Denied, Malformed, NotFound
-from storage.queries import allocations, evaluations, jobs, runs
+from storage.queries import allocations, evaluations, invariants, jobs, notifications, runs
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
-from storage.records.base import SECOND
+from storage.records.base import HOUR, SECOND
 from storage.records.evaluation import Evaluation, Trigger
 from storage.records.flow import FlowRunView, RunActType
 from storage.records.group import ReschedulePolicy, TaskGroup
@@ -27,7 +30,11 @@ from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job, task
 
-KEYS = ("when", "if", "parallel", "failures_allowed", "on_failure", "gate", "gate_number")
+KEYS = (
+    *("when", "if", "parallel", "failures_allowed", "on_failure"),
+    *("for_each", "matrix"),
+    *("gate", "gate_number", "gate_by", "gate_not_self", "gate_within", "gate_else"),
+)
 CANCEL = RunActType.CANCEL
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 
@@ -45,17 +52,19 @@ def workflow(*groups: TaskGroup, **fields: Any) -> Job:
 CHAIN = workflow(step("a"), step("b", "a"), step("c", "b"))
 
 
-async def end(cluster: Cluster, name: str, *, code: int = 0) -> None:
+async def end(cluster: Cluster, name: str, *, code: int = 0, **outputs: str) -> None:
     """Report the end of the oldest allocation of a step that has not ended."""
     (one, *_) = [
         one
         for one in cluster.allocations("etl")
         if one.task_group == name and not one.client_terminal
     ]
-    await report(cluster, one, code=code)
+    await report(cluster, one, code=code, **outputs)
 
 
-async def report(cluster: Cluster, one: Allocation, *, code: int = 0) -> None:
+async def report(
+    cluster: Cluster, one: Allocation, *, code: int = 0, ended_for: str = "", **outputs: str
+) -> None:
     now = cluster.clock.now()
     state = TaskState(state="dead", failed=bool(code), finished_at=rfc3339(now))
     event = TaskEvent(type="Terminated", time=now, exit_code=code)
@@ -67,10 +76,11 @@ async def report(cluster: Cluster, one: Allocation, *, code: int = 0) -> None:
         deployment_id="",
         healthy=None,
         healthy_at=0,
-        ended_for="",
+        ended_for=ended_for,
         services=None,
         evaluation_id=next(cluster.ids),
         now=now,
+        outputs={"main": outputs},
     )
     await cluster.store.write(partial(store_snapshot, snapshot=status))
 
@@ -309,6 +319,7 @@ async def act(
     *steps: str,
     who: str = "ann",
     may_approve: bool = True,
+    labels: frozenset[str] | None = None,
     **fields: Any,
 ) -> RunActOutcome:
     return await act_on_run(
@@ -321,6 +332,7 @@ async def act(
         now=cluster.clock.now(),
         eval_id=next(cluster.ids),
         may_approve=may_approve,
+        labels=labels,
     )
 
 
@@ -445,6 +457,76 @@ async def test_a_gate_waits_for_different_people(cluster: Cluster) -> None:
         await cluster.work()
     assert at_work(cluster) == ["b"]
     assert [one.who for one in run_of(cluster).acts] == ["ann", "bob"]
+
+
+@pytest.mark.parametrize(("late", "state"), [("reject", "canceled"), ("approve", "open")])
+async def test_a_gate_decides_at_its_deadline(cluster: Cluster, late: str, state: str) -> None:
+    gated = step("b", gate="Publish?", gate_within="1h", gate_else=late)
+    other = step("c", gate="And this?", gate_within="2h")
+    await begun(cluster, workflow(step("a"), gated, other))
+    await end(cluster, "a")
+    await cluster.work()
+    assert run_of(cluster).steps[1].until == cluster.clock.now() + HOUR
+    cluster.clock.time += HOUR - SECOND
+    await cluster.work()
+    assert states(cluster)["b"] == "held"
+    cluster.clock.time += SECOND
+    await cluster.work()
+    assert states(cluster) == {"a": "succeeded", "b": state, "c": "held"}
+    cluster.clock.time += HOUR
+    await cluster.work()
+    assert run_of(cluster).steps[2].reason == "gate: not approved within 2h0m0s"
+
+
+async def test_a_gate_names_its_approvers(cluster: Cluster) -> None:
+    gate = {"gate": "Publish?", "gate_by": "role:release, policy:ops", "gate_not_self": "true"}
+    with request_context.person_scope("ann"):
+        await begun(cluster, workflow(step("a", **gate)))
+    with pytest.raises(Denied, match="the gate of step a is for role:release, policy:ops"):
+        await act(cluster, RunActType.APPROVE, "a", who="bob", labels=frozenset({"role:dev"}))
+    release = frozenset({"role:release"})
+    for what in (RunActType.APPROVE, RunActType.REJECT, RunActType.SKIP):
+        with pytest.raises(Denied, match="the gate of step a is not for ann, who began the run"):
+            await act(cluster, what, "a", who="ann", labels=release)
+    assert (await act(cluster, RunActType.APPROVE, "a", who="bob", labels=release)).done
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
+
+
+async def test_a_step_that_reaches_its_gate_notifies_once(cluster: Cluster) -> None:
+    meta = {"steward_notify_to": "night"}
+    await begun(cluster, workflow(step("a"), step("b", "a", gate="Publish?"), meta=meta))
+    await end(cluster, "a")
+    await cluster.work()
+    again = new_evaluation(cluster.job("etl"), next(cluster.ids), Trigger.RUN_STEP)
+    await cluster.store.write(lambda tx: evaluations.put(tx, again, cluster.clock.now()))
+    await cluster.work()
+    found = cluster.store.read(lambda db: notifications.of_job(db, "default", "etl"))
+    assert [(one.event, one.reason) for one in found] == [("approval", "step b, gate: Publish?")]
+
+
+async def test_a_failure_that_the_job_does_not_retry_is_final(cluster: Cluster) -> None:
+    often = ReschedulePolicy(unlimited=True, delay=SECOND)
+    await begun(cluster, workflow(step("a", reschedule_policy=often), step("b", "a")))
+    (one,) = cluster.allocations("etl")
+    await report(cluster, one, code=9, ended_for=NOT_RETRIED)
+    await cluster.work()
+    assert states(cluster) == {"a": "failed", "b": "skipped"}
+
+
+async def test_a_repeated_act_gets_the_same_response(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    first = await act(cluster, RunActType.RERUN, failed=True, idempotency_token="t")
+    await cluster.work()
+    assert await act(cluster, RunActType.RERUN, failed=True, idempotency_token="t") == first
+    assert [one.act for one in run_of(cluster).acts] == ["rerun"]
+    assert run_of(cluster).attempt == 2
+    other = await act(cluster, CANCEL, idempotency_token="t")
+    assert other.refusal == "IdempotencyToken was used for another act: rerun"
+    with pytest.raises(Malformed, match="IdempotencyToken has 201 characters; 200 is the most"):
+        await act(cluster, CANCEL, idempotency_token="x" * 201)
 
 
 async def test_a_rejected_step_is_bad(cluster: Cluster) -> None:
@@ -664,3 +746,120 @@ async def test_tasks_of_a_later_version_do_not_keep_a_run(cluster: Cluster) -> N
     await cluster.work()
     assert at_work(cluster) == ["x"]
     assert run_of(cluster).status == "canceled"
+
+
+# --- outputs ---
+
+
+def written(cluster: Cluster) -> dict[tuple[str, int], dict[str, str]]:
+    def work(db: ReadSnapshot) -> dict[tuple[str, int], dict[str, str]]:
+        run = runs.newest(db, "default", "etl")
+        assert run is not None
+        return {(one.step, one.element): one.outputs for one in runs.outputs(db, run)}
+
+    return cluster.store.read(work)
+
+
+@pytest.mark.parametrize(("rows", "state"), [("3", "open"), ("0", "skipped"), ("x", "failed")])
+async def test_a_condition_decides_by_the_outputs_of_the_step_before(
+    cluster: Cluster, rows: str, state: str
+) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a", **{"if": "needs.a.outputs.rows > 0"})))
+    await end(cluster, "a", rows=rows)
+    await cluster.work()
+    assert states(cluster)["b"] == state
+
+
+async def test_steps_that_run_again_lose_their_outputs_and_good_elements_keep_them(
+    cluster: Cluster,
+) -> None:
+    await begun(cluster, workflow(step("a", count=2), step("b", "a", when="always")))
+    await end(cluster, "a", x="1")
+    await end(cluster, "a", code=1, x="2")
+    await cluster.work()
+    await end(cluster, "b", y="3")
+    await cluster.work()
+    assert len(written(cluster)) == 3
+    (good,) = [
+        one.index
+        for one in cluster.allocations("etl")
+        if one.task_group == "a" and one.client_status == "complete"
+    ]
+    await act(cluster, RunActType.RERUN, failed=True)
+    assert written(cluster) == {("a", good): {"x": "1"}}
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
+    await end(cluster, "a")
+    await cluster.work()
+    await end(cluster, "b")
+    await cluster.work()
+    assert written(cluster) == {("a", good): {"x": "1"}}
+    assert cluster.store.read(lambda db: [*invariants.find_violations(db)]) == []
+
+
+# --- lists ---
+
+
+async def test_a_list_from_an_output_sets_the_number_of_elements(cluster: Cluster) -> None:
+    fan = step("b", "a", for_each="${output.a.shards}", parallel="2", failures_allowed="40%")
+    await begun(cluster, workflow(step("a"), fan, step("c", "b")))
+    assert run_of(cluster).steps[1].total == 0
+    await end(cluster, "a", shards='["x", "y", "z"]')
+    await cluster.work()
+    assert at_work(cluster) == ["b", "b"]
+    state = cluster.store.read(lambda db: line(db, "default", "etl", cluster.clock.now()))
+    assert state is not None
+    await end(cluster, "b")
+    await end(cluster, "b", code=1)
+    await cluster.work()
+    assert at_work(cluster) == ["b"]
+    await end(cluster, "b")
+    await cluster.work()
+    step_b = run_of(cluster).steps[1]
+    assert (step_b.state, step_b.total, step_b.good, step_b.failed) == ("succeeded", 3, 2, 1)
+    indexes = {one.index for one in cluster.allocations("etl") if one.task_group == "b"}
+    assert indexes == {0, 1, 2}
+    assert at_work(cluster) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "state", "reason"),
+    [
+        ({"x": "[]"}, "skipped", "it has no elements"),
+        ({"x": "y"}, "failed", "its list: 'y' is not JSON"),
+        ({}, "failed", "its list: a has not written the output x"),
+    ],
+)
+async def test_a_step_without_a_list_does_not_begin(
+    cluster: Cluster, outputs: dict[str, str], state: str, reason: str
+) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a", for_each="${output.a.x}")))
+    await end(cluster, "a", **outputs)
+    await cluster.work()
+    assert (run_of(cluster).steps[1].state, run_of(cluster).steps[1].reason) == (state, reason)
+
+
+async def test_only_the_failed_elements_of_a_list_run_again(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", matrix='{"x": [1, 2], "y": [3]}')))
+    await end(cluster, "a")
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert run_of(cluster).status == "failed"
+    await act(cluster, RunActType.RERUN, failed=True)
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
+    await end(cluster, "a")
+    await cluster.work()
+    assert (run_of(cluster).status, run_of(cluster).steps[0].good) == ("succeeded", 2)
+    assert cluster.store.read(lambda db: [*invariants.find_violations(db)]) == []
+
+
+async def test_completed_elements_of_a_long_list_are_counted(cluster: Cluster) -> None:
+    items = msgspec.json.encode(list(range(70))).decode()
+    await begun(cluster, workflow(step("a"), step("b", "a", for_each="${output.a.x}")))
+    await end(cluster, "a", x=items)
+    await cluster.work()
+    for _ in range(70):
+        await end(cluster, "b")
+    await cluster.work()
+    assert (run_of(cluster).status, run_of(cluster).steps[1].good) == ("succeeded", 70)

@@ -49,6 +49,7 @@ class Book:
         self.states: dict[str, TaskState] = {}
         self.healthy: list[tuple[float, bool]] = []
         self.is_full = False
+        self.ended_for = ""
 
     def add(self, report: AllocReport) -> None:
         if self.is_full:
@@ -60,7 +61,7 @@ class Book:
         now = trio.current_time()
         for task, events in snapshot.events.items():
             self.events += [(now, task, event) for event in events]
-        self.states = snapshot.states
+        self.states, self.ended_for = snapshot.states, snapshot.ended_for
         if snapshot.healthy is not None and not self.healthy:
             self.healthy.append((now, snapshot.healthy))
 

@@ -13,10 +13,12 @@ from daemon.launcher.client import impatient, longest_wait
 from daemon.runner.core import file_descriptors
 from daemon.runner.core.driver import Attempt, StartFailed, TaskHandle
 from daemon.runner.drivers.mock import MockDriver
+from daemon.scheduler.reschedule import NOT_RETRIED
 from storage.records.allocation import DesiredState, DesiredTransition
 from storage.records.base import SECOND
 from storage.records.group import EphemeralDisk, Migrate, Update
 from storage.records.task import Lifecycle, RestartPolicy
+from tests import samples
 from tests.parts.runner.stage import Stage, batch, mock, on_stage, service
 
 FOREVER = {"run_for": "10000h"}
@@ -48,6 +50,19 @@ async def test_a_failed_task_is_started_again_after_its_delay(
     assert stage.told()[-1] == (11, "Not Restarting", reason)
     state = stage.book.states["main"]
     assert (state.restarts, state.failed, stage.status) == (2, True, "failed")
+
+
+@pytest.mark.parametrize(("codes", "starts"), [("5, 75", 3), ("1-10", 3), ("6-255", 1)])
+async def test_a_job_names_the_exit_codes_that_are_retried(
+    tmp_path: Path, autojump_clock: object, codes: str, starts: int
+) -> None:
+    task = mock(config={"run_for": "1s", "exit_code": 5}, restart_policy=TWICE)
+    meta = {"steward_retry_exit_codes": codes}
+    job = samples.job("job", samples.group("web", task, meta=meta), type="batch")
+    async with on_stage(job, tmp_path) as stage:
+        await stage.runner.ended.wait()
+    assert len(at(stage, "Started")) == starts
+    assert (stage.book.ended_for == NOT_RETRIED) is (starts == 1)
 
 
 async def test_in_delay_mode_the_next_interval_is_waited_for(

@@ -150,6 +150,10 @@ DAMAGE = {
     """,
     "only a step that was opened has allocations": "UPDATE run_steps SET opened = 0",
     "nothing of an ended run is wanted": "UPDATE runs SET status = 'canceled'",
+    "a step counts the bytes of its outputs": "UPDATE run_steps SET output_bytes = 1",
+    "outputs belong to an element of a step that was opened": """
+        INSERT INTO run_outputs VALUES ('default', 'flow', 1, 'first', 7, 'a', '{}', 0)
+    """,
     "an unfinished run has something to wait for": """
         UPDATE allocations SET client_status = 'complete' WHERE job_id = 'flow'
     """,

@@ -8,7 +8,7 @@ import pytest
 
 from daemon.flow.advance import Advance, Elements, advance, cancel
 from daemon.flow.graph import Graph, Step
-from daemon.jobspec.steward_meta import When
+from daemon.jobspec.steward_meta import Allowance, When
 from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
 from tests.unit.flow.models import outcomes, random_graph
 
@@ -204,7 +204,7 @@ def test_a_canceled_run_ends_when_its_tasks_have_ended() -> None:
     assert {one.state for one in ended.steps} == {StepState.CANCELED}
 
 
-ARRAY = Step(name="a", count=4, parallel=2, allowed=1)
+ARRAY = Step(name="a", count=4, parallel=2, allowance=Allowance(1))
 
 
 def progress(step: Step, **elements: int) -> Advance:

@@ -204,7 +204,7 @@ def test_every_key_makes_a_job_a_workflow(key: str) -> None:
 @pytest.mark.parametrize(("text", "allowed"), [("3", 3), ("10%", 2), ("100%", 25), ("0", 0)])
 def test_some_elements_may_fail(text: str, allowed: int) -> None:
     (found,) = graph_of(workflow(step("a", count=25, failures_allowed=text))).steps
-    assert found.allowed == allowed
+    assert found.allowance.of(25) == allowed
 
 
 @pytest.mark.parametrize(

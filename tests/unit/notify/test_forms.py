@@ -57,6 +57,10 @@ def in_state(state: str) -> NotificationWithContext:
         (RECOVERY, "ops/web: running again after 3 failures, 12 min"),
         (told(RECOVERY, event=NotifyEvent.MISSED, reason="why"), "ops/web missed a run: why"),
         (told(RECOVERY, event=NotifyEvent.LATE, reason="why"), "ops/web runs late: why"),
+        (
+            told(RECOVERY, event=NotifyEvent.APPROVAL, reason="why"),
+            "ops/web waits for approval: why",
+        ),
         (told(in_state("failed"), reason="x" * 300), f"backup failed: {'x' * 184}…"),
     ],
 )

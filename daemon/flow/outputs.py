@@ -1,0 +1,90 @@
+"""Outputs of steps: the references to them, and their values as other steps see them.
+
+A task refers to an output of an earlier step as `${output.STEP.NAME}`. A step with elements has a
+list of values by index, as JSON; `${output.STEP[3].NAME}` is the value of one element.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from daemon.flow.lists import REFERENCE, Reference, has_list
+from daemon.jobspec.steward_meta import OUTPUTS
+from daemon.text.go_format import quote
+from storage.records.codec import encode
+from storage.records.flow import StepOutputs
+from storage.records.group import TaskGroup
+
+MAX_FILE = 64 * 1024  # bytes that an allocation writes
+MAX_STEP = 1024 * 1024  # bytes of a step
+MAX_RUN = 8 * 1024 * 1024
+_PREFIX = b"${output."
+
+
+def may_refer(group: TaskGroup) -> bool:
+    """Return whether a group has the text of a reference."""
+    return _PREFIX in encode(group)
+
+
+def references(group: TaskGroup) -> tuple[Reference, ...]:
+    """Return the different references in a group, in the order of their first use."""
+    document = encode(group)
+    if _PREFIX not in document:
+        return ()
+    found = dict.fromkeys(REFERENCE.findall(document.decode()))
+    return tuple(
+        Reference(step, name, int(element) if element else None) for step, element, name in found
+    )
+
+
+def value(reference: Reference, known: Iterable[StepOutputs], *, total: int, is_list: bool) -> str:
+    """Return the text of a reference; empty if nothing was written.
+
+    `known` are the outputs of the step, which has `total` elements.
+    """
+    texts = {
+        one.element: one.outputs[reference.name] for one in known if reference.name in one.outputs
+    }
+    if reference.element is not None:
+        return texts.get(reference.element, "")
+    if not is_list:
+        return texts.get(0, "")
+    return encode([texts.get(index) for index in range(total)]).decode()
+
+
+def by_name(
+    known: Iterable[StepOutputs], *, total: int, is_list: bool
+) -> dict[str, str | list[str | None]]:
+    """Return all outputs of a step: texts, or lists of the elements' texts with nulls for gaps."""
+    every = list(known)
+    if not is_list:
+        return {name: text for one in every for name, text in one.outputs.items()}
+    lists: dict[str, list[str | None]] = {}
+    for one in every:
+        for name, text in one.outputs.items():
+            if one.element < total:
+                lists.setdefault(name, [None] * total)[one.element] = text
+    return dict(lists)
+
+
+def texts(known: Iterable[StepOutputs], *, total: int, is_list: bool) -> dict[str, str]:
+    """Return all outputs of a step as texts; lists are JSON."""
+    found = by_name(known, total=total, is_list=is_list)
+    return {
+        name: one if isinstance(one, str) else encode(one).decode() for name, one in found.items()
+    }
+
+
+def problems(groups: Iterable[TaskGroup], before: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yield the errors of references; `before` has those steps that come before each of some steps."""
+    by_name = {one.name: one for one in groups}
+    for name, earlier in before.items():
+        for one in references(by_name[name]):
+            words = f"Task group {name} refers to output {quote(str(one))}"
+            if one.step not in earlier:
+                yield f"{words}, but {one.step} does not come before it"
+                continue
+            source = by_name[one.step]
+            declared = OUTPUTS.of(source.meta)
+            if declared and one.name not in declared:
+                yield f"{words}, but {one.step} declares only: {', '.join(declared)}"
+            if one.element is not None and not has_list(source) and one.element >= source.count:
+                yield f"{words}, but {one.step} has {source.count} elements"

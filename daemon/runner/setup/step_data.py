@@ -1,0 +1,250 @@
+"""The data of a step of a workflow: results of earlier steps for its tasks, and its own outputs.
+
+A task finds the results in `local/needs.json`, and the references to outputs in its definition are
+replaced. It writes its outputs to the file in `STEWARD_OUTPUT`. The daemon reads this file once,
+when the task has ended, and stores it with the state of the task.
+"""
+
+import msgspec
+
+from daemon.flow import lists, outputs
+from daemon.flow.graph import ALL, stored_graph
+from daemon.jobspec.steward_meta import MAX_OUTPUTS, NEEDS, OUTPUTS, is_output_name
+from daemon.runner.core.lifecycle import hook
+from daemon.runner.core.safe_open import PathEscape
+from daemon.runner.core.status_report import AllocReport
+from daemon.runner.core.task_dir import OUTPUT_FILE
+from daemon.runner.core.task_env import pairs
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.core.task_instance import TaskInstance
+from storage.errors import Refused
+from storage.queries import runs
+from storage.read_pool import ReadSnapshot
+from storage.records.allocation import TaskPhase
+from storage.records.codec import encode
+from storage.records.flow import FlowRun, RunStep, StepOutputs
+from storage.store import Store
+
+_OUTPUTS, _NEEDS = f"local/{OUTPUT_FILE}", "local/needs.json"
+_READABLE = 0o644
+
+
+class StepData(msgspec.Struct, frozen=True):
+    """The results of earlier steps.
+
+    `values` are references with their values. `needs` is the content of `needs.json`; empty if the
+    step needs nothing. `environment` are the variables for the item of a list.
+    """
+
+    values: dict[str, str] = {}
+    needs: bytes = b""
+    environment: dict[str, str] = {}
+
+
+class _Need(msgspec.Struct, frozen=True):
+    """A step in `needs.json`."""
+
+    outcome: str
+    state: str
+    reason: str
+    exit_code: int
+    failed: int
+    total: int
+    outputs: dict[str, str | list[str | None]]
+
+
+def is_independent(instance: TaskInstance) -> bool:
+    """Return whether the step of a task uses no results of other steps."""
+    return not NEEDS.of(instance.group.meta) and not lists.has_list(instance.group)
+
+
+def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
+    """Return the results of earlier steps for the tasks of an allocation."""
+    run = _run_of(db, instance)
+    if run is None:
+        return StepData()
+    reader = _Reader(db, instance, run)
+    asked = outputs.references(instance.group)
+    values = {f"output.{one}": reader.value(one) for one in asked}
+    needs = {name: reader.need(name) for name in _needs(instance)}
+    group, index, environment = instance.group, instance.allocation.index, dict[str, str]()
+    if lists.has_list(group):
+        source = lists.source(group)
+        try:
+            item = lists.items(group, reader.value(source) if source else "")[index]
+        except (lists.Faulty, IndexError):  # the step would not have begun
+            return StepData(values, encode(needs))
+        values |= lists.values(item, index)
+        environment = lists.environment(item)
+    return StepData(values, encode(needs) if needs else b"", environment)
+
+
+def _run_of(db: ReadSnapshot, instance: TaskInstance) -> FlowRun | None:
+    one = instance.allocation
+    return runs.of_version(db, one.namespace, one.job_id, one.job_version)
+
+
+def _needs(instance: TaskInstance) -> tuple[str, ...]:
+    needs = NEEDS.of(instance.group.meta)
+    if needs != (ALL,):
+        return needs
+    return stored_graph(instance.job).by_name[instance.group.name].needs
+
+
+class _Reader:
+    """The stored steps of a run with their outputs, each read once."""
+
+    def __init__(self, db: ReadSnapshot, instance: TaskInstance, run: FlowRun) -> None:
+        self._db, self._job, self._run = db, instance.job, run
+        self._steps: dict[str, RunStep] = {}
+        self._outputs: dict[str, list[StepOutputs]] = {}
+
+    def value(self, one: lists.Reference) -> str:
+        step = self._step(one.step)
+        return outputs.value(
+            one, self._of(one.step), total=step.total, is_list=self._is_array(one.step)
+        )
+
+    def need(self, name: str) -> _Need:
+        step = self._step(name)
+        return _Need(
+            outcome=step.outcome or "",
+            state=step.state,
+            reason=step.reason,
+            exit_code=step.exit_code,
+            failed=step.failed,
+            total=step.total,
+            outputs=outputs.by_name(self._of(name), total=step.total, is_list=self._is_array(name)),
+        )
+
+    def _is_array(self, name: str) -> bool:
+        group = self._job.group(name)
+        return group is not None and lists.is_array(group)
+
+    def _step(self, name: str) -> RunStep:
+        if name not in self._steps:
+            self._steps[name] = runs.step(self._db, self._run, name) or RunStep(name=name)
+        return self._steps[name]
+
+    def _of(self, name: str) -> list[StepOutputs]:
+        if name not in self._outputs:
+            self._outputs[name] = [*runs.outputs(self._db, self._run, name)]
+        return self._outputs[name]
+
+
+# --- outputs of a task ---
+
+
+async def prepare(files: TaskFiles, found: StepData) -> None:
+    """Write the files of a task before an attempt. Raises `Refused` or `OSError`."""
+    if found.needs:
+        await files.write(files.own(_NEEDS), found.needs, mode=_READABLE)
+    await files.write(files.own(_OUTPUTS), b"")
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """The stored outputs of an allocation by task, and the bytes of its step and its run."""
+
+    by_task: dict[str, dict[str, str]]
+    of_step: int
+    of_run: int
+
+
+def _stored(db: ReadSnapshot, instance: TaskInstance) -> _Stored | None:
+    run, one = _run_of(db, instance), instance.allocation
+    if run is None:
+        return None
+    by_task = runs.outputs_by_task(db, run, one.task_group, one.index, one.id)
+    of_step, of_run = runs.output_bytes(db, run, one.task_group)
+    return _Stored(by_task, of_step, of_run)
+
+
+async def collect(
+    store: Store,
+    files: TaskFiles,
+    instance: TaskInstance,
+    report: AllocReport,
+    *,
+    is_success: bool,
+) -> str:
+    """Add the outputs of a task that has ended to the report of its allocation.
+
+    Return why a success does not count, or an empty text. Faulty outputs of a failure are left out.
+    """
+    try:
+        found = _parsed(await _content(files))
+        # Nothing waits from here on, so that of two tasks that end together the second one sees the
+        # outputs of the first.
+        stored = store.read(lambda db: _stored(db, instance))
+        if stored is None:
+            return ""
+        others = {**stored.by_task, **report.outputs}
+        others.pop(files.task, None)
+        _check(found, others, stored)
+        report.add_outputs(files.task, found)
+        if is_success:
+            _check_declared(instance, report, {**others, files.task: found})
+    except Refused as error:
+        report.add_outputs(files.task, {})
+        return str(error)
+    return ""
+
+
+def _check(found: dict[str, str], others: dict[str, dict[str, str]], stored: _Stored) -> None:
+    """Raise `Refused` if outputs repeat those of another task, or exceed a limit."""
+    for task, known in others.items():
+        if repeated := sorted(found.keys() & known.keys()):
+            raise Refused(f"task {task} has written the output {repeated[0]} already")
+    size = len(encode(found))
+    for limit, before, whose in (
+        (outputs.MAX_FILE, sum(len(encode(one)) for one in others.values()), "the allocation"),
+        (outputs.MAX_STEP, stored.of_step, "the step"),
+        (outputs.MAX_RUN, stored.of_run, "the run"),
+    ):
+        if found and before + size > limit:
+            raise Refused(f"the outputs of {whose} exceed {limit} bytes")
+
+
+def _check_declared(
+    instance: TaskInstance, report: AllocReport, written: dict[str, dict[str, str]]
+) -> None:
+    """Raise `Refused` if an output lacks when the last main task has ended."""
+    mains = [one.name for one in instance.tasks if not hook(one)]
+    if any(
+        one not in report.outputs and report.states[one].state != TaskPhase.DEAD for one in mains
+    ):
+        return
+    names = {name for one in written.values() for name in one}
+    if missing := [one for one in OUTPUTS.of(instance.group.meta) if one not in names]:
+        raise Refused(f"the step has not written its output {', '.join(missing[:5])}")
+
+
+async def _content(files: TaskFiles) -> str:
+    """Return the text that a task has written. Raises `Refused`."""
+    try:
+        content = await files.read(files.own(_OUTPUTS), outputs.MAX_FILE + 1)
+    except FileNotFoundError:
+        return ""
+    except (PathEscape, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise Refused(f"its outputs cannot be read: {reason}") from error
+    if len(content) > outputs.MAX_FILE:
+        raise Refused(f"its outputs have more than {outputs.MAX_FILE} bytes")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise Refused("its outputs are not UTF-8") from None
+
+
+def _parsed(text: str) -> dict[str, str]:
+    """Return the outputs in a text. Raises `Refused`."""
+    try:
+        found = pairs(text)
+    except ValueError as error:
+        raise Refused(f"its outputs: {error}") from error
+    if len(found) > MAX_OUTPUTS:
+        raise Refused(f"it has written {len(found)} outputs; {MAX_OUTPUTS} is the most")
+    for name in found:
+        if not is_output_name(name):
+            raise Refused(f"its output {name[:40]!r} must have a name of letters, digits and _")
+    return found

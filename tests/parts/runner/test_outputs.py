@@ -1,0 +1,114 @@
+"""The file of outputs belongs to a task: what it makes of it harms nobody, and is never believed."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.queries import jobs, runs
+from storage.records.flow import FlowRun, RunStep, StepOutputs
+from storage.records.job import Job
+from storage.store import Store
+from tests import samples
+from tests.parts.runner.world import World, open_world, script
+
+OUTPUT = '"$STEWARD_OUTPUT"'
+
+
+def step(*tasks: Any, **meta: str) -> Job:
+    return samples.job("flow", samples.group("web", *tasks, meta=meta), type="batch")
+
+
+async def placed(world: World, job: Job, alloc_id: str = "", **fields: Any) -> str:
+    """Store a run of a workflow, and place an element of its only step."""
+
+    def begin(tx: Any) -> None:
+        stored = jobs.current(tx, "default", "flow")
+        if stored is None:
+            stored = jobs.append_version(tx, job)
+            run = FlowRun(namespace="default", job_id="flow", number=1, version=stored.version)
+            runs.put(tx, run, None)
+            runs.put_steps(tx, run, [RunStep(name="web", opened=1)], {}, {})
+
+    await world.store.write(begin)
+    return await world.place(job, alloc_id=alloc_id, **fields)
+
+
+def stored(world: World) -> list[StepOutputs]:
+    def work(db: Any) -> list[StepOutputs]:
+        run = runs.newest(db, "default", "flow")
+        assert run is not None
+        return list(runs.outputs(db, run))
+
+    return world.store.read(work)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"rm {OUTPUT}; ln -s /etc/passwd {OUTPUT}", "its outputs"),
+        (f"rm {OUTPUT}; mkfifo {OUTPUT}", "its outputs cannot be read"),
+        (f"rm {OUTPUT}; mkdir {OUTPUT}", "its outputs cannot be read"),
+        (f"head -c 70000 /dev/zero | tr '\\0' x > {OUTPUT}", "more than 65536 bytes"),
+        (f"printf '\\377\\n' > {OUTPUT}", "its outputs are not UTF-8"),
+        (f"echo x > {OUTPUT}", "line 1 of the environment is not NAME=value"),
+        (f"echo a-b=1 > {OUTPUT}", "must have a name of letters, digits and _"),
+        (f"seq -f 'a%g=1' 129 > {OUTPUT}", "129 outputs; 128 is the most"),
+    ],
+)
+async def test_faulty_outputs_fail_a_success(
+    store: Store, data_dir: Path, text: str, reason: str
+) -> None:
+    async with open_world(store, data_dir) as world:
+        one = await placed(world, step(script(text), steward_outputs="rows"))
+        assert (await world.until_done(one)).client_status == "failed"
+        assert reason in dict(world.told(one))["Output Failure"]
+        assert stored(world) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a task of another user needs root")
+async def test_a_link_is_followed_with_the_rights_of_the_task(store: Store, data_dir: Path) -> None:
+    secret = data_dir / "secret"
+    secret.write_text("rows=1\n")
+    secret.chmod(0o600)
+    task = script(f"rm {OUTPUT}; ln -s {secret} {OUTPUT}", user="nobody")
+    async with open_world(store, data_dir) as world:
+        one = await placed(world, step(task, steward_outputs="rows"))
+        assert (await world.until_done(one)).client_status == "failed"
+        assert stored(world) == []
+
+
+async def test_tasks_of_a_group_write_one_set(store: Store, data_dir: Path) -> None:
+    first, second = (
+        script(f"echo a=1 > {OUTPUT}", "first"),
+        script(f"echo b=2 > {OUTPUT}", "second"),
+    )
+    async with open_world(store, data_dir) as world:
+        one = await placed(world, step(first, second, steward_outputs="a, b"))
+        assert (await world.until_done(one)).client_status == "complete"
+        assert [found.outputs for found in stored(world)] == [{"a": "1", "b": "2"}]
+
+
+async def test_two_tasks_cannot_write_the_same_output(store: Store, data_dir: Path) -> None:
+    tasks = [script(f"echo a=1 > {OUTPUT}", name) for name in ("first", "second")]
+    async with open_world(store, data_dir) as world:
+        one = await placed(world, step(*tasks, steward_outputs="a"))
+        assert (await world.until_done(one)).client_status == "failed"
+        told = [world.told(one, name) for name in ("first", "second")]
+        assert any(
+            "has written the output a already" in text for found in told for _, text in found
+        )
+
+
+async def test_outputs_of_a_newer_allocation_replace_the_earlier_ones(
+    store: Store, data_dir: Path
+) -> None:
+    job = step(script(f"test -e {data_dir}/go || echo a=1 > {OUTPUT}"), steward_parallel="1")
+    async with open_world(store, data_dir) as world:
+        one = await placed(world, job)
+        await world.until_done(one)
+        assert [found.outputs for found in stored(world)] == [{"a": "1"}]
+        (data_dir / "go").touch()
+        await world.until_done(await placed(world, job))
+        assert stored(world) == []

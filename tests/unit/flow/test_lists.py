@@ -1,0 +1,98 @@
+"""Lists of steps: items, combinations, and the errors of lists."""
+
+import pytest
+
+from daemon.flow import lists
+from daemon.flow.graph import problems, stored_graph, view
+from daemon.flow.lists import Faulty, Item, Reference
+from storage.errors import Invalid
+from storage.records.group import TaskGroup
+from tests.unit.flow.test_graph import step, workflow
+
+
+def test_a_list_and_an_object_have_keys() -> None:
+    assert lists.items(step("a", for_each='["x", 2]')) == [Item("0", "x"), Item("1", 2)]
+    assert lists.items(step("a", for_each='{"eu": {"n": 1}}')) == [Item("eu", {"n": 1})]
+    assert lists.items(step("a", for_each="${output.p.x}"), '["y"]') == [Item("0", "y")]
+
+
+def test_a_matrix_has_its_combinations_in_order() -> None:
+    found = lists.items(step("a", matrix='{"os": ["a", "b"], "py": [1, 2]}'))
+    assert [one.key for one in found] == ["a,1", "a,2", "b,1", "b,2"]
+    assert lists.values(found[2], 2) == {
+        "each.key": "b,1",
+        "each.value": '{"os":"b","py":1}',
+        "each.index": "2",
+        "each.value.os": "b",
+        "each.value.py": "1",
+    }
+    assert lists.environment(found[0]) == {
+        "STEWARD_EACH_KEY": "a,1",
+        "STEWARD_EACH_VALUE": '{"os":"a","py":1}',
+    }
+
+
+def test_the_graph_knows_the_length_of_a_list_in_the_job() -> None:
+    job = workflow(
+        step("p"), step("a", "p", for_each="[1, 2]"), step("b", "p", for_each="${output.p.x}")
+    )
+    assert [one.count for one in stored_graph(job).steps] == [1, 2, 0]
+    assert stored_graph(job).by_name["b"].source == Reference("p", "x")
+    assert [one.elements_of for one in view(job).steps] == ["", "", "p.x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x", "'x' is not JSON"),
+        ("1", "'1' is neither a list nor an object"),
+        (str([0] * 10_001), "it has 10001 items; 10000 is the most"),
+        ('["' + "x" * 65537 + '"]', "item '0' has more than 65536 bytes"),
+    ],
+)
+def test_an_output_that_is_no_list_is_named(text: str, reason: str) -> None:
+    with pytest.raises(Faulty) as fault:
+        lists.length(text)
+    assert str(fault.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (
+            step("a", count=3, for_each="[1]"),
+            "Task group a has both count = 3 and steward_for_each",
+        ),
+        (
+            step("a", for_each="[1]", matrix='{"x": [1]}'),
+            "Task group a has both steward_for_each and steward_matrix",
+        ),
+        (
+            step("a", for_each="${output.p.x}"),
+            'Task group a refers to output "p.x", but p does not come before it',
+        ),
+    ],
+)
+def test_lists_that_contradict_the_job_are_refused(group: TaskGroup, expected: str) -> None:
+    assert list(problems(workflow(group, step("p")))) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        (lists.FOR_EACH, "a, b", "must be a JSON list or object, or one reference such as"),
+        (lists.FOR_EACH, str([0] * 10_001), "has 10001 items; 10000 is the most"),
+        (lists.MATRIX, "[]", "must be a JSON object of lists"),
+        (lists.MATRIX, '{"a-b": [1]}', 'names "a-b"'),
+        (lists.MATRIX, '{"a": []}', "must have at least one list, and no empty one"),
+        (
+            lists.MATRIX,
+            str({"a": [0] * 200, "b": [0] * 100}).replace("'", '"'),
+            "has 20000 combinations; 10000 is the most",
+        ),
+    ],
+)
+def test_values_of_lists_are_checked(key: object, text: str, expected: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        key.read(text)  # type: ignore[attr-defined]
+    assert expected in str(refused.value)

@@ -1,0 +1,96 @@
+"""Outputs of steps: references to them, and their values as lists and texts."""
+
+import pytest
+
+from daemon.flow import conditions, outputs
+from daemon.flow.conditions import NeedFacts, RunFacts, Undecidable, holds
+from daemon.flow.graph import problems
+from daemon.flow.lists import Reference
+from storage.records.flow import StepOutputs
+from storage.records.group import TaskGroup
+from tests.samples import task
+from tests.unit.flow.test_graph import step, workflow
+
+FACTS = {"a": NeedFacts(outputs={"rows": "12", "name": "x"})}
+
+
+def using(name: str, needs: str, *texts: str) -> TaskGroup:
+    """Return a step with a task that has these arguments."""
+    found = step(name, needs)
+    found.tasks[:] = [task(config={"args": list(texts)})]  # type: ignore[index]
+    return found
+
+
+def written(element: int, **texts: str) -> StepOutputs:
+    return StepOutputs(step="a", element=element, alloc_id="", outputs=texts)
+
+
+def test_references_are_found_once_in_their_order() -> None:
+    group = using("b", "a", "${output.a.x}", "x=${output.a[3].y} ${output.a.x} ${output.a}")
+    assert outputs.references(group) == (Reference("a", "x"), Reference("a", "y", 3))
+
+
+def test_a_reference_has_a_text_a_list_or_the_text_of_an_element() -> None:
+    known = [written(0, x="p"), written(2, x='q"')]
+    assert outputs.value(Reference("a", "x"), known, total=1, is_list=False) == "p"
+    assert outputs.value(Reference("a", "x"), known, total=3, is_list=True) == '["p",null,"q\\""]'
+    assert outputs.value(Reference("a", "x", 2), known, total=3, is_list=True) == 'q"'
+    assert outputs.value(Reference("a", "z", 2), known, total=3, is_list=True) == ""
+    assert outputs.texts(known, total=3, is_list=True) == {"x": '["p",null,"q\\""]'}
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        (
+            (step("a"), using("b", "", "${output.a.x}"), step("c", "b")),
+            'Task group b refers to output "a.x", but a does not come before it',
+        ),
+        (
+            (step("a"), using("b", "a", "${output.z.x}")),
+            'Task group b refers to output "z.x", but z does not come before it',
+        ),
+        (
+            (step("a", outputs="y, z"), step("b", "a"), using("c", "b", "${output.a.x}")),
+            'Task group c refers to output "a.x", but a declares only: y, z',
+        ),
+        (
+            (step("a", count=2), using("b", "a", "${output.a[2].x}")),
+            'Task group b refers to output "a[2].x", but a has 2 elements',
+        ),
+        (
+            (step("a", outputs="y"), step("b", "a", **{"if": "needs.a.outputs.x == 1"})),
+            'Task group b: steward_if names output "x" of a, but a declares only: y',
+        ),
+    ],
+)
+def test_a_reference_that_has_no_value_is_refused(
+    groups: tuple[TaskGroup, ...], expected: str
+) -> None:
+    assert list(problems(workflow(*groups))) == [expected]
+
+
+def test_a_reference_to_a_step_further_up_is_fine() -> None:
+    groups = (step("a", outputs="x"), step("b", "a"), using("c", "b", "${output.a.x}"))
+    assert list(problems(workflow(*groups))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("needs.a.outputs.rows > 3", True),
+        ("needs.a.outputs.rows > 12", False),
+        ("needs.a.outputs.rows == 12", True),
+        ("needs.a.outputs.name == x", True),
+        ("needs.a.outputs.none > 3", False),
+        ("needs.a.outputs.none is empty", True),
+    ],
+)
+def test_conditions_compare_outputs(text: str, *, answer: bool) -> None:
+    assert list(conditions.problems(text, ["a"])) == []
+    assert holds(text, RunFacts(), FACTS) is answer
+
+
+def test_an_output_that_is_no_number_has_no_order() -> None:
+    with pytest.raises(Undecidable, match='is "x", which is not a number'):
+        holds("needs.a.outputs.name > 3", RunFacts(), FACTS)
