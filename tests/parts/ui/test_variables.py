@@ -106,4 +106,4 @@ async def test_access_shows_who_one_is_and_never_a_secret(site: Site) -> None:
     text = (await browser.get("/ui/access")).text
     assert "theirs" in text
     assert secret not in text
-    assert "Accessor" not in text  # of tokens, which only who manages them may list
+    assert "steward acl token list" not in text  # which only who manages them may do
