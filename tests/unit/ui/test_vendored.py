@@ -9,7 +9,10 @@ from daemon.ui.render import HERE
 ROOT = Path(__file__).parents[3]
 EVERY = tomllib.loads((ROOT / "packaging/vendor/packages.toml").read_text())["package"]
 PACKAGES = [one for one in EVERY if "to" not in one]  # others are for tests, and not kept
-OURS = {"app.js", "log.js", "live.js", "terminal.js", "style.css", "icon.svg"}
+OURS = {
+    *("app.js", "log.js", "live.js", "terminal.js", "editor.js"),
+    *("style.css", "icon.svg", "job-keys.json"),
+}
 
 
 def test_each_file_is_what_the_registry_has() -> None:
