@@ -421,12 +421,12 @@ ROUTES: tuple[Route, ...] = (
     WebSocketRoute("/v1/client/allocation/{alloc_id}/exec", exec_sessions.execute, EXECUTE),
     StreamRoute("/v1/client/allocation/{alloc_id}/stats", client.allocation_stats, READ_OBJECT),
     StreamRoute("/v1/client/allocation/{alloc_id}/checks", client.checks, READ_OBJECT),
-    StreamRoute("/v1/client/allocation/{alloc_id}/gc", client.gc_allocation, STEER),
+    StreamRoute("/v1/client/allocation/{alloc_id}/gc", client.gc_allocation, STEER, acts=True),
     WriteRoute(
         "POST", "/v1/client/allocation/{alloc_id}/gc", client.gc_allocation, STEER, acts=True
     ),
     StreamRoute("/v1/client/allocation/{anything}", client.allocation_not_found, ANYONE),
-    StreamRoute("/v1/client/gc", client.gc_all, NODE_WRITE),
+    StreamRoute("/v1/client/gc", client.gc_all, NODE_WRITE, acts=True),
     WriteRoute("POST", "/v1/client/gc", client.gc_all, NODE_WRITE, acts=True),
     StreamRoute("/v1/node/{node_id}/history", usage_history.of_node, NODE_READ),
     StreamRoute("/v1/job/{job_id}/history", usage_history.of_job, READ),
@@ -474,7 +474,7 @@ ROUTES: tuple[Route, ...] = (
     ReadRoute("/v1/operator/keyring/{anything}", keyring.unknown, ANYONE, any_method=True),
     ReadRoute("/v1/operator/faults", operator.faults, OPERATOR_READ),
     WriteRoute("POST", "/v1/operator/faults/release", operator.release_fault, OPERATOR_WRITE),
-    WriteRoute("POST", "/v1/operator/notify/test", notify.test, OPERATOR_WRITE),
+    WriteRoute("POST", "/v1/operator/notify/test", notify.test, OPERATOR_WRITE, acts=True),
     StreamRoute("/v1/operator/confinement", confinement.show, OPERATOR_READ),
     ReadRoute("/v1/operator/scheduler/configuration", operator.scheduler, OPERATOR_READ),
     WriteRoute(
@@ -492,7 +492,7 @@ ROUTES: tuple[Route, ...] = (
         "POST", "/v1/operator/autopilot/configuration", operator.reject_raft_change, OPERATOR_WRITE
     ),
     ReadRoute("/v1/operator/autopilot/health", operator.autopilot_health, OPERATOR_READ),
-    StreamRoute("/v1/operator/snapshot", snapshot.download_snapshot, MANAGEMENT),
+    StreamRoute("/v1/operator/snapshot", snapshot.download_snapshot, MANAGEMENT, acts=True),
     WriteRoute("POST", "/v1/operator/snapshot", snapshot.reject_restore, MANAGEMENT),
     ReadRoute("/v1/operator/license", operator.license_, OPERATOR_READ),
     WriteRoute("POST", "/v1/operator/license", operator.put_license, OPERATOR_WRITE),

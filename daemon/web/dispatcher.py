@@ -64,11 +64,18 @@ from storage.errors import (
     StorageError,
     UnknownToken,
 )
+from storage.records.acl import ANONYMOUS
 from storage.records.numbers import parse_integer
 
 log = logging.getLogger("steward.web")
 
 _ASSISTANT = "mcp"  # the query parameter `via` of `steward mcp`
+# The others share one name in spans, because a client can send any text as method.
+_METHODS = frozenset(
+    {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "LIST", "TRACE", "CONNECT"}
+)
+_OTHER_METHOD = "_OTHER"  # the value of OpenTelemetry's conventions
+_WITHOUT_ROUTE = frozenset({404, 405})
 REQUEST_ID = "X-Request-Id"  # the ID of a request in the log, from its client or generated
 _AN_ID = re.compile(r"[\w.:=+/@-]{1,128}", re.ASCII)
 
@@ -110,17 +117,20 @@ class _RequestSpan:
     def __init__(
         self, recorder: request_context.SpanRecorder, head: RequestHead, request_id: str
     ) -> None:
-        self._recorder, self._method, self._id = recorder, head.method, request_id
+        self._recorder, self._id = recorder, request_id
+        self._method = head.method if head.method in _METHODS else _OTHER_METHOD
         self._parent = head.headers.get("traceparent", "")
         self._began = recorder.now()
         self.origin = recorder.begin_request(request_id, head.method, self._parent)
 
     def end(self, way: RouteMatch, answer: WireResponse) -> None:
-        """Record the span, and tell the client its trace."""
+        """Record the span, unless there is no route, and tell the client its trace."""
         trace = self.origin.partition(" ")[2]
         if not trace:
             return
         answer.headers["traceparent"] = trace
+        if way.route is None and answer.status in _WITHOUT_ROUTE:
+            return
         # Paths of the Vault API may hold secrets.
         route = way.route.path if way.route else "the Vault API" if way.is_secret else "a page"
         attributes: request_context.Attributes = {
@@ -327,8 +337,11 @@ class Dispatcher:
         person = asked.caller.token.person if self._parts.tokens.asks else ""
         with timed(asked.method, route.path), request_context.person_scope(person):
             reply = await self._handled(route, asked, trail)
-        # What an assistant reads may leave this host, so it is recorded like a change.
-        if asked.query.text("via") == _ASSISTANT:
+        # What an assistant reads may leave this host, so it is recorded like a change. What all may
+        # read is not, because each entry is a write.
+        is_known = asked.caller.token.accessor not in ("", ANONYMOUS)
+        is_open = route.needs.asks is Requirement.NOTHING
+        if asked.query.text("via") == _ASSISTANT and is_known and not is_open:
             await trail.acted()
         return reply
 
@@ -352,7 +365,7 @@ class Dispatcher:
                 return msgspec.structs.replace(reply, stream=self._crowd.hold(reply.stream))
             return reply
         reply = await route.handler(asked)
-        if isinstance(route, WriteRoute) and route.acts:
+        if route.acts:
             await trail.acted()
         if reply.stream is not None:
             held = self._crowd.hold(reply.stream, is_endless=reply.is_endless)

@@ -167,11 +167,12 @@ class WriteRoute(msgspec.Struct, frozen=True):
 
 
 class StreamRoute(msgspec.Struct, frozen=True):
-    """A route with a streamed response."""
+    """A route with a streamed response. `acts`: its calls are in the audit log."""
 
     path: str
     handler: WriteHandler
     needs: RequiredCapability
+    acts: bool = False
 
     methods = frozenset({"GET"})
 

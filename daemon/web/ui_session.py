@@ -273,6 +273,7 @@ class UiRequest:
             await self.sign_out()
         else:
             await self._end(ending)
+        await self._trail.acted()  # a session is not in the store
 
     async def _end(self, ending: UiSession) -> None:
         self._sessions.end(ending.name)

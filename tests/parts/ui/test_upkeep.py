@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from storage.queries import audit
 from tests.parts.ui.conftest import READER, Browser, Site
 
 ENDS = re.compile(r'action="/ui/session/(\w+)/end"')
@@ -16,6 +17,11 @@ async def signed_in(site: Site, secret: str) -> Browser:
 
 async def ends(browser: Browser) -> list[str]:
     return ENDS.findall((await browser.get("/ui/access")).text)
+
+
+def recorded(site: Site) -> list[str]:
+    """Return the paths in the audit log."""
+    return [one.path for one in site.cluster.store.read(lambda db: audit.after(db, 0))]
 
 
 async def is_in(browser: Browser) -> bool:
@@ -33,6 +39,7 @@ async def test_a_user_ends_another_session_of_the_own_token(site: Site) -> None:
     assert (await is_in(mine), await is_in(forgotten)) == (True, False)
     await mine.send(f"/ui/session/{this}/end")
     assert not await is_in(mine)
+    assert recorded(site) == [f"/ui/session/{one}/end" for one in (other, this)]
 
 
 async def test_only_a_management_token_ends_sessions_of_others(site: Site) -> None:
@@ -57,6 +64,7 @@ async def test_without_tokens_there_are_no_sessions(open_site: Site) -> None:
 async def test_receivers_of_notifications_are_tested(open_site: Site) -> None:
     page = (await open_site.browser().send("/ui/notify", None, name="night")).text
     assert open_site.receivers.asked == ["night"]
+    assert recorded(open_site) == ["/ui/notify"]
     assert "&lt;night&gt;" in page
     assert "is-failed" in page
     assert "steward notify test night" in page
@@ -69,6 +77,7 @@ async def test_a_snapshot_is_downloaded_as_a_file(open_site: Site, tmp_path: Pat
     assert answer.headers["Content-Disposition"].startswith('attachment; filename="steward-')
     assert answer.content[:2] == b"\x1f\x8b"  # gzip
     assert answer.headers["Digest"].startswith("sha-256=")
+    assert recorded(open_site) == ["/ui/snapshot"]
 
 
 async def test_who_may_not_make_a_snapshot_learns_why(site: Site) -> None:
