@@ -65,6 +65,11 @@ def payloads_dir(data_dir: Path) -> Path:
     return data_dir / STORE / PAYLOADS
 
 
+def payloads_beside(store: Path) -> str:
+    """Return the directory of input files beside the file of a store."""
+    return str(store.parent / PAYLOADS)
+
+
 def payload_dir(root: str, namespace: str) -> str:
     """Return the directory of a namespace's input files; a namespace may have any name."""
     return f"{root}/{hashlib.sha256(namespace.encode()).hexdigest()[:32]}"

@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from daemon.config.data_directory import payloads_beside
 from daemon.jobs.dispatch import (
     ChildDispatcher,
     DispatchOutcome,
@@ -153,7 +154,9 @@ async def dispatch_lines(
         if parent is None:
             raise Refused("parameterized job not found")
         traces.clear()
-        children = ChildDispatcher(tx, parent, budgets=budgets, now=now, ids=ids)
+        children = ChildDispatcher(
+            tx, parent, budgets=budgets, now=now, ids=ids, payloads=payloads_beside(store.path)
+        )
         dispatch = partial(dispatch_line, children, parent)
         answers = [traces.around(tx, partial(dispatch, line)) for line in batch]
         children.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from daemon.config.data_directory import payloads_beside
 from daemon.jobs.child_limits import child_evaluation, may_start_child
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.rules.job import total_count
@@ -103,7 +104,9 @@ async def dispatch_job(
         if parent is None:
             raise Refused("parameterized job not found")
         check(parent, request)
-        children = ChildDispatcher(tx, parent, budgets=budgets, now=now, ids=ids)
+        children = ChildDispatcher(
+            tx, parent, budgets=budgets, now=now, ids=ids, payloads=payloads_beside(store.path)
+        )
         outcome = children.dispatch(request, suffix)
         children.close()
         return outcome
@@ -115,10 +118,20 @@ class ChildDispatcher:
     """The dispatch of children of one job within one write. Call `close` after the last child."""
 
     def __init__(
-        self, tx: Transaction, parent: Job, *, budgets: Budgets, now: int, ids: Iterator[str]
+        self,
+        tx: Transaction,
+        parent: Job,
+        *,
+        budgets: Budgets,
+        now: int,
+        ids: Iterator[str],
+        payloads: str,
     ) -> None:
-        """`now` is in nanoseconds; `ids` are those of the evaluations."""
-        self._tx, self._parent = tx, parent
+        """`now` is in nanoseconds; `ids` are those of the evaluations.
+
+        `payloads` is the directory of the input files.
+        """
+        self._tx, self._parent, self._payloads = tx, parent, payloads
         self._budgets, self._now, self._ids = budgets, now, ids
         pattern = derive_child(parent, _NOTHING, "", now)
         self._rows = ChildRows(tx, pattern) if ChildRows.fit(parent) else None
@@ -144,7 +157,7 @@ class ChildDispatcher:
             # Imported late, because few jobs have files.
             from daemon.jobs.payload_files import attach_files, check_files
 
-            check_files(tx, parent.namespace, request.files)
+            check_files(tx, self._payloads, parent.namespace, request.files)
         child_id = child_id_of(parent, request, self._now, suffix)
         if self._rows is None:
             begins = self._add_slowly(request, child_id)

@@ -6,25 +6,30 @@ continues at the offset that the daemon reports. The content is verified before 
 and again when a task gets it. Pieces are small, so memory use does not grow with the file.
 """
 
+import errno
 import hashlib
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
 
 from daemon.config.data_directory import payload_dir
 from daemon.config.settings import Settings
-from storage.errors import Malformed, NotFound, StewardError, TooLarge
-from storage.queries import payload_files
+from storage.errors import Malformed, NotFound, StewardError, StorageFull, TooLarge
+from storage.queries import namespaces, payload_files
 from storage.queries.payload_files import PayloadFile
 from storage.read_pool import ReadSnapshot
 from storage.records.base import HOUR
 from storage.records.payload_file import UploadState
+from storage.schema import fsync_path
 from storage.store import Store
 from storage.writer import Transaction
 
@@ -32,12 +37,21 @@ log = logging.getLogger("steward.jobs")
 
 MAX_PIECE = 1024 * 1024  # bytes
 MOST_FILES = 32  # of one job
+MOST_IN_NAMESPACE = 10_000
+_LARGEST = 2**62  # of a size in bytes, below the largest integer of the store
 _UNUSED_FOR = 24 * HOUR  # between an upload and its dispatch, or since the last job was deleted
 _STEP = 64  # files collected in one write
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 _MEGABYTE = 1024 * 1024
 _PART = ".part"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+A = TypeVarTuple("A")
+T = TypeVar("T")
+
+# Of one file, by its path: uploads and the collection change a file one after the other.
+_LOCKS: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
 
 class OffsetConflict(StewardError):
@@ -85,8 +99,9 @@ class PayloadFiles:
         if found is None:
             raise NotFound(f"namespace {namespace!r} has no file with digest {digest}")
         received = found.size
-        if not found.is_complete:
-            received = _size(self._place(namespace, digest) + _PART)
+        place = self._place(namespace, digest)
+        if not found.is_complete and not os.path.exists(place):
+            received = _size(place + _PART)
         return UploadState(
             digest=digest, size=found.size, received=received, is_complete=found.is_complete
         )
@@ -96,20 +111,31 @@ class PayloadFiles:
     ) -> UploadState:
         """Store a piece of a file of `size` bytes; return the state afterwards.
 
-        Raises `Malformed`, `TooLarge`, or `OffsetConflict`.
+        An empty piece at the end of an upload verifies it again, after an interruption. Raises
+        `Malformed`, `NotFound` for the namespace, `TooLarge`, `OffsetConflict`, or `StorageFull`.
         """
         check_digest(digest)
         self._check(piece, size, offset)
+        async with _lock(self._place(namespace, digest)):
+            return await self._receive(namespace, digest, piece, size=size, offset=offset, now=now)
+
+    async def _receive(
+        self, namespace: str, digest: str, piece: bytes, *, size: int, offset: int, now: int
+    ) -> UploadState:
+        place = self._place(namespace, digest)
         known = self._store.read(partial(self._find, namespace=namespace, digest=digest))
-        if known is None or (not known.is_complete and (offset == 0 or known.size != size)):
+        if known is not None and not known.is_complete and known.size != size:
+            known = None
+        if known is None:  # what is there does not count for the limits
+            await _run(_delete, [place])
+        if known is None or now > known.modify_time + HOUR:
             begin = partial(self._begin, namespace=namespace, digest=digest, size=size, now=now)
             await self._store.write(begin)
-        elif known.is_complete:
+        if known is not None and known.is_complete:
             return UploadState(
                 digest=digest, size=known.size, received=known.size, is_complete=True
             )
-        place = self._place(namespace, digest)
-        received = await trio.to_thread.run_sync(_append, place + _PART, piece, offset)
+        received = await _run(_append, place, piece, offset)
         if received == size:
             await self._finish(namespace, digest, size, now)
         return UploadState(
@@ -124,6 +150,8 @@ class PayloadFiles:
         return found
 
     def _check(self, piece: bytes, size: int, offset: int) -> None:
+        if size >= _LARGEST:
+            raise Malformed(f"size {size} is too large: it is in bytes, and less than {_LARGEST}")
         if len(piece) > MAX_PIECE:
             raise TooLarge(f"the piece has {len(piece)} bytes: send at most {MAX_PIECE} at once")
         if offset + len(piece) > size:
@@ -131,7 +159,7 @@ class PayloadFiles:
                 f"offset {offset} and a piece of {len(piece)} bytes exceed size {size}: "
                 "size is the size of the whole file"
             )
-        if not piece and size:
+        if not piece and offset < size:
             raise Malformed("the body is empty: send the next piece of the file")
         if self._limits.file and size > self._limits.file:
             raise TooLarge(
@@ -139,10 +167,19 @@ class PayloadFiles:
             )
 
     def _begin(self, tx: Transaction, *, namespace: str, digest: str, size: int, now: int) -> None:
+        if not namespaces.exists(tx, namespace):
+            raise NotFound(f"namespace {namespace!r} does not exist: create it, or name another")
         known = self._find(tx, namespace, digest)
         if known is not None and known.is_complete:
+            payload_files.touch(tx, namespace, digest, now)
             return
-        total = payload_files.total_size(tx, namespace) - (known.size if known else 0) + size
+        number, total = payload_files.used(tx, namespace)
+        if known is None and number >= MOST_IN_NAMESPACE:
+            raise TooLarge(
+                f"namespace {namespace!r} has {number} files, the most that it can have: files that "
+                "no job uses are deleted after 24 hours"
+            )
+        total += size - (known.size if known else 0)
         if self._limits.namespace and total > self._limits.namespace:
             raise TooLarge(
                 f"the files of namespace {namespace!r} would have {total} bytes, more than "
@@ -154,7 +191,7 @@ class PayloadFiles:
     async def _finish(self, namespace: str, digest: str, size: int, now: int) -> None:
         """Verify a file that has all its bytes, and mark it as complete. Raises `Malformed`."""
         place = self._place(namespace, digest)
-        found = await trio.to_thread.run_sync(_verified, place)
+        found = await _run(_verified, place)
         if found != digest:
             await self._store.write(
                 partial(payload_files.remove, namespace=namespace, digest=digest)
@@ -170,26 +207,52 @@ class PayloadFiles:
         return f"{payload_dir(self._root, namespace)}/{digest}"
 
     async def collect(self, now: int) -> int:
-        """Delete files that no job uses; return their number."""
+        """Delete files that no job uses, or the store does not have; return their number."""
+        deleted, before = 0, now - _UNUSED_FOR
+        unused = partial(payload_files.unused, before=before, most=_STEP)
+        while found := await self._store.read_long(unused):
+            gone = [await self._collect(namespace, digest, before) for namespace, digest in found]
+            deleted += sum(gone)
+            if not any(gone):  # all of them are used again
+                break
+        return deleted + await self._sweep()
+
+    async def _collect(self, namespace: str, digest: str, before: int) -> bool:
+        """Delete a file unless it was used since it was found; return whether it was deleted."""
+        place = self._place(namespace, digest)
+        retire = partial(payload_files.retire, namespace=namespace, digest=digest, before=before)
+        async with _lock(place):
+            if not await self._store.write(retire):
+                return False
+            # First the file, so that a crash leaves a row, which is collected again.
+            await _run(_delete, [place])
+            remove = partial(payload_files.remove, namespace=namespace, digest=digest)
+            await self._store.write(remove)
+        return True
+
+    async def _sweep(self) -> int:
+        """Delete files without a row, as after the restore of a snapshot; return their number."""
+        # The files first: an upload begins with its row.
+        found = await _run(_places, self._root)
+        strays = found - await self._store.read_long(self._known) if found else set()
         deleted = 0
-        while found := await self._store.read_long(
-            partial(payload_files.unused, before=now - _UNUSED_FOR, most=_STEP)
-        ):
-
-            def write(tx: Transaction, some: list[tuple[str, str]] = found) -> None:
-                for namespace, digest in some:
-                    payload_files.remove(tx, namespace, digest)
-
-            # First the files: a row without a file is collected again, a file without a row not.
-            places = [self._place(*one) for one in found]
-            await trio.to_thread.run_sync(_delete, places)
-            await self._store.write(write)
-            deleted += len(found)
+        for place in strays:
+            digest = os.path.basename(place)
+            async with _lock(place):  # an upload may have begun in the meantime
+                owners = await self._store.read_long(
+                    partial(payload_files.namespaces_with, digest=digest)
+                )
+                if place not in {self._place(one, digest) for one in owners}:
+                    await _run(_delete, [place])
+                    deleted += 1
         return deleted
 
+    def _known(self, db: ReadSnapshot) -> set[str]:
+        return {self._place(*one) for one in payload_files.every(db)}
 
-def check_files(tx: ReadSnapshot, namespace: str, files: Mapping[str, str]) -> None:
-    """Raise `Malformed` unless a dispatch may use these files, by name."""
+
+def check_files(tx: ReadSnapshot, root: str, namespace: str, files: Mapping[str, str]) -> None:
+    """Raise `Malformed` unless a dispatch may use these files below `root`, by name."""
     if len(files) > MOST_FILES:
         raise Malformed(f"Files has {len(files)} files: a job has at most {MOST_FILES}")
     for name, digest in files.items():
@@ -199,7 +262,8 @@ def check_files(tx: ReadSnapshot, namespace: str, files: Mapping[str, str]) -> N
             )
         check_digest(digest)
         found = payload_files.find(tx, namespace, digest)
-        if found is None or not found.is_complete:
+        is_stored = os.path.exists(f"{payload_dir(root, namespace)}/{digest}")
+        if found is None or not found.is_complete or not is_stored:
             raise Malformed(
                 f"Files: {name} has the digest {digest}, which namespace {namespace!r} does not "
                 "have: upload the file first, with PUT /v1/payload/DIGEST"
@@ -215,7 +279,7 @@ def attach_files(
         known = payload_files.find(tx, namespace, digest)
         # An hour is enough: this only protects a file from collection after the job.
         if known is not None and now > known.modify_time + HOUR:
-            payload_files.put(tx, namespace, digest, known.size, is_complete=True, now=now)
+            payload_files.touch(tx, namespace, digest, now)
 
 
 async def collect_files(store: Store, root: str, now: int) -> None:
@@ -225,7 +289,27 @@ async def collect_files(store: Store, root: str, now: int) -> None:
         log.info("deleted %d input files that no job uses", number)
 
 
+def _lock(place: str) -> trio.Lock:
+    """Return the lock of a file. It exists while a task has it or waits for it."""
+    lock = _LOCKS.get(place)
+    if lock is None:
+        lock = _LOCKS[place] = trio.Lock()
+    return lock
+
+
 # --- work in threads ---
+
+
+async def _run(work: Callable[[*A], T], *arguments: *A) -> T:
+    """Return the result of `work` in a thread. Raises `StorageFull` for a full disk."""
+    try:
+        return await trio.to_thread.run_sync(work, *arguments)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFull(
+                f"the disk that holds the input files is full: {error.strerror}"
+            ) from error
+        raise
 
 
 def _size(path: str) -> int:
@@ -235,35 +319,56 @@ def _size(path: str) -> int:
         return 0
 
 
-def _append(path: str, piece: bytes, offset: int) -> int:
-    """Write a piece at the end of a file; return its new size. Raises `OffsetConflict`."""
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+def _append(place: str, piece: bytes, offset: int) -> int:
+    """Write a piece at the end of an upload; return its new size. Raises `OffsetConflict`."""
+    with suppress(FileNotFoundError):
+        return os.stat(place).st_size  # it was verified, but a crash prevented the mark
+    os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+    descriptor = os.open(
+        place + _PART, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
+    try:
         received = os.fstat(descriptor).st_size
         if offset != received:
             raise OffsetConflict(offset, received)
-        file.seek(offset)
-        file.write(piece)
+        rest = memoryview(piece)
+        try:
+            while rest:
+                rest = rest[os.pwrite(descriptor, rest, offset + len(piece) - len(rest)) :]
+        except OSError:
+            os.ftruncate(descriptor, received)
+            raise
+    finally:
+        os.close(descriptor)
     return offset + len(piece)
 
 
 def _verified(place: str) -> str:
     """Return the digest of an upload, and give it its name if that is right; else delete it."""
-    part = place + _PART
-    try:
-        with open(part, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found == os.path.basename(place):
-                os.fsync(file.fileno())
-                os.rename(part, place)
-                return found
-    except FileNotFoundError:
-        if os.path.exists(place):  # another request has completed it
-            return os.path.basename(place)
-        raise
-    os.unlink(part)
+    path = place if os.path.exists(place) else place + _PART
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != os.path.basename(place):
+            os.unlink(path)
+            return found
+        os.fsync(file.fileno())
+    os.rename(path, place)
+    directory = Path(place).parent
+    for one in (directory, directory.parent):
+        fsync_path(one)
     return found
+
+
+def _places(root: str) -> set[str]:
+    """Return the paths of all files below `root`, without the ending of incomplete ones."""
+    return set(_each_place(root))
+
+
+def _each_place(root: str) -> Iterator[str]:
+    for directory, _, names in os.walk(root):
+        for name in names:
+            if _DIGEST.fullmatch(name.removesuffix(_PART)):
+                yield f"{directory}/{name.removesuffix(_PART)}"
 
 
 def _delete(places: list[str]) -> None:

@@ -1,5 +1,7 @@
 """Input files of jobs: their digests, and the jobs that use them."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 from storage.read_pool import ReadSnapshot
@@ -9,7 +11,10 @@ _FIND = """
     SELECT size, is_complete, modify_time FROM payload_files
      WHERE namespace = :namespace AND digest = :digest
 """
-_TOTAL = "SELECT coalesce(sum(size), 0) AS total FROM payload_files WHERE namespace = :namespace"
+_USED = """
+    SELECT count(*) AS number, coalesce(sum(size), 0) AS bytes
+      FROM payload_files WHERE namespace = :namespace
+"""
 _PUT = """
     INSERT INTO payload_files (namespace, digest, size, is_complete, modify_time)
     VALUES (:namespace, :digest, :size, :is_complete, :now)
@@ -33,7 +38,26 @@ _UNUSED = """
   ORDER BY modify_time
      LIMIT :most
 """
-_REMOVE = "DELETE FROM payload_files WHERE namespace = :namespace AND digest = :digest"
+_TOUCH = """
+    UPDATE payload_files SET modify_time = :now WHERE namespace = :namespace AND digest = :digest
+"""
+_OF_NO_JOB = """
+    NOT EXISTS (SELECT 1 FROM job_files AS j
+                 WHERE j.namespace = payload_files.namespace AND j.digest = payload_files.digest)
+"""
+_RETIRE = f"""
+    UPDATE payload_files SET is_complete = 0
+     WHERE namespace = :namespace AND digest = :digest AND modify_time < :before AND {_OF_NO_JOB}
+"""
+_REMOVE = f"""
+    DELETE FROM payload_files
+     WHERE namespace = :namespace AND digest = :digest AND {_OF_NO_JOB}
+"""
+_SET_INCOMPLETE = """
+    UPDATE payload_files SET is_complete = 0 WHERE namespace = :namespace AND digest = :digest
+"""
+_EVERY = "SELECT namespace, digest FROM payload_files"
+_WITH_DIGEST = "SELECT namespace FROM payload_files WHERE digest = :digest"
 
 
 class PayloadFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,10 +78,21 @@ def find(db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
     )
 
 
-def total_size(db: ReadSnapshot, namespace: str) -> int:
-    """Return the size of all files of a namespace in bytes, with those that are not complete."""
-    row = db.one(_TOTAL, {"namespace": namespace})
-    return int(row["total"]) if row else 0
+def used(db: ReadSnapshot, namespace: str) -> tuple[int, int]:
+    """Return the number of all files of a namespace, also incomplete ones, and their bytes."""
+    row = db.one(_USED, {"namespace": namespace})
+    return (row["number"], row["bytes"]) if row else (0, 0)
+
+
+def every(db: ReadSnapshot) -> Iterator[tuple[str, str]]:
+    """Yield namespace and digest of all files."""
+    for row in db.each(_EVERY):
+        yield row["namespace"], row["digest"]
+
+
+def namespaces_with(db: ReadSnapshot, digest: str) -> list[str]:
+    """Return the namespaces that have a file. This reads all rows, so run it in a thread."""
+    return [row["namespace"] for row in db.all(_WITH_DIGEST, {"digest": digest})]
 
 
 def put(
@@ -93,6 +128,22 @@ def unused(db: ReadSnapshot, before: int, most: int) -> list[tuple[str, str]]:
     return [(row["namespace"], row["digest"]) for row in rows]
 
 
+def touch(tx: Transaction, namespace: str, digest: str, now: int) -> None:
+    """Set the time of the last upload or dispatch of a file."""
+    tx.execute(_TOUCH, {"namespace": namespace, "digest": digest, "now": now})
+
+
+def retire(tx: Transaction, namespace: str, digest: str, before: int) -> bool:
+    """Mark a file as incomplete if no job uses it and it is unchanged since `before`.
+
+    Return whether this is so. No dispatch can use the file afterwards.
+    """
+    values = {"namespace": namespace, "digest": digest, "before": before}
+    return tx.execute(_RETIRE, values) > 0
+
+
 def remove(tx: Transaction, namespace: str, digest: str) -> None:
-    """Delete a file that no job uses."""
-    tx.execute(_REMOVE, {"namespace": namespace, "digest": digest})
+    """Delete a file whose content is gone; mark it as incomplete if a job uses it."""
+    values = {"namespace": namespace, "digest": digest}
+    if not tx.execute(_REMOVE, values):
+        tx.execute(_SET_INCOMPLETE, values)

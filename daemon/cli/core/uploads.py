@@ -33,10 +33,18 @@ def upload(client: ApiClient, path: Path, namespace: str, tell: Callable[[int, i
             state = _state(client, address, namespace)
             while not state.is_complete:
                 file.seek(state.received)
-                piece = file.read(_PIECE)
-                state = client.call(
-                    "PUT", address, piece, namespace=namespace, size=size, offset=state.received
-                ).decode(UploadState)
+                piece, offset = file.read(_PIECE), state.received
+                try:
+                    state = client.call(
+                        "PUT", address, piece, namespace=namespace, size=size, offset=offset
+                    ).decode(UploadState)
+                except RequestRejected as error:
+                    if error.status != http.HTTPStatus.CONFLICT:
+                        raise
+                    # Another program uploads the same file, or an answer was lost.
+                    state = _state(client, address, namespace)
+                    if state.received == offset and not state.is_complete:
+                        raise
                 tell(state.received, size)
     except OSError as error:
         raise Invalid(f"cannot read the file {path}: {error.strerror}") from error

@@ -1,5 +1,6 @@
 """Input files: pieces, interruptions, limits, verification, use by jobs, and collection."""
 
+import errno
 import hashlib
 import os
 import tracemalloc
@@ -7,9 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
 from daemon.config.data_directory import payload_dir
 from daemon.evals.gc import RetentionLimits, collect_input_files
+from daemon.jobs import payload_files as tested
 from daemon.jobs.dispatch import DispatchRequestData, dispatch_job
 from daemon.jobs.payload_files import (
     MAX_PIECE,
@@ -19,10 +22,11 @@ from daemon.jobs.payload_files import (
     PayloadLimits,
 )
 from daemon.jobs.stop import stop_job
-from storage.errors import Malformed, NotFound, TooLarge
-from storage.queries import payload_files
+from storage.errors import Malformed, NotFound, StorageFull, TooLarge
+from storage.queries import namespaces, payload_files
 from storage.records.base import HOUR
 from storage.records.job import Parameterized
+from storage.records.namespace import Namespace
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, job
@@ -38,7 +42,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def files(store: Store, root: Path) -> PayloadFiles:
+async def files(store: Store, root: Path) -> PayloadFiles:
+    await store.write(lambda tx: namespaces.put(tx, Namespace(name="other")))
     return PayloadFiles(store, str(root), NO_LIMITS)
 
 
@@ -154,6 +159,8 @@ async def test_digest_that_is_none_is_refused(files: PayloadFiles, digest: str) 
         (b"xx", 1, 0, "exceed size 1"),
         (b"x", 4, 4, "exceed size 4"),
         (b"", 4, 0, "the body is empty"),
+        (b"", 4, 3, "the body is empty"),
+        (b"x", 2**62, 0, "size"),
     ],
 )
 async def test_piece_that_does_not_fit_is_refused(
@@ -163,7 +170,9 @@ async def test_piece_that_does_not_fit_is_refused(
         await files.receive("default", DIGEST, piece, size=size, offset=offset, now=NOW)
 
 
-async def test_limits_of_piece_file_and_namespace(store: Store, root: Path) -> None:
+async def test_limits_of_piece_file_and_namespace(
+    files: PayloadFiles, store: Store, root: Path
+) -> None:
     files = PayloadFiles(store, str(root), PayloadLimits(file=3000, namespace=5000))
     with pytest.raises(TooLarge, match=f"at most {MAX_PIECE}"):
         await files.receive(
@@ -196,6 +205,133 @@ async def test_memory_does_not_grow_with_the_file(files: PayloadFiles) -> None:
         tracemalloc.stop()
     assert state.is_complete
     assert most < 4 * MAX_PIECE
+
+
+async def test_another_size_deletes_what_was_received(files: PayloadFiles, root: Path) -> None:
+    await files.receive("default", DIGEST, CONTENT[:-1], size=len(CONTENT), offset=0, now=NOW)
+    with pytest.raises(Malformed, match="not"):
+        await files.receive("default", DIGEST, b"", size=0, offset=0, now=NOW)
+    assert [*stored(root).parent.iterdir()] == []
+    await files.receive("default", DIGEST, CONTENT[:-1], size=len(CONTENT), offset=0, now=NOW)
+    state = await files.receive("default", DIGEST, b"x", size=9, offset=0, now=NOW)
+    assert state.received == 1
+    (part,) = stored(root).parent.iterdir()
+    assert part.stat().st_size == 1
+
+
+async def test_number_of_files_of_a_namespace_has_a_limit(
+    files: PayloadFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tested, "MOST_IN_NAMESPACE", 2)
+    for number in range(2):
+        await files.receive("default", f"{number:064}", b"x", size=9, offset=0, now=NOW)
+    with pytest.raises(TooLarge, match="has 2 files"):
+        await files.receive("default", DIGEST, b"x", size=9, offset=0, now=NOW)
+    state = await files.receive("default", "0" * 64, b"x", size=9, offset=1, now=NOW)
+    assert state.received == 2
+    assert await send(files, namespace="other")
+
+
+async def test_namespace_must_exist(files: PayloadFiles, root: Path) -> None:
+    with pytest.raises(NotFound, match="namespace 'none' does not exist"):
+        await send(files, namespace="none")
+    assert not stored(root, "none").parent.exists()
+
+
+async def test_upload_that_ended_before_its_verification_is_verified_again(
+    files: PayloadFiles, store: Store, root: Path
+) -> None:
+    size = len(CONTENT)
+    await files.receive("default", DIGEST, CONTENT[:-1], size=size, offset=0, now=NOW)
+    with (root / stored(root).with_suffix(".part")).open("ab") as file:  # then a crash
+        file.write(CONTENT[-1:])
+    state = store.read(lambda db: files.state(db, "default", DIGEST))
+    assert (state.received, state.is_complete) == (size, False)
+    state = await files.receive("default", DIGEST, b"", size=size, offset=size, now=NOW)
+    assert state.is_complete
+    assert stored(root).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(("piece", "offset"), [(b"", len(CONTENT)), (CONTENT, 0)])
+async def test_upload_that_ended_before_its_mark_is_marked(
+    files: PayloadFiles, store: Store, root: Path, piece: bytes, offset: int
+) -> None:
+    size = len(CONTENT)
+    await files.receive("default", DIGEST, CONTENT[:-1], size=size, offset=0, now=NOW)
+    stored(root).with_suffix(".part").unlink()
+    stored(root).write_bytes(CONTENT)
+    state = store.read(lambda db: files.state(db, "default", DIGEST))
+    assert (state.received, state.is_complete) == (size, False)
+    state = await files.receive("default", DIGEST, piece, size=size, offset=offset, now=NOW)
+    assert state.is_complete
+    assert [*stored(root).parent.iterdir()] == [stored(root)]
+
+
+@pytest.mark.parametrize("last", [CONTENT[-1:], b"\0"])
+async def test_uploads_of_one_file_do_not_change_it_together(
+    files: PayloadFiles, store: Store, root: Path, last: bytes
+) -> None:
+    size, outcomes = len(CONTENT), list[str]()
+    await files.receive("default", DIGEST, CONTENT[:-1], size=size, offset=0, now=NOW)
+
+    async def finish() -> None:
+        again = PayloadFiles(store, str(root), NO_LIMITS)  # each request has its own
+        try:
+            done = await again.receive("default", DIGEST, last, size=size, offset=size - 1, now=NOW)
+        except (Malformed, OffsetConflict) as error:
+            outcomes.append(type(error).__name__)
+        else:
+            outcomes.append(str(done.is_complete))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(finish)
+    wrong = ["Malformed", "OffsetConflict", "OffsetConflict"]
+    assert sorted(outcomes) == (["True"] * 3 if last == CONTENT[-1:] else wrong)
+
+
+async def test_full_disk_is_reported_and_the_upload_goes_on(
+    files: PayloadFiles, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(CONTENT)
+    await files.receive("default", DIGEST, CONTENT[:9], size=size, offset=0, now=NOW)
+    write = os.pwrite
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        if offset > 9:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data[:5], offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(StorageFull, match="No space left"):
+            await files.receive("default", DIGEST, CONTENT[9:], size=size, offset=9, now=NOW)
+    assert stored(root).with_suffix(".part").read_bytes() == CONTENT[:9]
+    assert await send(files, begin=9)
+
+
+async def test_full_disk_at_the_verification_is_reported_and_can_be_repeated(
+    files: PayloadFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    size = len(CONTENT)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageFull, match="quota"):
+            await files.receive("default", DIGEST, CONTENT, size=size, offset=0, now=NOW)
+    state = await files.receive("default", DIGEST, b"", size=size, offset=size, now=NOW)
+    assert state.is_complete
+
+
+async def test_name_of_a_complete_file_is_on_disk(
+    files: PayloadFiles, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = list[Path]()
+    monkeypatch.setattr(tested, "fsync_path", synced.append)
+    await send(files)
+    assert synced == [stored(root).parent, root]
 
 
 # --- use ---
@@ -294,3 +430,75 @@ async def test_file_is_collected_a_day_after_its_last_job(
     await collect_input_files(cluster.store, later, RetentionLimits(payloads=str(root)))
     assert await files.collect(later) == 0
     assert [*stored(root).parent.iterdir()] == []
+
+
+async def test_wrong_content_for_a_lost_file_of_a_job_leaves_it_incomplete(
+    cluster: Cluster, files: PayloadFiles, root: Path
+) -> None:
+    await send(files)
+    child = await dispatch(cluster, {"in": DIGEST})
+    stored(root).unlink()
+    with pytest.raises(Malformed, match="upload the file first"):
+        await dispatch(cluster, {"in": DIGEST})
+    with pytest.raises(Malformed, match=f"not {DIGEST}"):
+        await send(files, CONTENT[:-1] + b"x", digest=DIGEST)
+    state = cluster.store.read(lambda db: files.state(db, "default", DIGEST))
+    assert (state.received, state.is_complete) == (0, False)
+    assert digest_of(cluster.store, child, "in") == DIGEST
+    assert await send(files)
+
+
+async def test_piece_makes_a_file_new_for_the_collection(files: PayloadFiles, root: Path) -> None:
+    size = len(CONTENT)
+    await files.receive("default", DIGEST, CONTENT[:9], size=size, offset=0, now=NOW)
+    later = NOW + 23 * HOUR
+    await files.receive("default", DIGEST, CONTENT[9:], size=size, offset=9, now=later)
+    assert await files.collect(NOW + 25 * HOUR) == 0
+    again = NOW + 46 * HOUR  # a complete file stays as well
+    await files.receive("default", DIGEST, CONTENT, size=size, offset=0, now=again)
+    assert await files.collect(NOW + 48 * HOUR) == 0
+    assert stored(root).exists()
+    assert await files.collect(NOW + 71 * HOUR) == 1
+
+
+@pytest.mark.parametrize("use", ["dispatch", "upload"])
+async def test_file_in_use_again_is_not_collected(
+    cluster: Cluster, files: PayloadFiles, root: Path, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    await send(files)
+    looked: list[object] = []
+    later = NOW + 25 * HOUR
+    read = cluster.store.read_long
+
+    async def then_used(work: object) -> object:
+        """Let the file be used between the search and the deletion."""
+        result = await read(work)  # type: ignore[arg-type]
+        if result == [("default", DIGEST)] and not looked:
+            looked.append(True)
+            if use == "dispatch":
+                await dispatch(cluster, {"in": DIGEST})
+            else:
+                size = len(CONTENT)
+                await files.receive("default", DIGEST, b"", size=size, offset=size, now=later)
+        return result
+
+    monkeypatch.setattr(cluster.store, "read_long", then_used)
+    assert await files.collect(later) == 0
+    assert looked
+    assert stored(root).read_bytes() == CONTENT
+    assert cluster.store.read(lambda db: files.state(db, "default", DIGEST)).is_complete
+
+
+async def test_files_without_a_row_are_collected(files: PayloadFiles, root: Path) -> None:
+    await send(files)
+    strays = [
+        stored(root, digest="a" * 64),
+        stored(root, digest="b" * 64).with_suffix(".part"),
+        stored(root, "other"),  # only another namespace has it
+    ]
+    for stray in strays:
+        stray.parent.mkdir(exist_ok=True)
+        stray.write_bytes(b"x")
+    assert await files.collect(NOW) == 3
+    assert not any(stray.exists() for stray in strays)
+    assert stored(root).read_bytes() == CONTENT

@@ -632,7 +632,8 @@ async def test_file_that_the_dispatch_lacks_fails(
 
 async def test_damaged_file_of_the_dispatch_is_refused(root: Path, tmp_path: Path) -> None:
     digest = uploaded(tmp_path, b"changed", hashlib.sha256(b"content").hexdigest())
-    with pytest.raises(FetchFailed, match="Checksums did not match"):
+    with pytest.raises(FetchFailed, match=r"Checksums did not match.* upload the file again"):
         await fetcher(payloads=f"{tmp_path}/payloads").fetch(
             dispatched(root, "payload://in", {"in": digest})
         )
+    assert not (Path(payload_dir(f"{tmp_path}/payloads", "default")) / digest).exists()

@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
@@ -244,7 +244,14 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         if size > self.limits.bytes:
             raise BadArchive(f"it has {size} bytes, more than {self.limits.bytes}")
         shutil.copyfile(source, path)
-        _verify(path, f"sha256:{digest}")
+        try:
+            _verify(path, f"sha256:{digest}")
+        except BadArchive as error:
+            with suppress(FileNotFoundError):  # then the file counts as lost, and can be uploaded
+                os.unlink(source)
+            raise BadArchive(
+                f"{error}; upload the file again, and dispatch the job again"
+            ) from None
 
     # --- installation ---
 
