@@ -41,8 +41,8 @@ async def dispatch_bulk(request: Request) -> HandlerReply:
     split = partial(split_lines, request.body, _first_line(request))
     lines = await request.worked_out(len(request.body), split)
     check_parent(store.read(lambda db: jobs.current(db, request.namespace, job_id)), job_id)
-    # The stream is read after this request's scope, so it enters its own.
-    stream = _answers(request, lines, request_context.origin())
+    # The stream is read after the scopes of this request, so it enters its own.
+    stream = _answers(request, lines, request_context.origin(), request_context.person())
     return HandlerReply(stream=stream, content_type=NDJSON)
 
 
@@ -57,7 +57,7 @@ def _first_line(request: Request) -> int:
 
 
 async def _answers(
-    request: Request, lines: list[DispatchLine], origin: str
+    request: Request, lines: list[DispatchLine], origin: str, person: str
 ) -> AsyncGenerator[bytes, None]:
     """Yield the answers to each batch of lines."""
     suffix = next(request.parts.ids)[:_SUFFIX]
@@ -68,7 +68,7 @@ async def _answers(
         batch = lines[start : start + BATCH]
         read = partial(read_lines, batch, request["job_id"], token)
         decoded = await garbage.in_thread(read)
-        with request_context.request_scope(origin):
+        with request_context.request_scope(origin), request_context.person_scope(person):
             answers = await _dispatched(request, reader, decoded, suffix)
         yield answers
 

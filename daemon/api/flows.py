@@ -168,6 +168,7 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
         eval_id=next(parts.ids),
         may_approve=request.caller.has(APPROVE, request.namespace),
         labels=_labels(request),
+        knows_people=parts.tokens.asks,
     )
     if outcome.done is None:
         return reply.text(outcome.refusal, HTTPStatus.CONFLICT)

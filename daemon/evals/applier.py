@@ -25,8 +25,9 @@ from storage.queries import (
 from storage.queries.evaluations import NO_ROOM
 from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import DeploymentStatus
-from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.evaluation import EvalStatus, Evaluation, Trigger
 from storage.records.flow import GATE_REASON, StepState
+from storage.records.times import nanoseconds
 from storage.store import Store
 from storage.writer import Transaction
 
@@ -56,9 +57,10 @@ async def apply(
         _store_runs(tx, state, plan.flow, now)
         for eviction in plan.evict:
             _evict(tx, eviction, now)
-        for follow_up in (*plan.evaluations, *plan.displaced):
+        made = _without_repeated(tx, evaluation, plan)
+        for follow_up in (*made.evaluations, *plan.displaced):
             evaluations.put(tx, follow_up, now)
-        _finish(tx, evaluation, state, plan, now)
+        _finish(tx, evaluation, state, made, now)
         job_status.set_queued(tx, evaluation.namespace, evaluation.job_id, dict(plan.queued))
         job_status.refresh_summary(tx, evaluation.namespace, evaluation.job_id)
         for displaced in plan.displaced:
@@ -227,6 +229,30 @@ def _finish(
         evaluations.put(tx, blocked, now, needs)
         done = msgspec.structs.replace(done, blocked_eval=blocked.id)
     evaluations.put(tx, done, now)
+
+
+def _without_repeated(tx: Transaction, evaluation: Evaluation, plan: Plan) -> Plan:
+    """Return a plan without deadlines of gates that an earlier pending evaluation covers.
+
+    The evaluation at one deadline creates that at the next one.
+    """
+    if not any(one.triggered_by == Trigger.RUN_STEP for one in plan.evaluations):
+        return plan
+    pending = [
+        one
+        for one in evaluations.unfinished(tx, evaluation.namespace, evaluation.job_id)
+        if one.id != evaluation.id and one.wait_until and one.triggered_by == Trigger.RUN_STEP
+    ]
+    soonest = min((nanoseconds(one.wait_until) for one in pending if one.wait_until), default=None)
+    needed = tuple(
+        one
+        for one in plan.evaluations
+        if one.triggered_by != Trigger.RUN_STEP
+        or soonest is None
+        or not one.wait_until
+        or nanoseconds(one.wait_until) < soonest
+    )
+    return msgspec.structs.replace(plan, evaluations=needed)
 
 
 def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> None:

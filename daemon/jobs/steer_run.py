@@ -83,7 +83,9 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
 
     `has_approved` returns whether the person has approved the present attempt of a step. A person
     who `may_approve` may also end a step with a gate in another way. `labels` are the roles and
-    policies of the person, None for all. `began_by` is who began the run.
+    policies of the person, None for all. `began_by` is who began the run, empty if unknown;
+    `again_by` are the people who ran steps again. Without access control, nobody is known, and
+    `knows_people` is false.
     """
 
     job: Job
@@ -97,6 +99,8 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     has_approved: Callable[[RunStep], bool]
     now: int
     began_by: str = ""
+    again_by: Set[str] = frozenset()
+    knows_people: bool = True
 
     def ended(self, step: RunStep, state: StepState, outcome: Outcome, reason: str) -> RunStep:
         return msgspec.structs.replace(
@@ -133,8 +137,15 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `Denied` if the gate of a step names others, or excludes the person."""
         if step.approvers and self.labels is not None and self.labels.isdisjoint(step.approvers):
             raise Denied(f"the gate of step {step.name} is for {', '.join(step.approvers)}")
-        if step.not_self and self.who == self.began_by:
-            raise Denied(f"the gate of step {step.name} is not for {self.who}, who began the run")
+        if not step.not_self or not self.knows_people:
+            return
+        gate = f"the gate of step {step.name} is not for"
+        if not self.began_by:
+            raise Denied(f"{gate} the person who began the run, and this person is unknown")
+        if self.who == self.began_by:
+            raise Denied(f"{gate} {self.who}, who began the run")
+        if self.who in self.again_by:
+            raise Denied(f"{gate} {self.who}, who ran steps of it again")
 
 
 _Change = tuple[FlowRun, list[RunStep]]
@@ -152,8 +163,9 @@ async def act_on_run(
     eval_id: str,
     may_approve: bool,
     labels: Set[str] | None = None,
+    knows_people: bool = True,
 ) -> RunActOutcome:
-    """Carry out an operation on a run.
+    """Carry out an operation on a run. Without access control, `knows_people` is false.
 
     Raises `NotFound` without the run, `Malformed` for unknown steps, and `Denied` for a step with a
     gate that the person may not pass.
@@ -166,10 +178,10 @@ async def act_on_run(
     def write(tx: Transaction) -> RunActOutcome:
         known = runs.answer_of(tx, namespace, job_id, token) if token else None
         if known is not None:
-            return _repeated(act, *known)
+            return _repeated(act, request, who, *known)
         try:
             case = _load(tx, namespace, job_id, request, who, now, may_approve=may_approve)
-            case = msgspec.structs.replace(case, labels=labels)
+            case = msgspec.structs.replace(case, labels=labels, knows_people=knows_people)
             return RunActOutcome(_carry_out(tx, case, act, eval_id))
         except _NotNow as refusal:
             return RunActOutcome(refusal=str(refusal))
@@ -178,10 +190,23 @@ async def act_on_run(
     return await store.write(write, is_long=act == RunActType.RERUN)
 
 
-def _repeated(act: RunActType, earlier: RunActType, answer: bytes) -> RunActOutcome:
+class _Answered(RunActResponse, frozen=True, kw_only=True):
+    """The response to a request with an idempotency token, and the request."""
+
+    request: RunActRequest | None = None  # None if an earlier version of Steward stored it
+
+
+def _repeated(
+    act: RunActType, request: RunActRequest, who: str, earlier: RunAct, answer: bytes
+) -> RunActOutcome:
     """Return the response to the earlier request with the same idempotency token."""
-    if act != earlier:
-        return RunActOutcome(refusal=f"IdempotencyToken was used for another act: {earlier}")
+    known = msgspec.json.decode(answer, type=_Answered).request or request
+    asked = (act, who, request.steps, request)
+    if asked != (earlier.act, earlier.who, earlier.steps, known):
+        about = f"{earlier.act} of {', '.join(earlier.steps[:5]) or 'the run'}"
+        return RunActOutcome(
+            refusal=f"IdempotencyToken was used for another request: {about}; send a new one"
+        )
     return RunActOutcome(msgspec.json.decode(answer, type=RunActResponse))
 
 
@@ -203,7 +228,8 @@ def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> R
         act=act, steps=request.steps, attempt=attempt, who=case.who, note=request.note, time=now
     )
     done = msgspec.structs.replace(done, eval_id=eval_id)
-    runs.add_act(tx, run, row, token=request.idempotency_token, answer=encode(done))
+    answer = encode(_Answered(**msgspec.structs.asdict(done), request=request))
+    runs.add_act(tx, run, row, token=request.idempotency_token, answer=answer)
     evaluation = new_evaluation(
         case.job, eval_id, Trigger.RUN_STEP, job_modify_index=case.job.job_modify_index
     )
@@ -235,19 +261,31 @@ def _load(
     if newest.version != job.version or not is_workflow(job):
         raise _NotNow(f"run {newest.number} is of version {newest.version}, which was replaced")
     steps = {one.name: one for one in runs.steps(tx, newest)}
+    graph = stored_graph(job)
+    has_others = any(step.not_self for step in graph.by_name.values())
     return _Case(
         job=job,
-        graph=stored_graph(job),
+        graph=graph,
         run=newest,
         steps=steps,
         request=request,
         who=who,
         may_approve=may_approve,
         labels=None,
-        began_by=jobs.person_of(tx, namespace, job_id, newest.version),
+        began_by=_began_by(tx, job),
+        again_by=runs.people(tx, newest, RunActType.RERUN) if has_others else frozenset(),
         has_approved=lambda step: runs.has_approved(tx, newest, step, who),
         now=now,
     )
+
+
+def _began_by(tx: Transaction, job: Job) -> str:
+    """Return who began the run of a job; for a timer, who made the job with the timer."""
+    person = jobs.person_of(tx, job.namespace, job.id, job.version)
+    if person or not job.parent_id:
+        return person
+    parent = jobs.current(tx, job.namespace, job.parent_id)
+    return jobs.person_of(tx, job.namespace, parent.id, parent.version) if parent else ""
 
 
 # --- operations ---

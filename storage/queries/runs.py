@@ -289,31 +289,43 @@ _ADD_ACT = """
 def acts(db: ReadSnapshot, run: FlowRun) -> list[RunAct]:
     """Return the operations on a run, oldest first."""
     key = _key(run)
-    return [
-        RunAct(
-            act=RunActType(row["act"]),
-            steps=msgspec.json.decode(row["steps"], type=list[str]),
-            attempt=row["attempt"],
-            who=row["who"],
-            note=row["note"],
-            time=row["time"],
-        )
-        for row in db.all(_ACTS, key)
-    ]
+    return [_act(row) for row in db.all(_ACTS, key)]
+
+
+def _act(row: sqlite3.Row) -> RunAct:
+    return RunAct(
+        act=RunActType(row["act"]),
+        steps=msgspec.json.decode(row["steps"], type=list[str]),
+        attempt=row["attempt"],
+        who=row["who"],
+        note=row["note"],
+        time=row["time"],
+    )
+
+
+_PEOPLE = """
+    SELECT DISTINCT who FROM run_acts
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND act = :act
+"""
+
+
+def people(db: ReadSnapshot, run: FlowRun, act: RunActType) -> frozenset[str]:
+    """Return who has carried out an operation on a run."""
+    return frozenset(row["who"] for row in db.all(_PEOPLE, {**_key(run), "act": act}))
 
 
 _ANSWER = """
-    SELECT act, answer FROM run_acts
+    SELECT act, steps, attempt, who, note, time, answer FROM run_acts
      WHERE namespace = :namespace AND job_id = :job_id AND token = :token AND token <> ''
 """
 
 
 def answer_of(
     db: ReadSnapshot, namespace: str, job_id: str, token: str
-) -> tuple[RunActType, bytes] | None:
+) -> tuple[RunAct, bytes] | None:
     """Return the operation with an idempotency token, and its response; None if there is none."""
     row = db.one(_ANSWER, {"namespace": namespace, "job_id": job_id, "token": token})
-    return (RunActType(row["act"]), row["answer"].encode()) if row else None
+    return (_act(row), row["answer"].encode()) if row else None
 
 
 def add_act(
@@ -436,6 +448,12 @@ def output_bytes(db: ReadSnapshot, run: FlowRun, step: str) -> tuple[int, int]:
     return (row["step"], row["run"]) if row else (0, 0)
 
 
+def element_bytes(db: ReadSnapshot, run: FlowRun, step: str, element: int) -> int:
+    """Return the size of the stored outputs of an element, in bytes."""
+    row = db.one(_OUTPUTS_OF_ELEMENT, {**_key(run), "step": step, "element": element})
+    return int(row["size"]) if row else 0
+
+
 def put_outputs(
     tx: Transaction,
     run: FlowRun,
@@ -443,11 +461,18 @@ def put_outputs(
     element: int,
     alloc_id: str,
     by_task: Mapping[str, Mapping[str, str]],
+    *,
+    is_replaced: bool = False,
 ) -> None:
-    """Store the outputs of tasks, and delete those of earlier allocations of the element."""
+    """Store the outputs of tasks, and delete those of earlier allocations of the element.
+
+    With `is_replaced`, the outputs of another allocation are newer and stay.
+    """
     key = {**_key(run), "step": step, "element": element}
     before = tx.one(_OUTPUTS_OF_ELEMENT, key)
     is_same = before is not None and before["alloc_id"] == alloc_id
+    if is_replaced and before is not None and not is_same:
+        return
     known = _by_task(before["outputs"]) if before and is_same else {}
     after = {task: found for task, found in {**known, **by_task}.items() if found}
     if not after:

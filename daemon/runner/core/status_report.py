@@ -36,6 +36,7 @@ from storage.records.allocation import (
     TaskEvent,
     TaskState,
 )
+from storage.records.codec import encode
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
 from storage.records.group import ReschedulePolicy
 from storage.records.job import Job, JobType
@@ -100,6 +101,9 @@ class AllocReport:
         self._handles: dict[str, bytes] = {}
         self.outputs: dict[str, dict[str, str]] = {}  # of a step of a workflow, by task
         self._new_outputs: dict[str, dict[str, str]] = {}
+        self.succeeded: set[str] = set()  # tasks of a step whose last attempt ended well
+        self.step = (allocation.namespace, allocation.job_id, allocation.task_group)
+        self.version = allocation.job_version
         self._stored: trio.Event | None = None
 
     def event(self, task: str, event: TaskEvent) -> None:
@@ -113,6 +117,19 @@ class AllocReport:
     def add_outputs(self, task: str, outputs: dict[str, str]) -> None:
         """Record the outputs of an attempt that has ended, in place of those of earlier attempts."""
         self.outputs[task] = self._new_outputs[task] = outputs
+        self.succeeded.discard(task)
+        self._reports.expect_outputs(
+            self, sum(len(encode(one)) for one in self._new_outputs.values())
+        )
+
+    def unstored_elsewhere(self) -> tuple[int, int]:
+        """Return the bytes of outputs in waiting reports of other elements: of the step, of the run."""
+        return self._reports.unstored_outputs(self)
+
+    @property
+    def has_new_outputs(self) -> bool:
+        """Return whether outputs are not taken yet."""
+        return bool(self._new_outputs)
 
     def ask_for_health(self, allocation: Allocation) -> None:
         """Reset the health to the scheduler's value for the current deployment."""
@@ -177,6 +194,7 @@ class ReportQueue:
         self._fences = fences or Fences(clock)
         self._store, self._clock, self._ids = store, clock, ids
         self._waiting: dict[str, AllocReport] = {}
+        self._outputs: dict[str, tuple[AllocReport, int]] = {}  # unstored bytes, by allocation
         self._arrived = trio.Event()
         self._silent = False
 
@@ -185,6 +203,22 @@ class ReportQueue:
         if not self._silent:
             self._waiting[report.alloc_id] = report
             self._arrived.set()
+
+    def expect_outputs(self, report: AllocReport, size: int) -> None:
+        """Count the bytes of new outputs of a report until they are stored."""
+        self._outputs[report.alloc_id] = (report, size)
+
+    def unstored_outputs(self, report: AllocReport) -> tuple[int, int]:
+        """Return the unstored bytes of other allocations of a step, and of its run.
+
+        They count for a moment longer than until the commit.
+        """
+        of_step = of_run = 0
+        for other, size in self._outputs.values():
+            if other is not report and other.version == report.version:
+                of_step += size if other.step == report.step else 0
+                of_run += size if other.step[:2] == report.step[:2] else 0
+        return of_step, of_run
 
     def silence(self) -> None:
         """Store nothing from now on, because the daemon itself stops the tasks."""
@@ -215,6 +249,8 @@ class ReportQueue:
 
         stored = await self._stored(snapshots)
         for report in chosen:
+            if not report.has_new_outputs:
+                self._outputs.pop(report.alloc_id, None)
             if report.alloc_id not in self._waiting:
                 report.was_stored()
         for allocation, snapshot in zip(stored, snapshots, strict=True):
@@ -315,7 +351,8 @@ def _store_outputs(
     if run is None:
         return
     element = (allocation.task_group, max(allocation.index, 0))
-    runs.put_outputs(tx, run, *element, allocation.id, outputs)
+    is_replaced = allocation.desired_status != DesiredStatus.RUN
+    runs.put_outputs(tx, run, *element, allocation.id, outputs, is_replaced=is_replaced)
 
 
 def _health(before: Allocation, snapshot: AllocStatus) -> DeploymentHealth | None:

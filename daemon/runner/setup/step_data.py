@@ -143,7 +143,10 @@ async def prepare(files: TaskFiles, found: StepData) -> None:
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """The stored outputs of an allocation by task, and the bytes of its step and its run."""
+    """The stored outputs of an allocation by task, and the bytes of other elements.
+
+    Those count that the step and the run have besides its own element.
+    """
 
     by_task: dict[str, dict[str, str]]
     of_step: int
@@ -154,9 +157,11 @@ def _stored(db: ReadSnapshot, instance: TaskInstance) -> _Stored | None:
     run, one = _run_of(db, instance), instance.allocation
     if run is None:
         return None
-    by_task = runs.outputs_by_task(db, run, one.task_group, one.index, one.id)
+    element = (one.task_group, max(one.index, 0))
+    by_task = runs.outputs_by_task(db, run, *element, one.id)
     of_step, of_run = runs.output_bytes(db, run, one.task_group)
-    return _Stored(by_task, of_step, of_run)
+    own = runs.element_bytes(db, run, *element)
+    return _Stored(by_task, of_step - own, of_run - own)
 
 
 async def collect(
@@ -180,9 +185,10 @@ async def collect(
             return ""
         others = {**stored.by_task, **report.outputs}
         others.pop(files.task, None)
-        _check(found, others, stored)
+        _check(found, others, stored, report.unstored_elsewhere())
         report.add_outputs(files.task, found)
         if is_success:
+            report.succeeded.add(files.task)
             _check_declared(instance, report, {**others, files.task: found})
     except Refused as error:
         report.add_outputs(files.task, {})
@@ -190,16 +196,25 @@ async def collect(
     return ""
 
 
-def _check(found: dict[str, str], others: dict[str, dict[str, str]], stored: _Stored) -> None:
-    """Raise `Refused` if outputs repeat those of another task, or exceed a limit."""
+def _check(
+    found: dict[str, str],
+    others: dict[str, dict[str, str]],
+    stored: _Stored,
+    unstored: tuple[int, int],
+) -> None:
+    """Raise `Refused` if outputs repeat those of another task, or exceed a limit.
+
+    `unstored` are the bytes of other elements in reports that wait: of the step, and of the run.
+    """
     for task, known in others.items():
         if repeated := sorted(found.keys() & known.keys()):
             raise Refused(f"task {task} has written the output {repeated[0]} already")
     size = len(encode(found))
+    of_others = sum(len(encode(one)) for one in others.values())
     for limit, before, whose in (
-        (outputs.MAX_FILE, sum(len(encode(one)) for one in others.values()), "the allocation"),
-        (outputs.MAX_STEP, stored.of_step, "the step"),
-        (outputs.MAX_RUN, stored.of_run, "the run"),
+        (outputs.MAX_FILE, of_others, "the allocation"),
+        (outputs.MAX_STEP, of_others + stored.of_step + unstored[0], "the step"),
+        (outputs.MAX_RUN, of_others + stored.of_run + unstored[1], "the run"),
     ):
         if found and before + size > limit:
             raise Refused(f"the outputs of {whose} exceed {limit} bytes")
@@ -211,7 +226,7 @@ def _check_declared(
     """Raise `Refused` if an output lacks when the last main task has ended."""
     mains = [one.name for one in instance.tasks if not hook(one)]
     if any(
-        one not in report.outputs and report.states[one].state != TaskPhase.DEAD for one in mains
+        one not in report.succeeded and report.states[one].state != TaskPhase.DEAD for one in mains
     ):
         return
     names = {name for one in written.values() for name in one}

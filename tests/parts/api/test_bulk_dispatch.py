@@ -12,6 +12,7 @@ from daemon.api import bulk_dispatch
 from daemon.api.bulk_dispatch import dispatch_bulk
 from daemon.evals.scheduler_config import configure
 from daemon.web import stream_auth
+from storage import request_context
 from storage.errors import Malformed, StorageFull
 from storage.queries import job_status, jobs
 from storage.records.job import Parameterized
@@ -123,3 +124,14 @@ async def test_a_batch_that_cannot_be_stored_is_an_error_of_its_lines(
 async def test_the_number_of_the_first_line_is_checked(store: Store, text: str) -> None:
     with pytest.raises(Malformed, match="give the number of the first line"):
         await begin(store, 1, f"first_line={text}")
+
+
+async def test_the_caller_is_who_began_the_children(store: Store) -> None:
+    with request_context.person_scope("ann"):
+        stream = await begin(store, 3)
+    told = [one async for piece in stream for one in parsed(piece)]
+    names = [one["DispatchedJobID"] for one in told]
+    people = [
+        store.read(lambda db, one=one: jobs.person_of(db, "default", one, 0)) for one in names
+    ]
+    assert people == ["ann"] * 3

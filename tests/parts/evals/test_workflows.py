@@ -320,6 +320,7 @@ async def act(
     who: str = "ann",
     may_approve: bool = True,
     labels: frozenset[str] | None = None,
+    knows_people: bool = True,
     **fields: Any,
 ) -> RunActOutcome:
     return await act_on_run(
@@ -333,6 +334,7 @@ async def act(
         eval_id=next(cluster.ids),
         may_approve=may_approve,
         labels=labels,
+        knows_people=knows_people,
     )
 
 
@@ -493,6 +495,62 @@ async def test_a_gate_names_its_approvers(cluster: Cluster) -> None:
     assert at_work(cluster) == ["a"]
 
 
+async def test_a_gate_for_others_needs_to_know_who_began_the_run(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", gate="Publish?", gate_not_self="true")))
+    for what in (RunActType.APPROVE, RunActType.REJECT, RunActType.SKIP):
+        with pytest.raises(Denied, match=r"step a is not for .* and this person is unknown"):
+            await act(cluster, what, "a", who="bob")
+    done = await act(cluster, RunActType.APPROVE, "a", who="anonymous", knows_people=False)
+    assert done.done
+
+
+async def test_who_made_a_timer_began_its_runs(cluster: Cluster) -> None:
+    gated = workflow(step("a", gate="Publish?", gate_not_self="true"))
+    with request_context.person_scope("ann"):
+        await cluster.register(msgspec.structs.replace(gated, id="nightly", stop=True))
+    await begun(cluster, msgspec.structs.replace(gated, parent_id="nightly"))
+    with pytest.raises(Denied, match="step a is not for ann, who began the run"):
+        await act(cluster, RunActType.APPROVE, "a", who="ann")
+    assert (await act(cluster, RunActType.APPROVE, "a", who="bob")).done
+
+
+async def test_a_gate_for_others_is_not_for_those_who_ran_steps_again(cluster: Cluster) -> None:
+    with request_context.person_scope("ann"):
+        await begun(
+            cluster, workflow(step("a"), step("b", "a", gate="Publish?", gate_not_self="true"))
+        )
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert (await act(cluster, RunActType.RERUN, who="eve", failed=True)).done
+    await cluster.work()
+    await end(cluster, "a")
+    await cluster.work()
+    assert states(cluster)["b"] == "held"
+    with pytest.raises(Denied, match="step b is not for eve, who ran steps of it again"):
+        await act(cluster, RunActType.APPROVE, "b", who="eve")
+    assert (await act(cluster, RunActType.APPROVE, "b", who="bob")).done
+
+
+async def test_deadlines_of_many_gates_make_one_evaluation_each(cluster: Cluster) -> None:
+    names = "bcdefg"
+    gated = [
+        step(name, "a" if name in "bcd" else "z", gate="So?", gate_within=f"{hours}h")
+        for hours, name in enumerate(names, 1)
+    ]
+    await begun(cluster, workflow(step("a"), step("z"), *gated))
+    done = []
+    for name in "az":
+        await end(cluster, name)
+        done += await cluster.work()
+    assert [states(cluster)[name] for name in names] == ["held"] * len(names)
+    late: list[str] = []
+    for _ in names:
+        cluster.clock.time += HOUR
+        late += await cluster.work()
+    assert [states(cluster)[name] for name in names] == ["canceled"] * len(names)
+    assert len(late) == len(names)
+
+
 async def test_a_step_that_reaches_its_gate_notifies_once(cluster: Cluster) -> None:
     meta = {"steward_notify_to": "night"}
     await begun(cluster, workflow(step("a"), step("b", "a", gate="Publish?"), meta=meta))
@@ -524,9 +582,58 @@ async def test_a_repeated_act_gets_the_same_response(cluster: Cluster) -> None:
     assert [one.act for one in run_of(cluster).acts] == ["rerun"]
     assert run_of(cluster).attempt == 2
     other = await act(cluster, CANCEL, idempotency_token="t")
-    assert other.refusal == "IdempotencyToken was used for another act: rerun"
+    assert other.refusal == (
+        "IdempotencyToken was used for another request: rerun of the run; send a new one"
+    )
     with pytest.raises(Malformed, match="IdempotencyToken has 201 characters; 200 is the most"):
         await act(cluster, CANCEL, idempotency_token="x" * 201)
+
+
+@pytest.mark.parametrize(
+    ("who", "steps", "failed", "every"),
+    [
+        ("bob", [], True, False),
+        ("ann", ["a"], False, False),
+        ("ann", [], False, True),
+    ],
+)
+async def test_a_token_of_another_request_is_no_success(
+    cluster: Cluster, who: str, steps: list[str], failed: bool, every: bool
+) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    token = {"idempotency_token": "t"}
+    assert (await act(cluster, RunActType.RERUN, failed=True, **token)).done
+    other = await act(
+        cluster, RunActType.RERUN, *steps, who=who, failed=failed, every=every, **token
+    )
+    assert other.done is None
+    assert other.refusal.startswith("IdempotencyToken was used for another request: rerun")
+
+
+async def test_an_evicted_allocation_leaves_the_outputs_of_its_replacement(
+    cluster: Cluster,
+) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    (one,) = cluster.allocations("etl")
+    evicted = msgspec.structs.replace(one, desired_status=DesiredStatus.EVICT)
+    await cluster.store.write(lambda tx: allocations.set_desired(tx, evicted, cluster.clock.now()))
+    newer = msgspec.structs.replace(one, id=next(cluster.ids))
+
+    def replace(tx: Transaction) -> None:
+        allocations.add(tx, newer, cluster.clock.now())
+
+    await cluster.store.write(replace)
+    await report(cluster, newer, rows="2")
+    await report(cluster, one, code=1)
+
+    def written(db: ReadSnapshot) -> list[tuple[str, dict[str, str]]]:
+        run = runs.newest(db, "default", "etl")
+        assert run is not None
+        return [(each.alloc_id, each.outputs) for each in runs.outputs(db, run)]
+
+    assert cluster.store.read(written) == [(newer.id, {"rows": "2"})]
 
 
 async def test_a_rejected_step_is_bad(cluster: Cluster) -> None:
