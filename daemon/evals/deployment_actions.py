@@ -5,8 +5,10 @@ from Nomad: deploy-canary, deploy-fail-pause, deploy-auto-revert).
 """
 
 from collections.abc import Collection
+from importlib import import_module
 
 import msgspec
+import trio
 
 from daemon.evals.deployment_health import decide_deployment
 from daemon.jobs.evaluate import new_evaluation
@@ -22,6 +24,7 @@ from storage.writer import Transaction
 
 RUNNING = "Deployment is running"
 PAUSED = "Deployment is paused"
+HISTORY = "daemon.jobs.version_history"
 FAILED_BY_HAND = "Deployment marked as failed"
 
 
@@ -108,6 +111,7 @@ async def fail(store: Store, deployment_id: str, *, now: int, eval_id: str) -> D
         create_evaluation(tx, deployment, now, eval_id)
         return DeploymentChange(index=tx.index, eval_id=eval_id, reverted_version=version)
 
+    await trio.to_thread.run_sync(import_module, HISTORY)
     return await store.write(write)
 
 
@@ -264,7 +268,7 @@ def roll_back(tx: Transaction, deployment: Deployment, now: int) -> tuple[str, i
     stable = [one for one in versions if one.stable and one.version < deployment.job_version]
     if not stable:
         return " - no stable job version to auto revert to", None
-    # Imported late: few deployments are rolled back.
+    # Imported late: few deployments are rolled back. Callers load `HISTORY` before their write.
     from daemon.jobs.version_history import revert
     from daemon.jobspec.canonicalize import same_definition
 

@@ -6,8 +6,10 @@ The scheduler places allocations and completes deployments, through the evaluati
 of health creates.
 """
 
+import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib import import_module
 
 import msgspec
 import trio
@@ -29,6 +31,8 @@ from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
 _FENCED = "deployment"
+# Imported late, because a daemon may have no active deployment for long.
+_ACTIONS, _HISTORY = "daemon.evals.deployment_actions", "daemon.jobs.version_history"
 _UNMARKED = "failed deployment"  # recorded if the store could not mark it as failed
 
 
@@ -103,9 +107,17 @@ async def _watch(store: Store, clock: Clock, ids: Iterator[str], watched: Deploy
                 with trio.move_on_after(pause):
                     await change.wait()
                 continue
+        await _load(_ACTIONS, *([_HISTORY] if verdict.failure and verdict.reverts else []))
         work = partial(_advance, deployment_id=watched.id, now=now, eval_id=next(ids))
         async with tolerate_disk_full(f"deployment {watched.id} waits"):
             await store.write(work)
+
+
+async def _load(*modules: str) -> None:
+    """Import modules in a thread, which a write would otherwise import on the event loop."""
+    for name in modules:
+        if name not in sys.modules:
+            await trio.to_thread.run_sync(import_module, name)
 
 
 def _look(
@@ -140,7 +152,6 @@ def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> 
     seen = _look(tx, deployment_id=deployment_id, now=now)
     if seen is None:
         return
-    # Imported late: a daemon may have no active deployment for long.
     from daemon.evals.deployment_actions import (
         clear_canary_flags,
         create_evaluation,

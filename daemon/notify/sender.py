@@ -57,6 +57,9 @@ class NotificationSender:
 
     async def run(self) -> None:
         """Send due notifications until cancelled."""
+        # After an error, `run` starts again, and no attempt of its earlier nursery is left.
+        self._busy.clear()
+        self._busy_receivers.clear()
         async with trio.open_nursery() as nursery:
             while True:
                 with self._store.watch(notifications.TOPIC) as change:

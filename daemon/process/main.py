@@ -145,9 +145,13 @@ async def _reload_on_hangup(
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:
-            from daemon.process.reload import SettingsReloader  # imported late: most never reload
-
             manager.reloading()
+            try:
+                from daemon.process.reload import SettingsReloader  # late: most never reload
+            except (ImportError, OSError) as error:
+                log.warning("the settings are unchanged: they cannot be loaded again: %s", error)
+                manager.ready(_status(parts.config))
+                continue
             reload = SettingsReloader(
                 parts.begun.given,
                 parts.begun.read,

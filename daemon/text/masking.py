@@ -169,7 +169,8 @@ class Matcher:
         """Return the places of all secrets.
 
         A text with more candidates than one in 16 bytes is not logged by accident. The rest of it
-        counts as one secret, which bounds the time.
+        counts as one secret, which bounds the time. It begins where the first bytes of a secret may
+        be whose key follows.
         """
         if not self.finds(data):
             return []
@@ -179,7 +180,7 @@ class Matcher:
             spans += self._around(data, at)
             left -= 1
             if not left:
-                return [*spans, (at + 1, len(data))]
+                return [*spans, (max(0, at + 1 - _SEARCHED), len(data))]
         return spans
 
     def _candidates(self, data: bytes) -> Iterator[int]:

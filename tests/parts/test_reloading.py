@@ -2,10 +2,12 @@
 
 import logging
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
@@ -17,12 +19,14 @@ from daemon.config.settings import Settings
 from daemon.jobspec.policies import JobPolicySet
 from daemon.launcher.channel import sealed
 from daemon.log.daemon_log import LogMonitor
+from daemon.process import main
 from daemon.process.reload import SettingsReloader
 from daemon.web.connections import ConnectionListeners
 from storage.errors import Denied
 from storage.records.base import SECOND
 from tests.doors import open_wrapper_listeners
 from tests.fakes.authority import Authority
+from tests.patience import HAPPENS_WITHIN
 from tests.samples import job
 
 POLICY = """
@@ -150,3 +154,20 @@ async def test_what_root_alone_can_read_is_read_by_the_launcher(
     assert asked == [str(key)]
     assert "the settings are unchanged" not in caplog.text
     assert "reloaded the certificate" in caplog.text
+
+
+async def test_a_daemon_that_cannot_load_the_reload_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "daemon.process.reload", cast("Any", None))
+    send, told = trio.open_memory_channel[str](9)
+    manager: Any = SimpleNamespace(reloading=lambda: None, ready=send.send_nowait)
+    parts: Any = SimpleNamespace(config=SimpleNamespace(address="http://here"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(main._reload_on_hangup, parts, manager)
+        for _ in range(2):
+            signal.raise_signal(signal.SIGHUP)
+            with trio.fail_after(HAPPENS_WITHIN):
+                assert await told.receive() == "answers at http://here"
+        nursery.cancel_scope.cancel()
+    assert "the settings are unchanged: they cannot be loaded again" in caplog.text

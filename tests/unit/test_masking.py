@@ -205,3 +205,11 @@ def test_many_candidates_end_the_search_for_several_patterns(
     text = b"a" * 2000 + b"b" * 2000 + b"end of text"
     assert b"end of text" not in matcher.mask(text)
     assert len(matcher.mask(text)) == len(text)
+
+
+def test_the_first_bytes_of_a_secret_are_masked_where_the_candidates_end() -> None:
+    secret = b"b" * 24 + b"8K2jQxZ4"
+    text = b"b" * 58 + secret  # the last candidate is the tenth byte of the secret
+    masked = Matcher([secret, b"b" * 12 + b"X"]).mask(text)
+    assert len(masked) == len(text)
+    assert b"b" not in masked[58:]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -48,6 +49,7 @@ _RENEW_AGAIN = 30.0  # seconds until the renewal of an identity is tried again
 _FEATURE = re.compile(r"\$\{attr\.engine\.feature\.([^{}]+)\}")
 _IS_THERE = frozenset({("true", "="), ("true", "=="), ("true", "is"), ("true", ""), ("", "is_set")})
 _FEW_SECRETS = 4096  # bytes; more secrets are prepared in a thread
+_FETCH = "daemon.runner.setup.artifacts.fetch"
 _TELL_AGAIN = 15 * SECOND  # between two events about a long download
 
 
@@ -385,8 +387,13 @@ class TaskSetup:
         task = self._task
         if not task.artifacts or await self._files.recall("fetched") is not None:
             return None
-        from daemon.runner.setup.artifacts.fetch import FetchFailed  # imported late: few tasks
-
+        try:  # imported late, for few tasks, and in a thread, because it takes milliseconds
+            await trio.to_thread.run_sync(import_module, _FETCH)
+            from daemon.runner.setup.artifacts.fetch import FetchFailed
+        except (ImportError, OSError) as error:
+            text = f"the part that downloads artifacts is missing: {error}"
+            self._note(task_events.download_failed(self._now(), text))
+            return AttemptOutcome.FAILED
         self._note(task_events.downloading(self._now()))
         env = self.environment()
         try:

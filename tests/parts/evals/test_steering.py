@@ -1,5 +1,6 @@
 """Manual deployment actions: promote, fail, pause and set health; the watcher continues."""
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,9 +10,11 @@ import msgspec
 import pytest
 import trio
 
-from daemon.evals import deployment_actions
+from daemon import jobs as jobs_package
+from daemon.evals import deployment_actions, deployment_watcher
 from daemon.evals.deployment_health import decide_deployment
 from daemon.evals.deployment_watcher import watch_deployments
+from daemon.jobs import version_history
 from storage.check import check
 from storage.errors import Refused
 from storage.queries import allocations, deployments, notifications
@@ -453,3 +456,46 @@ async def test_a_deployment_that_cannot_be_judged_fails_and_the_watcher_goes_on(
                     if cluster.deployment("web").task_groups["web"].healthy_allocs:
                         break
                     await change.wait()
+
+
+def loads(monkeypatch: pytest.MonkeyPatch, store: Store) -> list[tuple[object, bool]]:
+    """Unload the history of versions; return whether it is loaded at the beginning of each write."""
+    name, before, seen = version_history.__name__, store.write, list[tuple[object, bool]]()
+    monkeypatch.setattr(jobs_package, "version_history", version_history)
+    monkeypatch.delitem(sys.modules, name)
+
+    async def write(work: Any, **fields: Any) -> Any:
+        seen.append((getattr(work, "func", None), name in sys.modules))
+        return await before(work, **fields)
+
+    monkeypatch.setattr(store, "write", write)
+    return seen
+
+
+async def test_going_back_by_hand_imports_nothing_in_its_write(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watched(cluster):
+        await succeed(cluster, web("/bin/one", with_(auto_revert=True)))
+    await cluster.register(web("/bin/two", with_(auto_revert=True)))
+    await cluster.work()
+    seen = loads(monkeypatch, cluster.store)
+    done = await fail(cluster)
+    assert (done.reverted_version, [is_loaded for _, is_loaded in seen]) == (0, [True])
+
+
+async def test_going_back_by_the_watcher_imports_nothing_in_its_write(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watched(cluster):
+        await succeed(cluster, web("/bin/one", with_(auto_revert=True)))
+    await cluster.register(web("/bin/two", with_(auto_revert=True, progress_deadline=0)))
+    await cluster.work()
+    seen = loads(monkeypatch, cluster.store)
+    async with watched(cluster):
+        one = newest(cluster)[0]
+        await cluster.report(one, ClientStatus.RUNNING, healthy=False)
+        await until(cluster, lambda found: found.job_version > 1 or not found.active)
+    moved = [is_loaded for work, is_loaded in seen if work is deployment_watcher._advance]
+    assert moved[-1]
+    assert cluster.job().version == 2

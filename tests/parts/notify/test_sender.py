@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -408,3 +410,30 @@ async def test_what_was_told_is_kept_by_number_and_what_waits_always(
     assert [one.status for one in of(store)] == ["pending", "sent"]
     await gc.collect_once(store, NOW + HOUR, gc.RetentionLimits(jobs_for=MINUTE))
     assert [one.status for one in of(store)] == ["pending"]
+
+
+async def test_what_was_underway_at_an_error_is_sent_when_sending_begins_again(
+    store: Store,
+) -> None:
+    asked = []
+    again = trio.Event()
+
+    async def send(one: Notification) -> Notification:
+        asked.append(one.job_id)
+        if len(asked) == 1:
+            raise RuntimeError
+        again.set()
+        await trio.sleep_forever()
+        return one
+
+    attempts: Any = SimpleNamespace(send=send)
+    made = sender.NotificationSender(store, Ticking(), {}, lambda: attempts)
+    await cause(store, "http://example.test/")
+    with pytest.raises(ExceptionGroup):
+        await made.run()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run)
+        with trio.fail_after(HAPPENS_WITHIN):
+            await again.wait()
+        nursery.cancel_scope.cancel()
+    assert asked == ["web", "web"]

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from daemon.launcher.client import impatient, longest_wait
 from daemon.runner.core import file_descriptors
 from daemon.runner.core.driver import Attempt, StartFailed, TaskHandle
 from daemon.runner.drivers.mock import MockDriver
+from daemon.runner.setup import task_setup
 from daemon.scheduler.reschedule import NOT_RETRIED
 from storage.records.allocation import DesiredState, DesiredTransition
 from storage.records.base import SECOND
 from storage.records.group import EphemeralDisk, Migrate, Update
-from storage.records.task import Lifecycle, RestartPolicy
+from storage.records.task import Artifact, Lifecycle, RestartPolicy
 from tests import samples
 from tests.parts.runner.stage import Stage, batch, mock, on_stage, service
 
@@ -419,3 +421,23 @@ async def test_where_the_agent_says_so_it_fails_and_is_not_started_again(
         assert [one[1:] for one in stage.told()].count(TOO_MUCH) == 1
         assert stage.types()[-1] == "Not Restarting"
         assert stage.status == "failed"
+
+
+async def test_the_part_for_artifacts_is_loaded_in_a_thread_and_may_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def missing(name: str) -> None:
+        threads.append(threading.get_ident())
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(task_setup, "import_module", missing, raising=False)
+    job = batch(mock(artifacts=[Artifact(getter_source="http://example.test/a")]))
+    async with on_stage(job, tmp_path) as stage:
+        pass
+    assert stage.status == "failed"
+    text = "the part that downloads artifacts is missing: the disk is gone"
+    assert text in [told for _, _, told in stage.told()]
+    assert threads
+    assert threading.get_ident() not in threads
