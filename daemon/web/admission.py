@@ -146,14 +146,18 @@ class Admission:
             return Client(str(ip_network((address, _OWN_NETWORK), strict=False)), is_single)
         return Client(str(address), is_single)
 
-    @property
     def may_explain(self) -> bool:
-        """Return whether the reason of a rejection can be sent: not many are being sent."""
-        return self._lingering < _MAX_LINGERING
+        """Return whether the reason of a rejection can be sent: not many are being sent.
 
-    async def refuse(self, connected: socket.socket, why: str) -> None:
-        """Send the reason of a rejection, and close the connection."""
+        Then the rejection is counted, and `explain` must follow.
+        """
+        if self._lingering >= _MAX_LINGERING:
+            return False
         self._lingering += 1
+        return True
+
+    async def explain(self, connected: socket.socket, why: str) -> None:
+        """Send the reason of a rejection that `may_explain` counted, and close the connection."""
         try:
             with suppress(OSError):  # the client has disconnected
                 async with _stream(connected) as stream:
@@ -204,9 +208,15 @@ def owner(family: int, theirs: tuple[str, int], ours: tuple[str, int]) -> int | 
     number = next(_NUMBERS) % 2**32
     head = _HEADER.pack(_HEADER.size + len(question), _BY_FAMILY, _REQUEST, number, 0)
     try:
-        answer = _answer(_kernel(), head + question, number)
+        kernel = _kernel()
     except OSError:
+        return None
+    try:
+        answer = _answer(kernel, head + question, number)
+    except OSError:  # the next question opens another socket
         _kernel.cache_clear()
+        atexit.unregister(kernel.close)
+        kernel.close()
         return None
     if _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
         return None
@@ -267,7 +277,8 @@ class Acceptor:
     """The connections that a listening socket accepts, and those that it rejects.
 
     Connections are accepted before rejected ones are closed, because other clients wait behind them
-    in the queue of the kernel. `wrap` adds the encryption.
+    in the queue of the kernel. `wrap` adds the encryption. With `explains`, rejected clients receive
+    the reason. An encrypted connection has no handshake yet, so it is closed without a reason.
     """
 
     def __init__(
@@ -276,9 +287,11 @@ class Acceptor:
         admission: Admission,
         serve: Serve,
         wrap: Callable[[trio.SocketStream], Stream],
+        *,
+        explains: bool = True,
     ) -> None:
         self._listening, self._admission = listening, admission
-        self._serve, self._wrap = serve, wrap
+        self._serve, self._wrap, self._explains = serve, wrap, explains
         self._rejected: deque[socket.socket] = deque()
         self._errors = LogRateLimiter("a connection is waiting, because it cannot be accepted")
         self._rejections = LogRateLimiter("a connection was rejected")
@@ -312,8 +325,8 @@ class Acceptor:
             connected.close()
         except TooMany as error:
             self._rejections.warn(error)
-            if self._admission.may_explain:
-                connections.start_soon(self._admission.refuse, connected, str(error))
+            if self._explains and self._admission.may_explain():
+                connections.start_soon(self._admission.explain, connected, str(error))
             else:
                 self._rejected.append(connected)
         else:

@@ -75,6 +75,11 @@ class ConnectionListener:
         self.listener, self.share, self.has_hosts = listener, share, has_hosts
         self._context, self._knows_peers, self._group = context, knows_peers, group
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Return whether the listener has a certificate."""
+        return self._context is not None
+
     def wrap(self, stream: trio.SocketStream) -> Stream:
         """Return a connection, encrypted if the listener has a certificate."""
         if self._context is None:
@@ -162,7 +167,13 @@ async def serve(
                 for listener in listeners:
                     admission = Admission(config, listener.share, has_hosts=listener.has_hosts)
                     handler = _Handler(app, settings, context, listener, streams, lean)
-                    acceptor = Acceptor(listener.listener, admission, handler.serve, listener.wrap)
+                    acceptor = Acceptor(
+                        listener.listener,
+                        admission,
+                        handler.serve,
+                        listener.wrap,
+                        explains=not listener.is_encrypted,
+                    )
                     accepting.start_soon(acceptor.run, connections)
                 task_status.started()
                 await closing.wait()

@@ -3,7 +3,8 @@
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.acl import lockout
 from daemon.acl.lockout import AT_ONCE
 from daemon.config.settings import Settings
 from daemon.web import admission
 from daemon.web.admission import PAUSE, Acceptor, Admission, Serve, Share
 from daemon.web.fast_path import HEAD_TIMEOUT
+from storage.records.base import MINUTE
 from storage.store import Store
 from tests.fakes.authority import Authority
 from tests.parts.web.test_listeners import IS_ROOT, NOBODY, ask, home, serving
@@ -43,20 +46,48 @@ async def connect(port: int) -> trio.SocketStream:
     return await trio.open_tcp_stream("127.0.0.1", port)
 
 
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], trio.Event]:
+    """Return an event that is set when so many more connections have ended."""
+    waiting = list[tuple[int, trio.Event]]()
+    number = 0
+    leave = Admission.leave
+
+    def noted(self: Admission, client: str) -> None:
+        nonlocal number
+        leave(self, client)
+        number += 1
+        for most, event in waiting:
+            if number >= most:
+                event.set()
+
+    def after(more: int) -> trio.Event:
+        waiting.append((number + more, trio.Event()))
+        return waiting[-1][1]
+
+    monkeypatch.setattr(Admission, "leave", noted)
+    return after
+
+
 @pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
 async def test_user_with_too_many_connections_shuts_out_no_other_user(
-    store: Store, home: Path
+    store: Store,
+    home: Path,
+    left: Callable[[int], trio.Event],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(admission, "_LINGER", 60.0)
     async with serving(store, data_dir=home, connections_per_user=50) as port:
         with effective_user(NOBODY):
             held = [await connect(port) for _ in range(80)]
-            await trio.testing.wait_all_tasks_blocked(0.05)
             refused = await ask(await connect(port), "/all")
         served = await ask(await connect(port))
         at_the_socket = await ask(await trio.open_unix_socket(home / "steward.sock"), "/all")
+        one_has_ended = left(3)  # at most two of them are the answered requests
         for stream in held:
             await trio.aclose_forcefully(stream)
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        with trio.fail_after(60):
+            await one_has_ended.wait()
         with effective_user(NOBODY):
             again = await ask(await connect(port))
     assert refused.startswith("HTTP/1.1 429 ")
@@ -67,7 +98,10 @@ async def test_user_with_too_many_connections_shuts_out_no_other_user(
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
-async def test_wrong_tokens_of_one_user_turn_away_no_other_user(store: Store, home: Path) -> None:
+async def test_wrong_tokens_of_one_user_turn_away_no_other_user(
+    store: Store, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lockout, "REGAINED", MINUTE)
     async with serving(store, data_dir=home) as port:
 
         async def guess() -> str:
@@ -84,7 +118,6 @@ async def test_wrong_tokens_of_one_user_turn_away_no_other_user(store: Store, ho
 async def test_tasks_take_no_connections_of_the_port(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home, connections_per_user=2) as port:
         held = [await trio.open_unix_socket(home / "tasks.sock") for _ in range(2)]
-        await trio.testing.wait_all_tasks_blocked(0.05)
         refused = await ask(await trio.open_unix_socket(home / "tasks.sock"))
         served = await ask(await connect(port))
         for stream in held:
@@ -165,44 +198,107 @@ def connected_to(listening: socket.socket, number: int) -> list[socket.socket]:
     return [socket.create_connection(listening.getsockname()) for _ in range(number)]
 
 
+class Queue:
+    """A listening socket with connections that have arrived."""
+
+    def __init__(self, listening: socket.socket, number: int) -> None:
+        self.theirs, self.ours = list[socket.socket](), list[socket.socket]()
+        listening.setblocking(True)
+        for _ in range(number):
+            self.theirs += connected_to(listening, 1)
+            self.ours.append(listening.accept()[0])
+        self.waiting = deque(self.ours)
+
+    def accept(self) -> tuple[socket.socket, str]:
+        if not self.waiting:
+            raise BlockingIOError
+        return self.waiting.popleft(), ""
+
+    def close(self) -> None:
+        for one in (*self.theirs, *self.ours):
+            one.close()
+
+
+@contextmanager
+def queue(
+    listening: socket.socket, number: int, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Queue]:
+    found = Queue(listening, number)
+
+    async def readable(_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        if not found.waiting:
+            await trio.sleep_forever()
+
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", readable)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
 async def test_connections_are_accepted_before_rejected_ones_are_closed(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many, last = connected_to(listening, 300), connected_to(listening, 1)
-    users = {one.getsockname()[1]: 1 for one in many}
-    users |= {one.getsockname()[1]: 2 for one in last}
-    monkeypatch.setattr(admission, "owner", lambda _, theirs, ours: users[theirs[1]])
-    monkeypatch.setattr(admission, "_BATCH", 50)
-    monkeypatch.setattr(admission, "_SLICE", 10**12)
-    monkeypatch.setattr(admission, "_MAX_LINGERING", 0)
-    served, closed_before = list[str](), list[int]()
+    with queue(listening, 301, monkeypatch) as waiting:
+        *many, last = waiting.ours
+        users = {one.getsockname()[1]: 1 for one in waiting.theirs}
+        users[last.getpeername()[1]] = 2
+        served, closed_before = list[str](), list[int]()
 
-    async def serve(stream: object, client: str) -> None:
-        served.append(client)
-        closed_before.append(sum(is_closed(one) for one in many))
-        await trio.sleep_forever()
+        def owner(_: int, theirs: tuple[str, int], ours: tuple[str, int]) -> int:
+            closed_before.append(sum(is_closed(one) for one in many))
+            return users[theirs[1]]
 
-    config = Settings(connections_per_user=3)
-    one = Acceptor(listening, Admission(config, Share.PORT), serve, lambda stream: stream)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.run, nursery)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert served == ["user 1"] * 3 + ["user 2"]
-        assert closed_before[-1] == 0
-        assert sum(is_closed(each) for each in many) == 297
-        nursery.cancel_scope.cancel()
-    for each in [*many, *last]:
-        each.close()
+        monkeypatch.setattr(admission, "owner", owner)
+        monkeypatch.setattr(admission, "_BATCH", 50)
+        monkeypatch.setattr(admission, "_SLICE", 10**12)
+        monkeypatch.setattr(admission, "_MAX_LINGERING", 0)
+
+        async def serve(stream: object, client: str) -> None:
+            served.append(client)
+            await trio.sleep_forever()
+
+        limits = Admission(Settings(connections_per_user=3), Share.PORT)
+        one = Acceptor(cast("Any", waiting), limits, serve, lambda stream: stream)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.run, nursery)
+            await trio.testing.wait_all_tasks_blocked()
+            assert sorted(served) == ["user 1"] * 3 + ["user 2"]
+            assert closed_before == [0] * 301
+            assert sum(is_closed(each) for each in many) == 297
+            nursery.cancel_scope.cancel()
 
 
 def is_closed(one: socket.socket) -> bool:
-    one.setblocking(False)
-    try:
-        return one.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        return True
+    return one.fileno() == -1
+
+
+@pytest.mark.parametrize(("explains", "number"), [(True, 5), (False, 0)])
+async def test_few_rejected_clients_of_a_batch_receive_the_reason(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch, explains: bool, number: int
+) -> None:
+    monkeypatch.setattr(admission, "owner", lambda *_: 1)
+    monkeypatch.setattr(admission, "_SLICE", 10**12)
+    monkeypatch.setattr(admission, "_MAX_LINGERING", 5)
+    monkeypatch.setattr(admission, "_LINGER", float("inf"))
+
+    async def serve(stream: object, client: str) -> None:
+        await trio.sleep_forever()
+
+    with queue(listening, 21, monkeypatch) as waiting:
+        limits = Admission(Settings(connections_per_user=1), Share.PORT)
+        one = Acceptor(
+            cast("Any", waiting), limits, serve, lambda stream: stream, explains=explains
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.run, nursery)
+            await trio.testing.wait_all_tasks_blocked()
+            rejected = list(zip(waiting.ours, waiting.theirs, strict=True))[1:]
+            assert sum(not is_closed(ours) for ours, _ in rejected) == number
+            answers = [theirs.recv(12) for _, theirs in rejected]
+            nursery.cancel_scope.cancel()
+    assert answers == [b"HTTP/1.1 429"] * number + [b""] * (20 - number)
 
 
 async def test_other_tasks_run_between_two_batches(
@@ -259,7 +355,11 @@ async def seconds_until_closed(stream: trio.SocketStream, clock: trio.testing.Mo
 async def test_head_that_drips_ends_its_connection(
     store: Store, home: Path, mock_clock: trio.testing.MockClock, lean: bool, asked: bool
 ) -> None:
-    async with serving(store, data_dir=home, lean_door=lean) as port, await connect(port) as stream:
+    # A Unix socket, because bytes arrive there before `send_all` returns.
+    async with (
+        serving(store, data_dir=home, lean_door=lean),
+        await trio.open_unix_socket(home / "steward.sock") as stream,
+    ):
         if asked:
             await stream.send_all(b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
@@ -271,12 +371,39 @@ async def test_head_that_drips_ends_its_connection(
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
 async def test_client_that_says_nothing_ends_its_connection(
-    store: Store, home: Path, mock_clock: trio.testing.MockClock, is_encrypted: bool
+    store: Store,
+    home: Path,
+    mock_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    is_encrypted: bool,
 ) -> None:
+    accepted = trio.Event()
+    enter = Admission.enter
+
+    def noted(self: Admission, connected: socket.socket) -> str:
+        accepted.set()
+        return enter(self, connected)
+
+    monkeypatch.setattr(Admission, "enter", noted)
     certificate, key = Authority(home).certify("daemon")
     settings = {"tls_cert": certificate, "tls_key": key} if is_encrypted else {}
     async with serving(store, data_dir=home, **settings) as port, await connect(port) as stream:
+        await accepted.wait()
         await trio.testing.wait_all_tasks_blocked(0.01)
         mock_clock.jump(HEAD_TIMEOUT + 1)
-        with trio.fail_after(5):
-            assert await stream.receive_some() == b""
+        assert await stream.receive_some() == b""
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+async def test_rejected_client_of_an_encrypted_port_receives_no_plain_text(
+    store: Store, home: Path, is_encrypted: bool
+) -> None:
+    certificate, key = Authority(home).certify("daemon")
+    settings = {"tls_cert": certificate, "tls_key": key} if is_encrypted else {}
+    async with (
+        serving(store, data_dir=home, connections_per_user=1, **settings) as port,
+        await connect(port),
+        await connect(port) as rejected,
+    ):
+        with trio.fail_after(60):
+            assert await rejected.receive_some(8) == (b"" if is_encrypted else b"HTTP/1.1")

@@ -1,5 +1,6 @@
 """How many connections each client may have, and who counts as one client."""
 
+import errno
 import os
 import resource
 import socket
@@ -133,3 +134,34 @@ def test_kernel_tells_the_user_of_a_connection(family: int) -> None:
             assert admission.owner(family, *pair) == os.getuid()
             client.close()
             assert admission.owner(family, *pair) is None
+
+
+class Broken:
+    """A socket for questions that fails."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+    def send(self, _: bytes) -> int:
+        raise OSError(errno.ENOBUFS, "no buffers")
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def test_failed_question_closes_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, at_exit = list[Broken](), list[Any]()
+
+    def connect(*_: object) -> Broken:
+        opened.append(Broken())
+        return opened[-1]
+
+    monkeypatch.setattr(admission.atexit, "register", at_exit.append)
+    monkeypatch.setattr(admission.atexit, "unregister", at_exit.remove)
+    admission._kernel.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socket", connect)
+        for _ in range(3):
+            assert admission.owner(socket.AF_INET, ("127.0.0.1", 1), ("127.0.0.1", 2)) is None
+    assert [one.is_open for one in opened] == [False] * 3
+    assert not at_exit
