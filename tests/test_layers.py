@@ -43,7 +43,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.net": (*NOUNS, "daemon.config.settings", "storage.request_context"),
     "daemon.text": NOUNS,
     # Rules without effects.
-    "daemon.matching": NOUNS,
+    "daemon.matching": (*NOUNS, "storage.loop_share"),
     "daemon.jobspec": (
         *NOUNS,
         "storage.loop_share",

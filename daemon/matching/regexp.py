@@ -6,16 +6,24 @@ bytes, so `\B` also matches inside a non-ASCII character.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Protocol
 
 from storage.errors import Invalid
+from storage.loop_share import spend
 from storage.records.numbers import parse_integer
 
 MAX_LENGTH = 10_000  # characters of a pattern: far more than users need
 _MAX_MEMORY = 2 * 2**20  # bytes for a pattern and for RE2's search state
 _MAX_COMPILED = 32  # cached patterns
+
+# µs of CPU time, as upper limits
+_IMPORT = 20_000
+_COMPILE = 100
+_COMPILE_CHARACTER = 60  # a class of Unicode characters takes most
+_COMPILE_REPETITION = 15_000  # short patterns with repetitions may reach the memory limit
 
 # RE2's texts and Go's. Texts that are not listed are equal in both.
 _IN_GO = {
@@ -70,6 +78,16 @@ def pattern_error(pattern: str) -> str | None:
 def search(pattern: str, text: str) -> bool:
     """Return whether a pattern matches anywhere in a text. Raises `Invalid` for a bad pattern."""
     return _compile(pattern).search(_encode(text)) is not None
+
+
+def match_cost(pattern: str, text: str) -> int:
+    """Return an upper limit in microseconds for a search in a text. Raises `Invalid`.
+
+    If a pattern exceeds RE2's memory limit, each character takes up to 10 ns for each instruction.
+    """
+    size = _compile(pattern).programsize
+    length = len(text) if text.isascii() else 4 * len(text)  # bytes at most
+    return size // 50 + length * size // 100 + length // 500
 
 
 def search_cost(pattern: str, length: int) -> int:
@@ -134,6 +152,7 @@ def _replacement_parts(replacement: str, compiled: _Pattern) -> Iterator[bytes |
 def _compile(pattern: str, *, captures: bool = False) -> _Pattern:
     if len(pattern) > MAX_LENGTH:
         raise _refusal(_TOO_LARGE, f"{pattern[:20]}...")
+    spend(_compile_cost(pattern))
     import re2  # a large library, and few jobs have patterns
 
     options = re2.Options()
@@ -147,6 +166,14 @@ def _compile(pattern: str, *, captures: bool = False) -> _Pattern:
     re2.purge()  # the library also caches patterns, four times as many
     _require_go(pattern, compiled)
     return compiled
+
+
+def _compile_cost(pattern: str) -> int:
+    """Return an upper limit in microseconds for compiling a pattern, also an invalid one."""
+    cost = _COMPILE + _COMPILE_CHARACTER * len(pattern)
+    if "{" in pattern:
+        cost += _COMPILE_REPETITION
+    return cost if "re2" in sys.modules else cost + _IMPORT
 
 
 def _encode(text: str) -> bytes:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from daemon.jobspec.filters.operators import OPERATORS, integer
+from daemon.jobspec.filters.operators import OPERATORS, integer, match_cost
 from daemon.jobspec.filters.shapes import ANY, INT, INVALID, STRING, DocumentShape
 from daemon.jobspec.filters.tree import And, CollectionMatch, Comparison, Node, Not, Or, Selector
 from daemon.text.go_format import quote
@@ -24,6 +24,7 @@ class BoundName(msgspec.Struct, frozen=True):
 
 Names = tuple[BoundName, ...]
 _STEP = 3  # µs of CPU time
+_SHOWN = 40  # characters of a pattern
 MAX_STEPS = 20_000  # for one document: nested `any` and `all` multiply their items
 _Found = tuple[Any, DocumentShape]  # a value and its shape
 
@@ -36,7 +37,7 @@ class FilterEvaluation:
     """Evaluation of an expression against one document.
 
     It takes at most so many steps, None for any number. A step evaluates one part of the expression
-    for one item.
+    for one item. The search of a pattern takes a step for each 3 µs that it may last.
     """
 
     forgiving = False  # whether a field of null is null, instead of an error
@@ -50,12 +51,24 @@ class FilterEvaluation:
     def step(self) -> None:
         """Count a step. Raises `Malformed` after too many."""
         spend(_STEP)
-        self._taken += 1
+        self._take(1, "use fewer any and all inside each other")
+
+    def _take(self, steps: int, fix: str) -> None:
+        self._taken += steps
         if self._most is not None and self._taken > self._most:
             raise Malformed(
-                f"the condition takes too long: more than {self._most} steps for one object; "
-                "use fewer any and all inside each other"
+                f"the condition takes too long: more than {self._most} steps for one object; {fix}"
             )
+
+    def apply(self, node: Comparison, value: object, shape: DocumentShape) -> bool:
+        """Return the result of an operator. Raises `Malformed`, also if it takes too long."""
+        if cost := match_cost(node, value, shape):
+            fix = (
+                f"use a shorter pattern than {quote(node.value[:_SHOWN])}, or with less repetition"
+            )
+            self._take(cost // _STEP, fix)
+            spend(cost)
+        return OPERATORS[node.operator](node, value, shape)
 
     def at(self, node: Node, names: Names) -> bool:
         """Return whether an expression is true for the document. Raises `Malformed`."""
@@ -77,7 +90,7 @@ class FilterEvaluation:
         found = self.find(node.selector, names)
         if found is None:  # a missing key is empty, and never equals, contains or matches
             return (node.operator in ("empty", "nil")) is not node.negated
-        return OPERATORS[node.operator](node, *found) is not node.negated
+        return self.apply(node, *found) is not node.negated
 
     def collection(self, node: CollectionMatch, names: Names) -> bool:
         """Return whether any, or all, items of a list or a map satisfy the condition."""

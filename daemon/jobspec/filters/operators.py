@@ -79,9 +79,21 @@ def _matches(node: Comparison, value: Any, shape: DocumentShape) -> bool:
     try:
         return regexp.search(node.value, value)
     except Invalid as error:
-        raise Malformed(
-            f"failed to compile regular expression {quote(node.value)}: {error}"
-        ) from error
+        raise _bad_pattern(node, error) from error
+
+
+def match_cost(node: Comparison, value: Any, shape: DocumentShape) -> int:
+    """Return the CPU time in microseconds that `matches` takes at most. Raises `Malformed`."""
+    if node.operator != "matches" or shape.kind != "string":
+        return 0
+    try:
+        return regexp.match_cost(node.value, value)
+    except Invalid as error:
+        raise _bad_pattern(node, error) from error
+
+
+def _bad_pattern(node: Comparison, error: Invalid) -> Malformed:
+    return Malformed(f"failed to compile regular expression {quote(node.value)}: {error}")
 
 
 def _ordered(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from daemon.jobspec.filters.evaluate import FilterEvaluation, Names, resolved
-from daemon.jobspec.filters.operators import OPERATORS, check_value
+from daemon.jobspec.filters.operators import check_value
 from daemon.jobspec.filters.shapes import ANY, DRIVER, INT, STRING, DocumentShape, shape_of
 from daemon.jobspec.filters.syntax import parse
 from daemon.jobspec.filters.tree import And, CollectionMatch, Comparison, Node, Not, Or, Selector
@@ -82,8 +82,8 @@ class _Inspection(FilterEvaluation):
         found = self.find(node.selector, names)
         if found is None or found[1] is not DRIVER:
             return super().match(node, names)
-        holds = OPERATORS[node.operator]
-        return any(holds(node, name, STRING) for name in spellings(found[0])) is not node.negated
+        known = spellings(found[0])
+        return any(self.apply(node, one, STRING) for one in known) is not node.negated
 
     def collection(self, node: CollectionMatch, names: Names) -> bool:
         """Return whether any, or all, items of all selected lists satisfy the condition."""

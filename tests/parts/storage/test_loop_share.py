@@ -1,10 +1,12 @@
 """Work between queries: on the event loop it has a share, and a thread does the rest."""
 
 import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from daemon.jobspec.filter import compile_filter
+from daemon.matching import regexp
 from storage import loop_share
 from storage.loop_share import SHARE, LongRead, spend
 from storage.read_pool import ReadSnapshot
@@ -61,6 +63,58 @@ async def test_a_costly_filter_is_evaluated_in_a_thread(store: Store, text: str,
     found, thread = await store.look(look)
     assert found is (meta == 0)
     assert (thread == threading.get_ident()) is (len(text) < 100 and meta == 0)
+
+
+LONG = "x[^y]{900}z|x[^w]{900}q"  # of 14,000 instructions
+
+
+@pytest.fixture
+def compiled() -> Iterator[Callable[[str], object]]:
+    """Give a function that compiles a pattern, and begin and end without compiled ones."""
+    regexp._compile.cache_clear()
+    yield regexp.pattern_error
+    regexp._compile.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "is_compiled", "on_loop"),
+    [
+        ("^x", "x" * 100, True, True),
+        ("^x", "x" * 100_000, True, False),  # a long value
+        (LONG, "x", True, True),
+        (LONG, "x" * 20, True, False),  # a large pattern
+        ("x{5}", "xxxxx", False, False),  # a repetition, which may be long to compile
+        ("^x", "x" * 100, False, True),
+    ],
+)
+async def test_a_costly_pattern_is_searched_in_a_thread(
+    store: Store,
+    compiled: Callable[[str], object],
+    pattern: str,
+    value: str,
+    is_compiled: bool,
+    on_loop: bool,
+) -> None:
+    compiled("x")  # imports the library
+    if is_compiled:
+        compiled(pattern)
+
+    def look(_: ReadSnapshot) -> int:
+        compile_filter(f"Meta.a matches `{pattern}`", Job)({"Meta": {"a": value}})
+        return threading.get_ident()
+
+    assert (await store.look(look) == threading.get_ident()) is on_loop
+
+
+async def test_a_pattern_is_not_compiled_on_the_event_loop(
+    store: Store, compiled: Callable[[str], object]
+) -> None:
+    compiled("x")
+    with pytest.raises(LongRead):
+        store.read_short(lambda _: compiled(LONG))
+    assert regexp._compile.cache_info().currsize == 1
+    store.read(lambda _: compiled(LONG))
+    assert regexp._compile.cache_info().currsize == 2
 
 
 async def test_a_thread_lets_the_event_loop_run_after_each_share(

@@ -45,3 +45,17 @@ def test_a_filter_of_a_listing_that_takes_too_long_is_refused() -> None:
     with pytest.raises(Malformed, match="the condition takes too long: more than 20000 steps"):
         many(document)
     assert time.thread_time() - began < 6 * MOST
+
+
+def test_a_pattern_that_may_take_too_long_is_refused_before_the_search() -> None:
+    document = {"Meta": {"a": "x" * 140 * 1024}}
+    assert compile_filter("Meta.a matches `^x+$`", Job)(document)
+    pattern = "x[^y]{900}z|x[^w]{900}q"
+    began = time.thread_time()
+    with pytest.raises(
+        Malformed,
+        match=r"the condition takes too long: more than 20000 steps for one object; "
+        r"use a shorter pattern than \"x\[\^y\]\{900\}z",
+    ):
+        compile_filter(f"Meta.a matches `{pattern}`", Job)(document)
+    assert time.thread_time() - began < 6 * MOST
