@@ -104,6 +104,7 @@ CREATE INDEX jobs_ended_children ON jobs (namespace, parent_id, modify_index)
 CREATE INDEX jobs_parents ON jobs (namespace, id) WHERE launches_children = 1;
 -- A condition with `=` would make SQLite prepare each statement again for each parent.
 CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_id IS '';
+CREATE INDEX jobs_by_name ON jobs (namespace, id, modify_index) WHERE parent_id IS '';
 CREATE INDEX jobs_changed ON jobs (modify_index, namespace, id);
 CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
 CREATE INDEX jobs_dead ON jobs (modify_index) WHERE status = 'dead';

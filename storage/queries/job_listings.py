@@ -1,6 +1,6 @@
 """Job listings: lines, changes and children."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from storage.queries.pages import PageRequest, by_namespace
@@ -70,25 +70,38 @@ def listing_rows(
 
 
 def _stubs(db: ReadSnapshot, wish: PageRequest, *, with_meta: bool) -> Iterator[JobListingRow]:
-    conditions, values = list(wish.conditions), {**wish.values, "meta": ""}
+    restriction, order, values = _in_order(wish, wish.conditions)
+    select = _STUBS_WITH_META if with_meta else _STUBS
+    for row in db.each(f"{select}{restriction} {order}", {**values, "meta": ""}):
+        yield JobListingRow(row["namespace"], row["id"], row["stub"])
+
+
+def _in_order(wish: PageRequest, restrictions: Iterable[str]) -> tuple[str, str, dict[str, object]]:
+    """Return the WHERE and ORDER BY clauses of a page by namespace and ID, and their values."""
+    conditions, values, least = list(restrictions), dict(wish.values), wish.prefix
     if wish.namespace != "*":
         conditions.append("namespace = :namespace")
         values["namespace"] = wish.namespace
-    if wish.prefix:
-        conditions.append("id >= :prefix AND id < :prefix || char(1114111)")
-        values["prefix"] = wish.prefix
     if wish.start is not None:
         values["first"], values["second"] = wish.start
-        order = "<" if wish.reverse else ">"
+        sign = "<" if wish.reverse else ">"
         # Of a comparison of both columns, SQLite would only use `namespace = :namespace`.
         within = wish.start[0] == wish.namespace
-        columns, start = ("id", ":second") if within else ("(namespace, id)", "(:first, :second)")
-        conditions.append(f"{columns} {order}= {start}")
+        if within and not wish.reverse:
+            least = max(least, str(wish.start[1]))  # of two lower limits, SQLite uses either
+        elif within:
+            conditions.append("id <= :second")
+        else:
+            conditions.append(f"(namespace, id) {sign}= (:first, :second)")
+    if least:
+        conditions.append("id >= :least")
+        values["least"] = least
+    if wish.prefix:
+        conditions.append("id < :prefix || char(1114111)")
+        values["prefix"] = wish.prefix
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     way = " DESC" if wish.reverse else ""
-    select = _STUBS_WITH_META if with_meta else _STUBS
-    for row in db.each(f"{select}{where} ORDER BY namespace{way}, id{way}", values):
-        yield JobListingRow(row["namespace"], row["id"], row["stub"])
+    return where, f"ORDER BY namespace{way}, id{way}", values
 
 
 class JobChange(NamedTuple):
@@ -163,24 +176,14 @@ def by_name(
     """Yield jobs by namespace and ID. The parameters are those of `by_change`."""
     values = {**wish.values, "kind": kind, "status": status, "failed": failed}
     conditions = [text for name, text in _CONDITIONS.items() if values[name]]
-    # The jobs without a parent are few enough to sort them; the others are read in order.
-    index = "sqlite_autoindex_jobs_1" if children else "jobs_by_change"
+    index = "sqlite_autoindex_jobs_1"
     if not children:
         conditions.append("parent_id IS ''")
-    if wish.namespace != "*":
-        conditions.append("namespace = :namespace")
-        values["namespace"] = wish.namespace
-    if wish.prefix:
-        conditions.append("id >= :prefix AND id < :prefix || char(1114111)")
-        values["prefix"] = wish.prefix
-    if wish.start is not None:
-        values["first"], values["second"] = wish.start
-        sign = "<" if wish.reverse else ">"
-        conditions.append(f"(namespace, id) {sign}= (:first, :second)")
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if wish.reverse else ""
-    for row in db.each(f"{_CHANGES} {index}{where} ORDER BY namespace{way}, id{way}", values):
-        yield JobChange(*row)
+        index = "jobs_by_name"
+    for one in by_namespace(db, wish):
+        where, order, found = _in_order(one, conditions)
+        for row in db.each(f"{_CHANGES} {index}{where} {order}", {**values, **found}):
+            yield JobChange(*row)
 
 
 _CHILD_STATUSES = """

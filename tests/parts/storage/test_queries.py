@@ -143,6 +143,7 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: list(
         job_listings.by_change(db, PageRequest(namespace="*"), children=True, kind="batch")
     ),
+    lambda db: list(job_listings.by_name(db, PageRequest(namespace="*"), kind="batch")),
     lambda db: job_listings.child_statuses(db, "default", "web"),
     lambda db: children.has_at_least_active(db, "default", "web", 3),
     lambda db: children.ended_before(db, "default", "web", 5, 3),
@@ -297,6 +298,61 @@ async def test_a_few_among_a_long_history_are_found_by_the_index_that_has_only_t
     explained = store.read(Explained)
     store.read(lambda _: query(explained))
     assert index in explained.plan
+
+
+@pytest.mark.parametrize(
+    ("query", "step"),
+    [
+        (
+            lambda db: list(job_listings.by_name(db, PageRequest(namespace="*", reverse=True))),
+            "SCAN jobs USING INDEX jobs_by_name",
+        ),
+        (
+            lambda db: list(
+                job_listings.by_name(db, PageRequest(namespace="*", start=("default", "a")))
+            ),
+            "SEARCH jobs USING INDEX jobs_by_name ((namespace,id)>(?,?))",
+        ),
+        (
+            lambda db: list(
+                job_listings.by_name(
+                    db, PageRequest(namespace="*", prefix="we", start=("default", "web"))
+                )
+            ),
+            "SEARCH jobs USING INDEX jobs_by_name (namespace=? AND id>? AND id<?)",
+        ),
+    ],
+)
+async def test_jobs_in_order_of_their_names_are_not_sorted(
+    store: Store, query: Callable[[ReadSnapshot], object], step: str
+) -> None:
+    explained = store.read(Explained)
+    store.read(lambda _: query(explained))
+    assert explained.plan.endswith(f"{step}\n")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("prefix", ["", "web", "web-1"])
+async def test_jobs_in_order_of_their_names_continue_at_any_of_them(
+    store: Store, prefix: str, reverse: bool
+) -> None:
+    def fill(tx: Transaction) -> None:
+        for one in ("api", "web", "web-1", "web-10", "web-2", "z"):
+            jobs.append_version(tx, job(one))
+
+    await store.write(fill)
+
+    def names(start: tuple[str, str] | None) -> list[str]:
+        wish = PageRequest(namespace="*", prefix=prefix, start=start, reverse=reverse)
+        found = store.read(lambda db: list(job_listings.by_name(db, wish)))
+        lines = store.read(lambda db: list(job_listings.listing_rows(db, wish)))
+        assert [one.id for one in lines] == [one.id for one in found]
+        return [one.id for one in found]
+
+    every = names(None)
+    assert every == sorted(every, reverse=reverse)
+    assert len(every) == {"": 6, "web": 4, "web-1": 2}[prefix]
+    assert [names(("default", one)) for one in every] == [every[at:] for at in range(len(every))]
 
 
 @pytest.mark.parametrize(
