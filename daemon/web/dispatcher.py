@@ -24,6 +24,7 @@ from daemon.web import blocking
 from daemon.web import request_head as heads
 from daemon.web.admission import Share, most_connections
 from daemon.web.fairness import Fairness, RequestAccount, counting, identify
+from daemon.web.lazy import import_large
 from daemon.web.parameters import InvalidParameter, QueryParameters
 from daemon.web.reply import (
     HandlerReply,
@@ -364,6 +365,7 @@ class Dispatcher:
             if reply.stream is not None:
                 return msgspec.structs.replace(reply, stream=self._crowd.hold(reply.stream))
             return reply
+        await import_large(route.handler)
         reply = await route.handler(asked)
         if route.acts:
             await trail.acted()
