@@ -6,7 +6,10 @@ from daemon.ui import formatting
 from daemon.ui.render import Found, action, optional, page
 from daemon.ui.tables import sort_table
 from daemon.web.ui_session import UiRequest
+from storage.errors import Denied, Malformed
 
+_SESSIONS = 100  # that are shown
+_TOKENS = 100  # on one page
 _COLUMNS = {
     "name": lambda one: one["Name"],
     "type": lambda one: one["Type"],
@@ -18,17 +21,30 @@ _COLUMNS = {
 @page("access.html")
 async def overview(visit: UiRequest) -> Found:
     """Show the user's token, and the tokens, policies, roles and login methods that they may see."""
-    tokens = await optional(visit, "/v1/acl/tokens")
+    tokens, next_token = await _tokens(visit)
+    sessions, session_count = await visit.sessions(_SESSIONS)
     sort = visit.query.text("sort-tokens")
     return {
         "own": await optional(visit, "/v1/acl/token/self") if visit.session else None,
-        "sessions": visit.sessions(),
+        "sessions": sessions,
+        "session_count": session_count,
         "tokens": tokens,
+        "next_token": next_token,
         "token_table": sort_table("tokens", tokens or [], sort, _COLUMNS),
         "policies": await optional(visit, "/v1/acl/policies"),
         "roles": await optional(visit, "/v1/acl/roles"),
         "methods": _methods(await optional(visit, "/v1/sys/auth")),
     }
+
+
+async def _tokens(visit: UiRequest) -> tuple[list[dict[str, Any]] | None, str]:
+    """Return a page of tokens, and the token of the next page; None if the user may not see them."""
+    after = visit.query.text("next_token")
+    try:
+        found = await visit.ask("GET", "/v1/acl/tokens", per_page=_TOKENS, next_token=after)
+        return await visit.parsed(found), found.next_token
+    except (Denied, Malformed):
+        return None, ""
 
 
 @action

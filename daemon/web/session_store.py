@@ -27,6 +27,7 @@ class UiSession(msgspec.Struct):
     is_own: bool = False  # the token was created for this session, and is revoked with it
     began_at: int = 0  # nanoseconds
     address: str = ""  # of the browser at the sign-in
+    accessor: str = ""  # of its token
 
     @property
     def id(self) -> str:
@@ -41,9 +42,18 @@ class SessionStore:
         self._new_secret = new_secret
         self._sessions: OrderedDict[str, UiSession] = OrderedDict()
 
-    def begin(self, token: str, now: int, *, is_own: bool = False, address: str = "") -> UiSession:
+    def begin(
+        self,
+        token: str,
+        now: int,
+        *,
+        is_own: bool = False,
+        address: str = "",
+        accessor: str = "",
+    ) -> UiSession:
         """Return a new session; its name is a fresh secret."""
-        made = UiSession(self._new_secret(), token, self._new_secret(), now, is_own, now, address)
+        name, proof = self._new_secret(), self._new_secret()
+        made = UiSession(name, token, proof, now, is_own, now, address, accessor)
         self._sessions[made.name] = made
         while len(self._sessions) > MOST:
             self._sessions.popitem(last=False)

@@ -13,8 +13,8 @@ browsers accept only in encrypted responses (RFC 6265bis, section 4.1.3.1).
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -73,7 +73,6 @@ class SessionView(msgspec.Struct, frozen=True):
 
     session: UiSession
     token_name: str
-    accessor: str
     is_this: bool
 
 
@@ -95,6 +94,7 @@ class UiRequest:
         self.is_compact = False  # pages have less space between lines
         self._ask, self._sessions, self._trail, self._router = ask, sessions, trail, router
         self._form: dict[str, str] | None = None
+        self._lacking: dict[tuple[str, ...], str] = {}  # by the arguments of `lacks`
         self._cookie: str | None = None  # the new value of the cookie; empty deletes it
 
     @property
@@ -145,6 +145,12 @@ class UiRequest:
         `target` is the URL of the form. `namespace` is the one of the object, if the URL does not
         have it; `*` means any. `path` is the path of the variable or of the login method.
         """
+        asked = (target, namespace, path, method)
+        if (known := self._lacking.get(asked)) is None:  # a page may ask once per row
+            known = self._lacking[asked] = self._lacks(*asked)
+        return known
+
+    def _lacks(self, target: str, namespace: str, path: str, method: str) -> str:
         place = urlsplit(target)
         pages, _ = self._router.find(place.path)
         calls = next((one.calls for one in pages if one.method == method), "")
@@ -241,7 +247,11 @@ class UiRequest:
                 await tokens.revoke(secret)
             raise
         self.session = self._sessions.begin(
-            secret, self.now, is_own=is_own, address=self.request.address
+            secret,
+            self.now,
+            is_own=is_own,
+            address=self.request.address,
+            accessor=caller.token.accessor,
         )
         self._cookie = self.session.name
 
@@ -251,22 +261,27 @@ class UiRequest:
         if ending is not None:
             await self._end(ending)
 
-    def sessions(self) -> list["SessionView"]:
+    async def sessions(self, most: int) -> tuple[list["SessionView"], int]:
+        """Return the sessions of the user that were used last, and the number of all."""
+        mine, resolve = self._own_sessions(), self.request.parts.tokens.resolve
+        found: list[SessionView] = []
+        for one in mine[:most]:
+            await trio.lowlevel.checkpoint()  # each token is read from the store
+            with suppress(UnknownToken):  # it ended in the meantime
+                token = resolve(one.token, one.address).token
+                found.append(SessionView(one, token.name, one is self.session))
+        return found, len(mine)
+
+    def _own_sessions(self) -> list[UiSession]:
         """Return the sessions of the user's token; of all tokens for a management token."""
-        caller, resolve = self.request.caller, self.request.parts.tokens.resolve
-        found = []
-        for one in self._sessions.all(self.now) if self.session else ():
-            try:
-                token = resolve(one.token).token
-            except UnknownToken:  # it ended in the meantime
-                continue
-            if caller.grant.everything or token.accessor == caller.token.accessor:
-                found.append(SessionView(one, token.name, token.accessor, one is self.session))
-        return found
+        caller, all_ = self.request.caller, self._sessions.all(self.now) if self.session else []
+        if caller.grant.everything:
+            return all_
+        return [one for one in all_ if one.accessor == caller.token.accessor]
 
     async def end_session(self, id_: str) -> None:
-        """End a session, perhaps this one. Raises `NotFound` unless `sessions` has it."""
-        ending = next((one.session for one in self.sessions() if one.session.id == id_), None)
+        """End a session, perhaps this one. Raises `NotFound` if it is not the user's."""
+        ending = next((one for one in self._own_sessions() if one.id == id_), None)
         if ending is None:
             raise NotFound(f"there is no session {id_[:32]}: it has ended, or is not yours")
         if ending is self.session:
@@ -348,7 +363,26 @@ class UiPages:
             await self._recognize(visit, trail)
         if asked.method != "GET" and (reason := _refusal(visit, headers)):
             return visit.dressed(text(reason, 403), is_secure=is_secure)
-        return visit.dressed(await page.handler(visit), is_secure=is_secure)
+        reply = self._while_signed_in(await page.handler(visit), visit.session)
+        return visit.dressed(reply, is_secure=is_secure)
+
+    def _while_signed_in(self, reply: HandlerReply, session: UiSession | None) -> HandlerReply:
+        """Return a reply whose stream ends with the session."""
+        if reply.stream is None or session is None:
+            return reply
+        stream = self._until_end(reply.stream, session)
+        return msgspec.structs.replace(reply, stream=stream)
+
+    async def _until_end(
+        self, pieces: AsyncIterator[bytes], session: UiSession
+    ) -> AsyncIterator[bytes]:
+        """Yield pieces while a session is valid; heartbeats are pieces, too."""
+        has, now = self._sessions.has, self._parts.clock.now
+        async with aclosing(pieces) as open_pieces:  # type: ignore[type-var]  # a generator
+            async for piece in open_pieces:
+                if not has(session, now()):
+                    return
+                yield piece
 
     def speaking(
         self, asked: Request, headers: Mapping[str, str], proof: str, *, is_secure: bool

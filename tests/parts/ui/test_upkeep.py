@@ -1,10 +1,16 @@
 """Sessions, notification tests, and snapshots in the web interface."""
 
 import re
+from html import unescape
 from pathlib import Path
 
+import pytest
+import trio
+
+from daemon.ui import access
 from storage.queries import audit
 from tests.parts.ui.conftest import READER, Browser, Site
+from tests.samples import job
 
 ENDS = re.compile(r'action="/ui/session/(\w+)/end"')
 
@@ -53,6 +59,59 @@ async def test_only_a_management_token_ends_sessions_of_others(site: Site) -> No
     assert (answer.status_code, await is_in(master)) == (404, True)
     await master.send(f"/ui/session/{own}/end")
     assert not await is_in(reader)
+
+
+async def test_a_session_of_a_token_with_bound_addresses_is_listed_and_ended(site: Site) -> None:
+    bound = await signed_in(site, await site.token(READER, bound_cidrs=("127.0.0.0/8",)))
+    master = await signed_in(site, await site.token(name="master"))
+    (own,) = await ends(bound)
+    assert own in await ends(master)
+    await master.send(f"/ui/session/{own}/end")
+    assert not await is_in(bound)
+
+
+async def test_only_the_session_of_this_browser_ends_its_drafts(site: Site) -> None:
+    secret = await site.token(READER)
+    mine, _ = await signed_in(site, secret), await signed_in(site, secret)
+    assert (await mine.get("/ui/access")).text.count('name="ends_this"') == 1
+
+
+async def test_the_sessions_that_were_used_last_are_shown_with_the_number_of_all(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "_SESSIONS", 2)
+    secret = await site.token(READER)
+    browsers = [await signed_in(site, secret) for _ in range(3)]
+    assert len(await ends(browsers[0])) == 2
+    assert "The 2 that were used last, of 3." in (await browsers[0].get("/ui/access")).text
+
+
+async def test_a_live_stream_ends_with_its_session(site: Site) -> None:
+    mine = await signed_in(site, await site.token(READER))
+    master = await signed_in(site, await site.token(name="master"))
+    (own,) = await ends(mine)
+    with trio.fail_after(60):
+        async with mine.http.stream("GET", "/ui/events") as stream:
+            pieces = stream.aiter_text()
+            assert "event: begin" in await anext(pieces)
+            await site.cluster.register(job("first"))
+            while "first" not in await anext(pieces):  # heartbeats
+                pass
+            await master.send(f"/ui/session/{own}/end")
+            await site.cluster.register(job("second"))
+            assert "second" not in "".join([piece async for piece in pieces])
+
+
+async def test_tokens_have_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_TOKENS", 2)
+    master = await signed_in(site, await site.token(name="token-0"))
+    for number in (1, 2):
+        await site.token(READER, name=f"token-{number}")
+    first = (await master.get("/ui/access")).text
+    (rest,) = re.findall(r'rel="next" href="([^"]*)"', first)
+    second = (await master.get(unescape(rest))).text
+    names = [set(re.findall(r"<td[^>]*>(token-\d)</td>", page)) for page in (first, second)]
+    assert (len(names[0]), names[0] | names[1]) == (2, {"token-0", "token-1", "token-2"})
 
 
 async def test_without_tokens_there_are_no_sessions(open_site: Site) -> None:
