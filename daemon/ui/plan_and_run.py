@@ -1,18 +1,24 @@
 """The plan page: paste a job file, see the changes, and run exactly this file."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from daemon.ui import formatting
-from daemon.ui.render import Found, action, page, render_page, status_of
-from daemon.web.reply import HandlerReply
-from daemon.web.ui_session import UiRequest
-from storage.errors import Denied, Malformed, StewardError
+from daemon.ui.render import Found, action, page, render_page, status_of, with_error_message
+from daemon.web.reply import HandlerReply, of_error
+from daemon.web.ui_session import UiRequest, apart
+from storage.errors import Denied, Invalid, Malformed, NotFound, Refused, StewardError
 
 MOST_PROBLEMS = 50  # of one check
+_MOST_NAMES = 8  # of blocks in a problem
+_LONGEST = 2000  # characters of a problem that are shown and searched for names
+_LONG = 64 * 1024  # characters of a source; a thread decodes a longer one
 _POSITION = re.compile(r"[^:\s]*:(\d+),\d+(?:-[\d,]+)?: ")  # file, line and columns
+# Errors of the file; all others are errors of the daemon, or of the rights.
+_OF_FILE = (Malformed, Invalid, Refused, NotFound)
 _NAMES = re.compile(r'(?:group|task(?! group)) "?([\w.-]+)', re.IGNORECASE)
 _FLAG = "flag."  # prefix of form fields for the values of variables
 _EXAMPLE = """job "hello" {
@@ -50,27 +56,32 @@ async def form(visit: UiRequest) -> Found:
         "variables": found["Variables"],
         "flags": found["VariableFlags"] or {},
         "job_id": job_id,
+        "draft_namespace": visit.query.text("namespace"),
         "origin": found["Origin"],
         "base": found["Version"],
     }
 
 
+@with_error_message
 async def plan(visit: UiRequest) -> HandlerReply:
     """Show the changes and placements of a job file."""
     source = _source(visit)
+    given = await _given(source)
     found: dict[str, Any] = {
         "source": source,
-        "format": _format(visit, source),
+        "format": _format(visit, given),
         "variables": _variables(visit),
         "flags": _flags(visit),
+        "job_id": visit.form.get("job", ""),
+        "draft_namespace": visit.form.get("namespace", ""),
     }
     try:
-        job = await _parsed(visit, source)
+        job = await _parsed(visit, source, given)
         namespace = job.get("Namespace") or "default"
         body = {"Job": job, "Diff": True}
         path = formatting.address("/v1/job/", job["ID"], "/plan")
         planned = await visit.post(path, body, namespace=namespace, limits=True)
-    except StewardError as error:
+    except (*_OF_FILE, Denied) as error:
         return await render_page(
             visit, "run.html", {**found, "message": str(error)}, status_of(error)
         )
@@ -78,30 +89,41 @@ async def plan(visit: UiRequest) -> HandlerReply:
 
 
 async def check(visit: UiRequest) -> HandlerReply:
-    """Return the problems of a job file with their lines, as JSON for the editor."""
+    """Return the first problems of a job file with their lines, as JSON for the editor."""
     visit.request = msgspec.structs.replace(visit.request, accept="")  # errors without excerpts
     source, note = _source(visit), ""
     try:
         problems = await _problems(visit, source)
     except Denied:
         problems, note = [], "Your token does not allow the check of job files."
-    return HandlerReply(body={"Problems": problems[:MOST_PROBLEMS], "Note": note})
+    except StewardError as error:  # of the daemon, not of the file
+        return of_error(error)
+    return HandlerReply(body={"Problems": problems, "Note": note})
 
 
 async def _problems(visit: UiRequest, source: str) -> list[dict[str, object]]:
     """Return the problems of the parser, or else those of the validation. Raises `Denied`."""
     try:
-        job = await _parsed(visit, source)
+        job = await _parsed(visit, source, await _given(source))
         namespace = job.get("Namespace") or "default"
         found = await visit.post("/v1/validate/job", {"Job": job}, namespace=namespace)
-    except Denied:
-        raise
-    except StewardError as error:
-        lines = str(error).removeprefix("Failed to parse job: ").splitlines()
-        return [_positioned(one) for one in lines if one.strip()]
+    except _OF_FILE as error:
+        return await apart(_of_parser, str(error))
+    texts = (found["ValidationErrors"] or ())[:MOST_PROBLEMS]
+    return await apart(_of_validation, source, texts) if texts else []
+
+
+def _of_parser(message: str) -> list[dict[str, object]]:
+    lines = message.removeprefix("Failed to parse job: ").splitlines()
+    return [_positioned(one[:_LONGEST]) for one in lines if one.strip()][:MOST_PROBLEMS]
+
+
+def _of_validation(source: str, texts: Sequence[str]) -> list[dict[str, object]]:
+    """Return problems with the lines of the blocks that they name."""
+    lines = source.split("\n")
     return [
-        {"Line": _line_of_names(source, text), "Text": " ".join(text.split())}
-        for text in found["ValidationErrors"] or ()
+        {"Line": _line_of_names(lines, text), "Text": " ".join(text.split())}
+        for text in (one[:_LONGEST] for one in texts)
     ]
 
 
@@ -113,10 +135,10 @@ def _positioned(text: str) -> dict[str, object]:
     return {"Line": int(found[1]), "Text": text[found.end() :]}
 
 
-def _line_of_names(source: str, text: str) -> int:
+def _line_of_names(lines: Sequence[str], text: str) -> int:
     """Return the line of the innermost block that a problem names; 0 if there is none."""
-    lines, begin = source.split("\n"), 0
-    for name in _NAMES.findall(text):
+    begin = 0
+    for name in _NAMES.findall(text)[:_MOST_NAMES]:
         heads = (f'"{name}"', f" {name} ")
         found = (at for at in range(begin, len(lines)) if any(one in lines[at] for one in heads))
         begin = next(found, begin)
@@ -130,11 +152,12 @@ async def run(visit: UiRequest) -> str:
     index = visit.form.get("index", "")
     if not (index.isascii() and index.isdecimal() and len(index) < 20):
         raise Malformed(f"index = {index!r} is not the index of a plan: plan the job first")
-    job = await _parsed(visit, source)
+    given = await _given(source)
+    job = await _parsed(visit, source, given)
     namespace = job.get("Namespace") or "default"
     submission = {
         "Source": source,
-        "Format": _format(visit, source),
+        "Format": _format(visit, given),
         "Variables": _variables(visit),
         "VariableFlags": _flags(visit),
     }
@@ -158,11 +181,16 @@ def _flags(visit: UiRequest) -> dict[str, str]:
     return {name.removeprefix(_FLAG): text for name, text in fields if name.startswith(_FLAG)}
 
 
-def _format(visit: UiRequest, source: str) -> str:
-    """Return the language of a job file."""
-    if _from_json(source) is not None:
+def _format(visit: UiRequest, given: dict[str, Any] | None) -> str:
+    """Return the language of a job file; `given` is its job, if it is in JSON."""
+    if given is not None:
         return "json"
     return "hcl1" if visit.form.get("format") == "hcl1" else "hcl2"
+
+
+async def _given(source: str) -> dict[str, Any] | None:
+    """Return the job of a text in JSON; see `_from_json`. A thread decodes a long text."""
+    return await apart(_from_json, source) if len(source) > _LONG else _from_json(source)
 
 
 def _from_json(source: str) -> dict[str, Any] | None:
@@ -184,16 +212,16 @@ def _source(visit: UiRequest) -> str:
     return visit.form.get("source", "").replace("\r\n", "\n")
 
 
-async def _parsed(visit: UiRequest, source: str) -> dict[str, Any]:
-    """Return the job in a job file. Raises the errors of the parser."""
-    if (given := _from_json(source)) is not None:
+async def _parsed(visit: UiRequest, source: str, given: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the job in a job file; `given` if it is in JSON. Raises the errors of the parser."""
+    if given is not None:
         return given
     body = {
         "JobHCL": source,
         "Canonicalize": True,
         "Variables": _variables(visit),
         "VariableFlags": _flags(visit),
-        "HCLv1": _format(visit, source) == "hcl1",
+        "HCLv1": _format(visit, given) == "hcl1",
     }
     job: dict[str, Any] = await visit.post("/v1/jobs/parse", body)
     return job

@@ -194,8 +194,8 @@ const SOON = 120; // milliseconds after the last letter
 const TOGETHER = 1500; // milliseconds: "g" and the letter of a page
 let lastG = 0;
 
-async function pageOf(address, id) {
-  const answer = await fetch(address, { headers: { Accept: "text/html" } });
+async function pageOf(address, id, signal) {
+  const answer = await fetch(address, { headers: { Accept: "text/html" }, signal });
   if (!answer.ok || answer.redirected) throw new Error(`status ${answer.status}`);
   const part = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
   return part ? [...part.childNodes] : [];
@@ -208,6 +208,7 @@ class Palette {
     this.input = dialog.querySelector("input");
     this.results = dialog.querySelector(".results");
     this.number = 0;
+    this.request = new AbortController(); // of the latest search
     this.due = null;
     this.shown = null; // the text of the results
     this.input.addEventListener("input", () => {
@@ -230,8 +231,15 @@ class Palette {
   async show() {
     const text = this.input.value.trim();
     const number = ++this.number;
+    this.request.abort(); // its answer would be of an older text
+    if (text.length === 1) { // too many names contain it
+      this.results.textContent = "Type at least two characters.";
+      this.shown = text;
+      return;
+    }
+    this.request = new AbortController();
     try {
-      const found = await pageOf(`/ui/find?q=${encodeURIComponent(text)}`, "found");
+      const found = await pageOf(`/ui/find?q=${encodeURIComponent(text)}`, "found", this.request.signal);
       if (number !== this.number) return; // more was typed
       this.results.replaceChildren(...found);
       this.shown = text;
@@ -303,9 +311,19 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// A malformed fragment names nothing.
+function targetName() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return "";
+  }
+}
+
 // A link of the palette leads to a closed part of the page.
 function openTarget() {
-  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const name = targetName();
+  const target = name && document.getElementById(name);
   if (target && target.tagName === "DETAILS") target.open = true;
 }
 addEventListener("hashchange", openTarget);
@@ -334,18 +352,47 @@ function openFile() {
   });
 }
 
-// A draft is kept until its job runs, or until its author signs out.
-function dropDrafts() {
-  const ran = sessionStorage.getItem("steward ran");
-  if (ran && location.pathname.startsWith("/ui/job/")) {
-    localStorage.removeItem(ran);
-    sessionStorage.removeItem("steward ran");
+// Drafts belong to the user: their names begin with the accessor of the token, empty without one.
+const DRAFTS = "steward draft ";
+const OWN_DRAFTS = `${DRAFTS}${body.dataset.user || ""} `;
+
+// A browser may allow no storage, or have no room.
+function withStorage(work) {
+  try {
+    return work();
+  } catch {
+    return null;
   }
-  document.addEventListener("submit", (event) => {
-    if (event.target.getAttribute("action") !== "/ui/sign-out") return;
+}
+
+function removeDrafts(isMeant) {
+  withStorage(() => {
     for (const name of Object.keys(localStorage)) {
-      if (name.startsWith("steward draft ")) localStorage.removeItem(name);
+      if (name.startsWith(DRAFTS) && isMeant(name)) localStorage.removeItem(name);
     }
+  });
+}
+
+// Whether a form ends the session of this browser.
+function signsOut(form) {
+  const action = form.getAttribute("action");
+  const isOwnToken = body.dataset.user && action === `/ui/token/${body.dataset.user}/end`;
+  return action === "/ui/sign-out" || isOwnToken || form.querySelector("input[name=ends_this]") !== null;
+}
+
+// A draft is kept until its job runs, or until its author signs out. Only the page directly after
+// the submit shows that the job runs.
+function dropDrafts() {
+  withStorage(() => {
+    const ran = sessionStorage.getItem("steward ran");
+    sessionStorage.removeItem("steward ran");
+    if (ran && location.pathname.startsWith("/ui/job/")) localStorage.removeItem(ran);
+  });
+  if (body.dataset.user) removeDrafts((name) => !name.startsWith(OWN_DRAFTS));
+  document.addEventListener("submit", (event) => {
+    if (!signsOut(event.target)) return;
+    if (window.editor) window.editor.close();
+    removeDrafts(() => true);
   });
 }
 
@@ -465,29 +512,41 @@ function cell(row, content) {
   return place;
 }
 
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
+
+// The page of a job, or of one of its runs.
+function jobPage(job, namespace, number = "") {
+  const query = new URLSearchParams();
+  if (number) query.set("number", number);
+  if (namespace && namespace !== "default") query.set("namespace", namespace);
+  const words = query.toString();
+  return `${PAGES.Job}${encodeURIComponent(job)}${number ? "/run" : ""}${words ? `?${words}` : ""}`;
+}
+
+// The page of an event's object; empty if it has none.
+function pageOfEvent(one) {
+  if (one.Topic === "Run" || one.Topic === "Step") { // the key is job/number, or job/number/step
+    const job = (one.FilterKeys || [])[0];
+    return job ? jobPage(job, one.Namespace, one.Key.slice(job.length + 1).split("/")[0]) : "";
+  }
+  if (one.Topic === "Job") return jobPage(one.Key, one.Namespace);
+  return PAGES[one.Topic] ? PAGES[one.Topic] + encodeURIComponent(one.Key) : "";
+}
+
 // "Allocation 1a2b3c4d of web changed", with links.
 function sentence(one) {
-  const isId = /^[0-9a-f]{8}-/.test(one.Key);
-  let object = isId ? one.Key.slice(0, 8) : one.Key;
+  let object = UUID.test(one.Key) ? one.Key.slice(0, 8) : one.Key;
   if (one.Topic === "Service") object = (one.FilterKeys || [])[1] || one.Key; // the key is an identifier
-  let page = PAGES[one.Topic];
-  let ending = "";
-  if (one.Topic === "Run" || one.Topic === "Step") {
-    page = PAGES.Job;
-    ending = "/run";
-  }
-  const within = page === PAGES.Job && one.Namespace !== "default" ? `?namespace=${encodeURIComponent(one.Namespace)}` : "";
   const linked = (text, target) => {
     const link = document.createElement("a");
     link.href = target;
     link.textContent = text;
     return link;
   };
-  const others = (one.FilterKeys || []).filter((key) => key !== one.Key && !/^[0-9a-f]{8}-/.test(key));
-  const job = one.Topic === "Run" || one.Topic === "Step" ? others[0] || one.Key : one.Key;
-  if (page) object = linked(object, page + encodeURIComponent(page === PAGES.Job ? job : one.Key) + ending + within);
-  const parts = [`${one.Topic} `, object];
-  if (others.length && one.Topic !== "Job") parts.push(" of ", linked(others[0], PAGES.Job + encodeURIComponent(others[0]) + (one.Namespace && one.Namespace !== "default" ? `?namespace=${encodeURIComponent(one.Namespace)}` : "")));
+  const page = pageOfEvent(one);
+  const others = (one.FilterKeys || []).filter((key) => key !== one.Key && !UUID.test(key));
+  const parts = [`${one.Topic} `, page ? linked(object, page) : object];
+  if (others.length && one.Topic !== "Job") parts.push(" of ", linked(others[0], jobPage(others[0], one.Namespace)));
   parts.push(` ${HAPPENED[one.Type] || one.Type.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase()}`);
   return parts;
 }

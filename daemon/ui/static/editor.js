@@ -5,19 +5,19 @@
 const MOST_PAINTED = 100000; // characters; a longer text is not painted
 const CHECKED_AFTER = 500; // milliseconds without a change
 const PLANNED_AFTER = 900;
-const DRAFT = "steward draft ";
 const MOST_OFFERED = 12;
 
+// The end of a word is asserted after each repetition, so that no word is scanned again from within.
 const PIECE = new RegExp(
   [
     "(?<comment>#[^\\n]*|//[^\\n]*|/\\*[\\s\\S]*?(?:\\*/|$(?![\\s\\S])))",
     "(?<heredoc><<-?(?<mark>\\w+)\\n[\\s\\S]*?(?:^[ \\t]*\\k<mark>[ \\t]*$|$(?![\\s\\S])))",
-    '(?<key>"(?:[^"\\\\\\n]|\\\\.)*"(?=[ \\t]*:))',
+    '(?<key>"(?:[^"\\\\\\n]|\\\\.)*"(?=[ \\t]{0,99}:))',
     '(?<text>"(?:[^"\\\\\\n]|\\\\.)*"?)',
     "(?<number>\\b\\d+(?:\\.\\d+)?\\b)",
     "(?<word>\\b(?:true|false|null)\\b)",
-    "(?<name>[A-Za-z_][\\w-]*(?=[ \\t]{0,99}=(?!=)))",
-    "(?<block>^[ \\t]*[A-Za-z_][\\w-]*(?=[^\\n={]*\\{))",
+    "(?<name>[A-Za-z_][\\w-]*(?![\\w-])(?=[ \\t]{0,99}=(?!=)))",
+    "(?<block>^[ \\t]*[A-Za-z_][\\w-]*(?![\\w-])(?=[^\\n={]{0,999}\\{))",
     "(?<plain>[A-Za-z_][\\w-]*)",
     "(?<brace>[{}])",
   ].join("|"),
@@ -63,8 +63,9 @@ class Editor {
     this.place = document.getElementById("editor");
     this.problems = document.getElementById("problems");
     this.aside = document.getElementById("plan-beside");
-    this.name = DRAFT + this.place.dataset.draft;
+    this.name = OWN_DRAFTS + this.place.dataset.draft; // of app.js
     this.first = this.field.value;
+    this.firstState = this.state();
     this.lines = new Map(); // the problems by line
     this.offered = [];
     this.isSending = false;
@@ -99,7 +100,10 @@ class Editor {
   }
 
   listen() {
-    this.field.addEventListener("input", () => this.changed());
+    this.form.addEventListener("input", (event) => {
+      if (event.target === this.field) this.changed();
+      else if (event.target.name) this.changedValues();
+    });
     this.field.addEventListener("scroll", () => this.follow());
     this.field.addEventListener("keydown", (event) => this.press(event));
     this.field.addEventListener("blur", () => this.closeOffers());
@@ -114,23 +118,42 @@ class Editor {
       if (line) this.goTo(Number(line.dataset.line));
     });
     addEventListener("beforeunload", (event) => {
-      if (!this.isSending && this.field.value !== this.first) event.preventDefault();
+      if (!this.isSending && this.state() !== this.firstState) event.preventDefault();
     });
     document.addEventListener("submit", (event) => {
       this.isSending = true;
-      if (event.target.getAttribute("action") === "/ui/run") sessionStorage.setItem("steward ran", this.name);
+      if (event.target.getAttribute("action") !== "/ui/run") return;
+      withStorage(() => sessionStorage.setItem("steward ran", this.name));
     });
   }
 
   changed() {
     this.paint();
-    this.markStale();
     this.offer();
+    this.changedValues();
+  }
+
+  // The text, or the value of a variable: the plan depends on both.
+  changedValues() {
+    this.markStale();
+    if (this.isClosed) return;
     clearTimeout(this.due);
     this.due = setTimeout(() => {
       this.keepDraft();
       this.check();
     }, CHECKED_AFTER);
+  }
+
+  // All fields that a plan depends on.
+  state() {
+    return new URLSearchParams(new FormData(this.form)).toString();
+  }
+
+  // After the session nothing is stored.
+  close() {
+    this.isClosed = true;
+    clearTimeout(this.due);
+    clearTimeout(this.planDue);
   }
 
   // ---- colours
@@ -197,17 +220,17 @@ class Editor {
   }
 
   async check() {
-    const text = this.field.value;
+    const state = this.state();
     const number = (this.checks = (this.checks || 0) + 1);
     try {
       const answer = await this.ask("/ui/check");
-      if (number !== this.checks || text !== this.field.value) return; // more was typed
+      if (number !== this.checks || state !== this.state()) return; // more was typed
       if (!answer.ok) throw new Error(`status ${answer.status}`);
       const found = await answer.json();
       this.showProblems(found);
       if (!found.Problems.length && !found.Note) {
         clearTimeout(this.planDue);
-        this.planDue = setTimeout(() => this.plan(text), PLANNED_AFTER - CHECKED_AFTER);
+        this.planDue = setTimeout(() => this.plan(state), PLANNED_AFTER - CHECKED_AFTER);
       }
     } catch {
       if (number === this.checks) this.problems.textContent = "The file could not be checked.";
@@ -243,11 +266,12 @@ class Editor {
     this.aside.querySelectorAll("form[action='/ui/run'] button.main").forEach((one) => { one.disabled = true; });
   }
 
-  async plan(text) {
+  async plan(state) {
     const isWanted = document.getElementById("plan-live").checked && !this.form.querySelector("button[disabled]");
-    if (!isWanted || text === this.first) return;
+    if (!isWanted || state !== this.state()) return;
+    if (state === this.firstState && !this.aside.classList.contains("is-stale")) return;
     const answer = await this.ask("/ui/plan").catch(() => null);
-    if (!answer || !answer.ok || text !== this.field.value) return;
+    if (!answer || !answer.ok || state !== this.state()) return;
     const part = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("plan");
     if (!part) return;
     this.aside.replaceChildren(part);
@@ -376,16 +400,12 @@ class Editor {
   // ---- drafts
 
   keepDraft() {
-    if (this.field.value === this.first) return;
-    try {
-      localStorage.setItem(this.name, JSON.stringify({ text: this.field.value, at: Date.now() }));
-    } catch {
-      // the browser has no room or allows no storage
-    }
+    if (this.isClosed || this.field.value === this.first) return;
+    withStorage(() => localStorage.setItem(this.name, JSON.stringify({ text: this.field.value, at: Date.now() })));
   }
 
   offerDraft() {
-    const draft = JSON.parse(localStorage.getItem(this.name) || "null");
+    const draft = withStorage(() => JSON.parse(localStorage.getItem(this.name)));
     const notice = document.getElementById("draft");
     if (!draft || draft.text === this.field.value || this.aside.children.length) return;
     notice.hidden = false;
@@ -398,7 +418,7 @@ class Editor {
     });
     notice.querySelector(".drop").addEventListener("click", () => {
       notice.hidden = true;
-      localStorage.removeItem(this.name);
+      withStorage(() => localStorage.removeItem(this.name));
     });
   }
 }
