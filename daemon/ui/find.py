@@ -68,7 +68,9 @@ async def search(visit: UiRequest) -> Found:
         raise Malformed(f"q has {len(text)} characters: search for at most {LONGEST}")
     found = [Hits("Pages", _places(text))]
     if text:
-        found = [await _actions(visit, text), await _jobs(visit, text), *found]
+        verb, wanted = _action(text)
+        jobs, is_cut = await _statuses(visit, wanted)
+        found = [_actions(visit, verb, jobs, is_cut), _jobs(wanted, jobs, is_cut), *found]
         found += [await _runs(visit, text)]
     if len(text) >= SHORTEST:
         found += await _named(visit, text)
@@ -113,8 +115,7 @@ async def _statuses(visit: UiRequest, text: str) -> tuple[list[dict[str, Any]], 
     return found, bool(reply.next_token)
 
 
-async def _jobs(visit: UiRequest, text: str) -> Hits:
-    found, is_cut = await _statuses(visit, text)
+def _jobs(text: str, found: list[dict[str, Any]], is_cut: bool) -> Hits:
     hits = [
         Hit(one["ID"], _job_url(one), _within(one["Namespace"]), one["StewardState"]["State"])
         for one in found
@@ -122,19 +123,23 @@ async def _jobs(visit: UiRequest, text: str) -> Hits:
     return Hits("Jobs", hits, is_cut, formatting.address("/ui/jobs", search=text))
 
 
-async def _actions(visit: UiRequest, text: str) -> Hits:
-    """Return the pages on which the action at the begin of a text can be confirmed."""
+def _action(text: str) -> tuple[str, str]:
+    """Return the action at the begin of a text, if any, and the text without it."""
     verb, _, rest = text.partition(" ")
-    name = next((one for one in _ACTIONS if one == verb.lower()), "")
-    if not name or not rest.strip():
+    found = verb.lower() in _ACTIONS and bool(rest.strip())
+    return (verb.lower(), rest.strip()) if found else ("", text)
+
+
+def _actions(visit: UiRequest, name: str, found: list[dict[str, Any]], is_cut: bool) -> Hits:
+    """Return the pages on which an action on jobs can be confirmed."""
+    if not name:
         return Hits("Actions", [])
     ending, act = _ACTIONS[name]
-    found, is_cut = await _statuses(visit, rest.strip())
     hits = []
     for one in found:
         namespace = one["Namespace"]
         target = formatting.address("/ui/job/", one["ID"], f"/{act}" if act else "")
-        url = _job_url(one, ending, act=act)
+        url = _job_url(one, ending, act="" if name == "revert" else act)  # one per version
         if name == "change":
             within = namespace if namespace != "default" else ""
             url = formatting.address("/ui/run", job=one["ID"], namespace=within)
@@ -168,8 +173,12 @@ async def _services(visit: UiRequest, text: str) -> Hits:
         for one in group["Services"]
         if wanted in one["ServiceName"].lower()
     ]
-    hits = [Hit(name, f"/ui/services#service-{name}", _within(at)) for name, at in names[:MOST]]
+    hits = [Hit(name, _service_url(name, at), _within(at)) for name, at in names[:MOST]]
     return Hits("Services", hits, len(names) > MOST, "/ui/services")
+
+
+def _service_url(name: str, namespace: str) -> str:
+    return f"{formatting.address('/ui/services', namespace=namespace)}#service-{name}"
 
 
 async def _named(visit: UiRequest, text: str) -> list[Hits]:
@@ -177,7 +186,7 @@ async def _named(visit: UiRequest, text: str) -> list[Hits]:
     found = []
     for context, kind, more in (
         ("allocs", "Allocations", ""),
-        ("vars", "Variables", formatting.address("/ui/variables", search=text)),
+        ("vars", "Variables", ""),  # their list filters by the beginning only
         ("nodes", "Nodes", "/ui/nodes"),
     ):
         body = {"Text": text, "Context": context, "Namespace": "*"}

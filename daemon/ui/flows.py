@@ -12,6 +12,8 @@ from storage.errors import Malformed
 from storage.records.flow import FlowStatus
 
 PAGE = 50  # lines on one page of the list
+_STRIP = 12  # newest runs of a job, as links
+_STEPS = 200  # that a page of a run lists at first
 _ELEMENTS = 500  # newest allocations, for the links of steps
 
 
@@ -48,8 +50,8 @@ async def run(visit: UiRequest) -> Found:
         job_url(visit, "/run"), namespace=namespace, number="" if number is None else number
     )
     job: Any = base["job"]
-    newest = await visit.get("/v1/runs", namespace=namespace, job=job["ID"], per_page=PAGE)
-    mine = [one for one in newest if one["JobID"] == job["ID"]]
+    newest = await visit.get(job_url(visit, "/runs"), namespace=namespace, per_page=_STRIP)
+    mine = [one for one in newest if one["ID"] == job["ID"]]  # and no children
     placed = await visit.get(
         job_url(visit, "/allocations"), namespace=namespace, per_page=_ELEMENTS
     )
@@ -60,7 +62,7 @@ async def run(visit: UiRequest) -> Found:
         **drawn,
         "runs": mine,
         "is_newest": not mine or found["Number"] == mine[0]["Number"],
-        "more_runs": len(newest) == PAGE,
+        "most_steps": _STEPS if visit.query.text("steps") != "all" else len(found["Steps"]),
         "groups": {one["Name"]: one for one in job["TaskGroups"] or ()},
         "elements": _newest(placed),
     }

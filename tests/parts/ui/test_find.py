@@ -56,6 +56,23 @@ async def test_an_action_leads_to_its_confirmation_and_does_nothing(open_site: S
     assert (await hits(browser, "change web"))["Change web"] == "/ui/run?job=web"
 
 
+async def test_no_confirmation_of_a_revert_is_opened(open_site: Site) -> None:
+    await open_site.run()
+    assert (await hits(open_site.browser(), "revert web"))["Revert web"] == "/ui/job/web/versions"
+
+
+async def test_more_variables_have_no_link_because_their_list_filters_otherwise(
+    open_site: Site,
+) -> None:
+    browser = open_site.browser()
+    for number in range(MOST + 1):
+        fields = {"path": f"app/key-{number}", "name.0": "a", "value.0": "b"}
+        await browser.send("/ui/variables", None, **fields)
+    found = await hits(browser, "key-")
+    assert len([one for one in found if one.startswith("app/key")]) == MOST
+    assert "More variables" not in found
+
+
 async def test_only_what_may_be_seen_is_found(site: Site) -> None:
     await site.cluster.register(job("veiled", namespace="other"))
     await site.cluster.register(job("shown"))
@@ -87,7 +104,7 @@ async def test_services_are_found(open_site: Site) -> None:
         )
     )
     known = await hits(open_site.browser(), "door")
-    assert known["front-door"] == "/ui/services#service-front-door"
+    assert known["front-door"] == "/ui/services?namespace=default#service-front-door"
 
 
 def registration(alloc_id: str, name: str) -> Registration:

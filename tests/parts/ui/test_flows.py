@@ -2,6 +2,7 @@
 
 import pytest
 
+from daemon.ui import flows
 from storage.records.flow import FlowStatus, StepState
 from tests.parts.evals.test_workflows import CHAIN, end, run_of, step, workflow
 from tests.parts.ui.conftest import Browser, Site
@@ -30,6 +31,18 @@ async def test_a_run_is_shown_with_its_graph_and_its_steps(open_site: Site) -> N
     listed = (await browser.get("/ui/runs")).text
     assert 'href="/ui/job/etl/run?number=1"' in listed
     assert 'href="/ui/job/etl/run"' in (await browser.get("/ui/job/etl")).text
+
+
+async def test_a_page_lists_the_first_steps_with_a_link_to_all(
+    open_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows, "_STEPS", 2)
+    await begin(open_site)
+    browser = open_site.browser()
+    page = (await browser.get("/ui/job/etl/run")).text
+    assert (page.count('<tr id="step-'), "The first 2 steps of 3." in page) == (2, True)
+    page = (await browser.get("/ui/job/etl/run?steps=all")).text
+    assert (page.count('<tr id="step-'), "All steps" in page) == (3, False)
 
 
 async def test_runs_are_filtered_by_job_and_state(open_site: Site) -> None:
