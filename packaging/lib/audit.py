@@ -35,12 +35,12 @@ def shipped(bill: dict[str, list[dict[str, str]]]) -> list[str]:
 def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
     """Return what a project depends on, each in the oldest version that it allows."""
     pinned = [
-        re.sub(r"^([\w.-]+)>=([\w.]+)$", r"\1==\2", one)
+        re.sub(r"^([\w.-]+)>=([\w.]+)(,<[\w.]+)?$", r"\1==\2", one)
         for one in project["project"]["dependencies"]
     ]
     if loose := [one for one in pinned if "==" not in one]:
         sys.exit(
-            f"pyproject.toml: write {', '.join(loose)} as name>=version: its oldest is audited"
+            f"pyproject.toml: write {', '.join(loose)} as name>=version or name>=version,<version: its oldest is audited"
         )
     return pinned
 
