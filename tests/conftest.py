@@ -1,6 +1,5 @@
 """Fixtures for all tests: a store in a temporary directory, and a time limit."""
 
-import faulthandler
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -14,6 +13,7 @@ from daemon.runner.drivers.cgroup_v2 import name_of
 from storage.store import Store, open_store
 from tests.patience import DEADLINE
 from tests.samples import NOW
+from tests.watchdog import limit
 
 
 def pytest_configure() -> None:
@@ -31,9 +31,8 @@ settings.load_profile("steward")
 
 @pytest.fixture(autouse=True)
 def _deadline() -> Iterator[None]:
-    faulthandler.dump_traceback_later(DEADLINE, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
+    with limit(DEADLINE):
+        yield
 
 
 @pytest.fixture

@@ -5,4 +5,4 @@ two). So a missed wake-up that only a timeout repairs fails the test.
 """
 
 HAPPENS_WITHIN = 60  # seconds
-DEADLINE = 180  # seconds before a test is aborted with all stacks
+DEADLINE = 180  # seconds before a test fails, with the stacks of all threads

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,8 @@ def begun(held: Held) -> Iterator[Held]:
         os.sched_yield()
     yield held
     for pid in family(started.pid):
-        os.kill(pid, 9)
+        with suppress(ProcessLookupError):  # it ended with its parent
+            os.kill(pid, 9)
 
 
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])

@@ -1,6 +1,5 @@
 """A daemon and a real browser that looks at it."""
 
-import faulthandler
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from tests.browser.chromium import PROGRAM, Tab, open_browser
 from tests.browser.filling import fill
 from tests.service.daemon import Steward, open_steward
+from tests.watchdog import limit
 
 DEADLINE = 300  # seconds: a walk has many steps, and a browser needs much of a machine under load
 SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
@@ -16,9 +16,8 @@ SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
 
 @pytest.fixture(autouse=True)
 def _deadline() -> Iterator[None]:
-    faulthandler.dump_traceback_later(DEADLINE, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
+    with limit(DEADLINE):
+        yield
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.acl import audit as audit_module
+from daemon.acl import audit_sinks
 from daemon.acl.audit import open_audit
 from daemon.acl.keyring import Keyring
 from daemon.acl.seal import EnvelopeCipher
@@ -364,7 +364,7 @@ async def test_the_audit_goes_on_after_an_error(
         attempts.append(None)
         raise Broken
 
-    monkeypatch.setattr(audit_module, "copy_to", copy_to)
+    monkeypatch.setattr(audit_sinks, "copy_to", copy_to)
     config = Settings(audit_file=tmp_path / "copy")
     async with open_audit(store, clock, SEAL, config, fences):
         await until(lambda: len(attempts) > 2)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -123,7 +123,8 @@ class Steward:
             await self._end(signal.SIGTERM)
         await self._http.aclose()
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGKILL)
         for one in reversed([*mounts()]):
             if one.place.startswith(f"{self.directory}/"):
                 await trio.run_process(["umount", "-l", one.place])

@@ -79,7 +79,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         (
             job(Meta={"steward_notify_webhook": "https://x.example/", "steward_notify": "fail"}),
             'Meta of job: "steward_notify" is "fail", '
-            "must be one or more of failure, recovery, missed, late",
+            "must be one or more of failure, recovery, missed, late, approval",
         ),
         (
             job(Meta={"steward_notify": "failure"}),
