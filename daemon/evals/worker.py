@@ -74,12 +74,13 @@ async def open_evals(
     fences: Fences,
     listening: Listening = frozenset,
     *,
+    max_count: int = 0,
     begins: trio.Event | None = None,
 ) -> AsyncIterator[None]:
     """Run the worker, the deployment and drain watchers, and garbage collection.
 
-    `listening` returns the ports of this host on which processes listen. Everything starts when
-    `begins` is set.
+    `listening` returns the ports of this host on which processes listen. `max_count` limits
+    the elements of a workflow, 0 for no limit. Everything starts when `begins` is set.
     """
     async with tolerate_disk_full("workers of the scheduler stay as they were set"):
         await forget_workers(store)
@@ -87,7 +88,7 @@ async def open_evals(
         await evaluate_down(store, ids, now=clock.now())
     async with trio.open_nursery() as nursery:
         for loop in (
-            partial(_work, store, clock, ids, fences, listening),
+            partial(_work, store, clock, ids, fences, listening, max_count),
             partial(watch_deployments, store, clock, ids, fences),
             partial(watch_drains, store, clock, ids, fences),
             partial(collect_garbage, store, clock, kept, fences),
@@ -106,7 +107,12 @@ async def _from(begins: trio.Event | None, loop: Callable[[], Awaitable[None]]) 
 
 
 async def _work(
-    store: Store, clock: Clock, ids: Iterator[str], fences: Fences, listening: Listening
+    store: Store,
+    clock: Clock,
+    ids: Iterator[str],
+    fences: Fences,
+    listening: Listening,
+    max_count: int,
 ) -> None:
     async with tolerate_disk_full("evaluations that have failed are not given up"):
         await give_up_closed(store, clock, fences)
@@ -134,7 +140,7 @@ async def _work(
                     await change.wait()
                 continue
         async with tolerate_disk_full(f"{len(chosen)} evaluations wait"):
-            await process(store, chosen, clock, ids, fences, listening)
+            await process(store, chosen, clock, ids, fences, listening, max_count)
 
 
 async def give_up_closed(store: Store, clock: Clock, fences: Fences) -> None:
@@ -231,6 +237,7 @@ async def process(
     ids: Iterator[str],
     fences: Fences,
     listening: Listening = frozenset,
+    max_count: int = 0,
 ) -> None:
     """Decide about evaluations of different jobs, one after the other, and store their plans.
 
@@ -240,7 +247,7 @@ async def process(
     failed.
     """
     now = clock.now()
-    decide = partial(_decide_all, now=now, ids=ids, listening=listening)
+    decide = partial(_decide_all, now=now, ids=ids, listening=listening, max_count=max_count)
     with fences.at_work(_FENCED, [one.id for one in chosen]):
         decisions, left = list[EvaluationResult](), tuple(chosen)
         nodes: tuple[NodeState, ...] | None = None
@@ -267,6 +274,7 @@ def _decide_all(
     ids: Iterator[str],
     nodes: tuple[NodeState, ...] | None = None,
     listening: Listening = frozenset,
+    max_count: int = 0,
     is_on_loop: bool = False,
 ) -> Decisions:
     """Decide about evaluations; on the event loop, only within its time share.
@@ -280,7 +288,7 @@ def _decide_all(
         if is_on_loop and decisions and time.thread_time() > until:
             return Decisions(decisions=decisions, left=tuple(chosen[number:]), nodes=nodes)
         within = _within(ids, LONGEST)
-        decide_one = partial(_decide, db, evaluation, nodes, now, within, listening)
+        decide_one = partial(_decide, db, evaluation, nodes, now, within, listening, max_count)
         origin = evaluations.request_id(db, evaluation.id)
         if (recorder := request_context.TRACING.recorder) is not None:
             began = recorder.now()
@@ -334,6 +342,7 @@ def _decide(
     now: int,
     ids: Iterator[str],
     listening: Listening,
+    max_count: int,
     *,
     is_on_loop: bool,
 ) -> EvaluationResult:
@@ -344,6 +353,7 @@ def _decide(
         state = load_cluster_state(db, evaluation, nodes)
         if is_on_loop and (_wanted(state) > _MANY or state.outputs):
             raise LongRead  # noqa: TRY301
+        state = msgspec.structs.replace(state, max_count=max_count)
         if state.job is not None and takes_dynamic_ports(state.job):
             state = msgspec.structs.replace(
                 state, nodes=add_listening_ports(state.nodes, listening())

@@ -63,6 +63,7 @@ def advance(
     approvals: Mapping[str, int] = {},
     alive: Collection[str] = (),
     outputs: Mapping[str, Mapping[str, str]] = {},
+    max_count: int = 0,
 ) -> Advance:
     """Return the next state of a run that has not ended.
 
@@ -70,11 +71,18 @@ def advance(
     `is_held`: tasks of the previous run are still ending, so that no step begins. `approvals` are
     those of gates, for the attempts of their steps. If the run is canceled and cleans up, only steps
     for every end go on. The others end when their tasks have ended, which are `alive` until then.
-    `outputs` are those of steps, as far as conditions name them.
+    `outputs` are those of steps, as far as conditions name them. All steps together have at most
+    `max_count` elements; 0 means no limit.
     """
     decision = _Decision(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
     )
+    if max_count and any(one.source for one in graph.steps):
+        rows = (steps.get(one.name) for one in graph.steps)
+        known = sum(
+            row.total if row else one.count for one, row in zip(graph.steps, rows, strict=True)
+        )
+        decision.limit(max_count, known)
     if run.status == FlowStatus.STOPPING:
         decision.cancel(run.reason, alive)
     for step in graph.order:
@@ -191,10 +199,15 @@ class _Decision:
         self._approvals = approvals
         self._canceled_for: str | None = None
         self._alive: Collection[str] = ()
+        self._most = self._known = 0  # elements of all steps
 
     def cancel(self, reason: str, alive: Collection[str]) -> None:
         """Continue only clean-up steps; steps `alive` have tasks that are still ending."""
         self._canceled_for, self._alive = reason, alive
+
+    def limit(self, most: int, known: int) -> None:
+        """Limit the elements of all steps, of which `known` are known before this decision."""
+        self._most, self._known = most, known
 
     def goes_on(self, step: Step) -> bool:
         """Return whether the elements of a step may still be wanted."""
@@ -278,7 +291,15 @@ class _Decision:
         text = self._facts.outputs.get(one.step, {}).get(str(one))
         if not text:
             raise lists.Faulty(f"{one.step} has not written the output {one.name}")
-        return lists.length(text)
+        total = lists.length(text)
+        known = self._known + total - row.total
+        if self._most and known > self._most:
+            raise lists.Faulty(
+                f"with its {total} items, the job has {known} elements; "
+                f"job_max_count is {self._most}"
+            )
+        self._known = known
+        return total
 
     def _at_gate(self, step: Step, row: RunStep) -> RunStep | None:
         """Return a step that has not passed its gate; None if it has, or has none."""

@@ -158,7 +158,7 @@ def _steps(job: Job) -> Iterator[Step]:
             needs=needs[group.name],
             when=WHEN.of(group.meta),
             condition=IF.of(group.meta),
-            count=_count(group),
+            count=lists.count(group),
             parallel=PARALLEL.of(group.meta),
             allowance=FAILURES_ALLOWED.of(group.meta),
             source=lists.source(group),
@@ -171,13 +171,6 @@ def _steps(job: Job) -> Iterator[Step]:
             is_approved_late=GATE_ELSE.of(group.meta) == GateElse.APPROVE,
             outputs=OUTPUTS.of(group.meta),
         )
-
-
-def _count(group: TaskGroup) -> int:
-    """Return the number of elements of a step; 0 if its list is not known yet."""
-    if not lists.has_list(group):
-        return group.count
-    return 0 if lists.source(group) is not None else len(lists.items(group))
 
 
 def _resolved(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
@@ -384,11 +377,11 @@ def _of_lists(groups: Iterable[TaskGroup]) -> Iterator[str]:
             yield f"Task group {group.name} has both count = {group.count} and {both[0]}"
         elif len(both) > 1:
             yield f"Task group {group.name} has both {both[0]} and {both[1]}"
-        elif FOR_EACH.name in both and lists.source(group) is None:
+        elif both:
             try:
-                lists.items(group)
+                lists.check(group)
             except lists.Faulty as error:
-                yield f"Task group {group.name}: {FOR_EACH.name}: {error}"
+                yield f"Task group {group.name}: {both[0]}: {error}"
 
 
 def _of_graph(steps: list[Step]) -> Iterator[str]:

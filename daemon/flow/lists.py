@@ -5,12 +5,14 @@ step that does not change while the step can run, so it is not stored.
 """
 
 import itertools
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from daemon.jobspec.steward_meta import FOR_EACH, MATRIX, MAX_ELEMENTS
+from daemon.jobspec.steward_meta import FOR_EACH, MATRIX, MAX_ELEMENTS, list_length, read_nested
+from storage.errors import Invalid
 from storage.records.codec import encode
 from storage.records.flow import RunStep
 from storage.records.group import TaskGroup
@@ -21,6 +23,7 @@ REFERENCE = re.compile(
 )
 MAX_ITEM = 64 * 1024  # bytes: an environment variable has at most 128 KiB
 _SHOWN = 40  # characters
+_ANY = msgspec.json.Decoder(object)
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -80,44 +83,90 @@ def source(group: TaskGroup) -> Reference | None:
     return reference_in(FOR_EACH.of(group.meta))
 
 
-def items(group: TaskGroup, text: str = "") -> list[Item]:
-    """Return the items of a step with a list; `text` is the output that `source` names.
+def count(group: TaskGroup) -> int:
+    """Return the number of elements of a step; 0 if its list is an output, or is not valid."""
+    number = list_length(group.meta)
+    return group.count if number is None else number
 
-    Raises `Faulty` if that is no list.
+
+def item(group: TaskGroup, index: int, text: str = "") -> Item:
+    """Return the item of an element; `text` is the output that `source` names.
+
+    Raises `Faulty` if that is no list, or has no such item.
     """
-    if matrix := MATRIX.of(group.meta):
-        names = list(matrix)
-        return [
-            Item(",".join(map(_text, one)), dict(zip(names, one, strict=True)))
-            for one in itertools.product(*matrix.values())
-        ]
-    written = text if source(group) is not None else FOR_EACH.of(group.meta)
-    return list(_parsed(written))
-
-
-def _parsed(text: str) -> Iterator[Item]:
-    try:
-        found = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        raise Faulty(f"{text[:_SHOWN]!r} is not JSON") from None
-    if isinstance(found, list):
-        pairs: Iterable[tuple[str, object]] = ((str(at), one) for at, one in enumerate(found))
-    elif isinstance(found, dict):
-        pairs = ((str(key), one) for key, one in found.items())
+    matrix = MATRIX.of(group.meta)
+    if matrix:
+        found: Collection[object] = ()
+        total = math.prod(map(len, matrix.values()))
     else:
-        raise Faulty(f"{text[:_SHOWN]!r} is neither a list nor an object")
-    if len(found) > MAX_ELEMENTS:
-        raise Faulty(f"it has {len(found)} items; {MAX_ELEMENTS} is the most")
-    for key, one in pairs:
-        item = Item(key, one)
-        if len(item.text.encode()) > MAX_ITEM or len(key.encode()) > MAX_ITEM:
-            raise Faulty(f"item {key[:_SHOWN]!r} has more than {MAX_ITEM} bytes")
-        yield item
+        found = _decoded(text if source(group) is not None else FOR_EACH.of(group.meta))
+        total = len(found)
+    if not 0 <= index < total:
+        raise Faulty(f"it has {total} items, and none for element {index}")
+    if matrix:
+        return _checked(_combination(matrix, index))
+    return _checked(next(itertools.islice(_items(found), index, None)))
+
+
+def _combination(matrix: Mapping[str, Sequence[object]], index: int) -> Item:
+    """Return the combination at a position; the last list changes fastest."""
+    chosen: dict[str, object] = {}
+    for name in reversed(tuple(matrix)):
+        index, place = divmod(index, len(matrix[name]))
+        chosen[name] = matrix[name][place]
+    one = {name: chosen[name] for name in matrix}
+    return Item(",".join(map(_text, one.values())), one)
+
+
+def check(group: TaskGroup) -> None:
+    """Check the items of a list in the job. Raises `Faulty`."""
+    if matrix := MATRIX.of(group.meta):
+        longest = {name: max(values, key=_size) for name, values in matrix.items()}
+        if _size(longest) > MAX_ITEM:
+            raise Faulty(f"its longest combination has more than {MAX_ITEM} bytes")
+    elif source(group) is None:
+        length(FOR_EACH.of(group.meta))
+
+
+def _size(value: object) -> int:
+    return len(encode(value))
 
 
 def length(text: str) -> int:
     """Return the number of items in an output. Raises `Faulty` if that is no list."""
-    return sum(1 for _ in _parsed(text))
+    found = _decoded(text)
+    for one in _items(found):
+        _checked(one)
+    return len(found)
+
+
+def _decoded(text: str) -> Collection[object]:
+    """Return a list, or an object as a dictionary. Raises `Faulty`."""
+    try:
+        found = read_nested(_ANY, text)
+    except msgspec.DecodeError:
+        raise Faulty(f"{text[:_SHOWN]!r} is not JSON") from None
+    except Invalid as error:
+        raise Faulty(f"it {error}") from None
+    if not isinstance(found, list | dict):
+        raise Faulty(f"{text[:_SHOWN]!r} is neither a list nor an object")
+    if len(found) > MAX_ELEMENTS:
+        raise Faulty(f"it has {len(found)} items; {MAX_ELEMENTS} is the most")
+    return found
+
+
+def _items(found: Collection[object]) -> Iterator[Item]:
+    if isinstance(found, dict):
+        yield from (Item(str(key), one) for key, one in found.items())
+    else:
+        yield from (Item(str(at), one) for at, one in enumerate(found))
+
+
+def _checked(one: Item) -> Item:
+    """Return an item that is not too long. Raises `Faulty`."""
+    if len(one.text.encode()) > MAX_ITEM or len(one.key.encode()) > MAX_ITEM:
+        raise Faulty(f"item {one.key[:_SHOWN]!r} has more than {MAX_ITEM} bytes")
+    return one
 
 
 def values(item: Item, index: int) -> dict[str, str]:

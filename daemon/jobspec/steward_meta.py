@@ -8,7 +8,7 @@ in docs/extensions.md, and belongs to one level. Code that uses a key gets its v
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
@@ -120,16 +120,45 @@ _MAX_LIST_LENGTH = 64 * 1024  # bytes
 _LIST = msgspec.json.Decoder(list[object] | dict[str, object])
 _MATRIX = msgspec.json.Decoder(dict[str, list[object]])
 _MATRIX_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MAX_LEVELS = 64  # of lists and objects, far below the depth at which Python fails
+
+
+def read_nested(decoder: msgspec.json.Decoder[T], text: str) -> T:
+    """Decode JSON with a limited number of levels.
+
+    Raises `msgspec.DecodeError`, or `Invalid` beyond the limit.
+    """
+    try:
+        found = decoder.decode(text)
+    except RecursionError:
+        level: list[object] = [()]
+    else:
+        level = [found]
+        for _ in range(_MAX_LEVELS):
+            level = [inner for one in level for inner in _inner(one)]
+    if level:
+        raise Invalid(f"has more than {_MAX_LEVELS} levels of lists and objects")
+    return found
+
+
+def _inner(value: object) -> Iterable[object]:
+    """Return the values in a list or an object that are lists and objects themselves."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [one for one in inner if isinstance(one, dict | list)]
+
+
+def _is_output(text: str) -> bool:
+    return text.strip().startswith("${output.") and text.strip().endswith("}")
 
 
 def for_each(text: str) -> str:
     """Check the list of a step: a JSON list or object, or a reference to an output."""
     if len(text) > _MAX_LIST_LENGTH:
         raise Invalid(f"must be at most {_MAX_LIST_LENGTH} bytes long")
-    if text.strip().startswith("${output.") and text.strip().endswith("}"):
+    if _is_output(text):
         return text
     try:
-        found = _LIST.decode(text)
+        found = read_nested(_LIST, text)
     except msgspec.DecodeError:
         raise Invalid(
             "must be a JSON list or object, or one reference such as ${output.plan.shards}"
@@ -144,7 +173,7 @@ def matrix(text: str) -> dict[str, list[object]]:
     if len(text) > _MAX_LIST_LENGTH:
         raise Invalid(f"must be at most {_MAX_LIST_LENGTH} bytes long")
     try:
-        found = _MATRIX.decode(text)
+        found = read_nested(_MATRIX, text)
     except msgspec.DecodeError:
         raise Invalid('must be a JSON object of lists, such as {"os": ["a", "b"]}') from None
     for name in found:
@@ -418,6 +447,19 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     OUTPUTS,
     RUNS_KEPT,
 )
+
+
+def list_length(meta: Meta) -> int | None:
+    """Return the number of elements by the list in the meta of a group; None without a list.
+
+    0 if the list is an output, or is not valid.
+    """
+    if FOR_EACH.name not in (meta or ()) and MATRIX.name not in (meta or ()):
+        return None
+    if matrix := MATRIX.of(meta):
+        return math.prod(map(len, matrix.values()))
+    text = FOR_EACH.of(meta)
+    return len(read_nested(_LIST, text)) if text and not _is_output(text) else 0
 
 
 def problems(job: Job) -> Iterator[str]:

@@ -317,6 +317,7 @@ async def _evals(parts: DaemonParts) -> None:
             retention(parts.config),
             parts.fences,
             port_listeners.ports,
+            max_count=parts.config.job_max_count,
             begins=parts.is_ready,
         )
     )

@@ -67,6 +67,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     exit_codes: Mapping[str, int] = {}
     approvals: Mapping[str, int] = {}  # of the gates of steps, for their attempts
     outputs: Mapping[str, Mapping[str, str]] = {}  # of steps, as far as a step may begin by them
+    max_count: int = 0  # elements of a workflow, 0 for no limit
     holders: tuple[ResourceHolder, ...] | None = None
 
 

@@ -217,6 +217,7 @@ class _WorkflowDecision:
             approvals=self._state.approvals,
             alive=alive,
             outputs=self._state.outputs,
+            max_count=self._state.max_count,
         )
         before = self._state.run if known else None
         if after.changed or after.run != run or not known:

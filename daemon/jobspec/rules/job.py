@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from daemon.jobspec import cron
 from daemon.jobspec.rules.constraints import affinities, constraint, each, spreads
 from daemon.jobspec.rules.group import group
+from daemon.jobspec.steward_meta import list_length
 from daemon.text.go_format import format_list, join_errors, quote, wrap_error
 from storage.errors import Invalid
 from storage.records.codec import Document
+from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType, Parameterized, Periodic
 
 MAX_DESCRIPTION = 1000  # bytes
@@ -44,9 +46,15 @@ def job(one: Job, max_count: int) -> Iterator[str]:
 
 def total_count(one: Job, most: int) -> Iterator[str]:
     """Yield the errors of the total count of all groups."""
-    total = sum(max(each_group.count, 0) for each_group in one.task_groups or ())
+    total = sum(max(_count(each_group), 0) for each_group in one.task_groups or ())
     if most and total > most:
         yield f"total count was greater than configured job_max_count: {total} > {most}"
+
+
+def _count(each_group: TaskGroup) -> int:
+    """Return the number of allocations of a group; 0 if an output of a step decides about it."""
+    number = list_length(each_group.meta)
+    return each_group.count if number is None else number
 
 
 def tag(document: Document) -> Iterator[str]:

@@ -71,8 +71,8 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
     if lists.has_list(group):
         source = lists.source(group)
         try:
-            item = lists.items(group, reader.value(source) if source else "")[index]
-        except (lists.Faulty, IndexError):  # the step would not have begun
+            item = lists.item(group, index, reader.value(source) if source else "")
+        except lists.Faulty:  # the step would not have begun
             return StepData(values, encode(needs))
         values |= lists.values(item, index)
         environment = lists.environment(item)

@@ -50,6 +50,7 @@ class Cluster:
         self.store, self.clock, self.ids = store, Ticking(), ids()
         self.fences = Fences(self.clock)
         self.listening: frozenset[int] = frozenset()  # ports in use
+        self.max_count = 0  # elements of a workflow
 
     async def join(self, *members: Node) -> None:
         def work(tx: Transaction) -> None:
@@ -78,7 +79,13 @@ class Cluster:
         while (found := self.next()) is not None:
             done.append(found.id)
             await process(
-                self.store, [found], self.clock, self.ids, self.fences, lambda: self.listening
+                self.store,
+                [found],
+                self.clock,
+                self.ids,
+                self.fences,
+                lambda: self.listening,
+                self.max_count,
             )
         return done
 

@@ -946,6 +946,20 @@ async def test_a_step_without_a_list_does_not_begin(
     assert (run_of(cluster).steps[1].state, run_of(cluster).steps[1].reason) == (state, reason)
 
 
+async def test_lists_from_outputs_do_not_exceed_the_allocations_of_a_job(cluster: Cluster) -> None:
+    cluster.max_count = 7
+    keys = {"for_each": "${output.a.x}"}
+    await begun(cluster, workflow(step("a"), step("b", "a", **keys), step("c", "a", **keys)))
+    await end(cluster, "a", x="[1, 2, 3, 4]")
+    await cluster.work()
+    assert at_work(cluster) == ["b"] * 4
+    found = run_of(cluster).steps[2]
+    assert (found.state, found.reason) == (
+        "failed",
+        "its list: with its 4 items, the job has 9 elements; job_max_count is 7",
+    )
+
+
 async def test_only_the_failed_elements_of_a_list_run_again(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", matrix='{"x": [1, 2], "y": [3]}')))
     await end(cluster, "a")

@@ -1,5 +1,8 @@
 """Lists of steps: items, combinations, and the errors of lists."""
 
+import tracemalloc
+
+import msgspec
 import pytest
 
 from daemon.flow import lists
@@ -11,13 +14,15 @@ from tests.unit.flow.test_graph import step, workflow
 
 
 def test_a_list_and_an_object_have_keys() -> None:
-    assert lists.items(step("a", for_each='["x", 2]')) == [Item("0", "x"), Item("1", 2)]
-    assert lists.items(step("a", for_each='{"eu": {"n": 1}}')) == [Item("eu", {"n": 1})]
-    assert lists.items(step("a", for_each="${output.p.x}"), '["y"]') == [Item("0", "y")]
+    assert lists.item(step("a", for_each='["x", 2]'), 1) == Item("1", 2)
+    assert lists.item(step("a", for_each='{"eu": {"n": 1}}'), 0) == Item("eu", {"n": 1})
+    assert lists.item(step("a", for_each="${output.p.x}"), 0, '["y"]') == Item("0", "y")
 
 
 def test_a_matrix_has_its_combinations_in_order() -> None:
-    found = lists.items(step("a", matrix='{"os": ["a", "b"], "py": [1, 2]}'))
+    group = step("a", matrix='{"os": ["a", "b"], "py": [1, 2]}')
+    assert lists.count(group) == 4
+    found = [lists.item(group, index) for index in range(4)]
     assert [one.key for one in found] == ["a,1", "a,2", "b,1", "b,2"]
     assert lists.values(found[2], 2) == {
         "each.key": "b,1",
@@ -30,6 +35,32 @@ def test_a_matrix_has_its_combinations_in_order() -> None:
         "STEWARD_EACH_KEY": "a,1",
         "STEWARD_EACH_VALUE": '{"os":"a","py":1}',
     }
+
+
+@pytest.mark.parametrize("index", [-1, 4])
+@pytest.mark.parametrize(
+    "group", [step("a", matrix='{"x": [1, 2], "y": [3, 4]}'), step("a", for_each="[1, 2, 3, 4]")]
+)
+def test_an_element_beyond_the_list_has_no_item(group: TaskGroup, index: int) -> None:
+    with pytest.raises(Faulty, match=f"^it has 4 items, and none for element {index}$"):
+        lists.item(group, index)
+
+
+def test_an_item_of_a_large_matrix_is_found_without_the_others() -> None:
+    long = "x" * 50_000  # 10,000 combinations with it have 500 MB
+    names = [f"{number:02}" for number in range(100)]
+    document = {"long": [long], "a": names, "b": names}
+    group = step("a", matrix=msgspec.json.encode(document).decode())
+    tracemalloc.start()
+    try:
+        assert (lists.count(group), lists.item(group, 9_999).key) == (10_000, f"{long},99,99")
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_of_64_levels_is_fine() -> None:
+    assert lists.length("[" * 64 + "]" * 64) == 1
 
 
 def test_the_graph_knows_the_length_of_a_list_in_the_job() -> None:
@@ -47,6 +78,8 @@ def test_the_graph_knows_the_length_of_a_list_in_the_job() -> None:
         ("x", "'x' is not JSON"),
         ("1", "'1' is neither a list nor an object"),
         (str([0] * 10_001), "it has 10001 items; 10000 is the most"),
+        ("[" * 100_000, "it has more than 64 levels of lists and objects"),
+        ("[" * 65 + "]" * 65, "it has more than 64 levels of lists and objects"),
         ('["' + "x" * 65537 + '"]', "item '0' has more than 65536 bytes"),
     ],
 )
@@ -68,6 +101,10 @@ def test_an_output_that_is_no_list_is_named(text: str, reason: str) -> None:
             "Task group a has both steward_for_each and steward_matrix",
         ),
         (
+            step("a", matrix=f'{{"x": ["{"é" * 16_500}"], "y": ["{"é" * 16_500}"]}}'),
+            "Task group a: steward_matrix: its longest combination has more than 65536 bytes",
+        ),
+        (
             step("a", for_each="${output.p.x}"),
             'Task group a refers to output "p.x", but p does not come before it',
         ),
@@ -82,6 +119,8 @@ def test_lists_that_contradict_the_job_are_refused(group: TaskGroup, expected: s
     [
         (lists.FOR_EACH, "a, b", "must be a JSON list or object, or one reference such as"),
         (lists.FOR_EACH, str([0] * 10_001), "has 10001 items; 10000 is the most"),
+        (lists.FOR_EACH, "[" * 60_000, "has more than 64 levels of lists and objects"),
+        (lists.MATRIX, '{"a":' + "[" * 60_000, "has more than 64 levels of lists and objects"),
         (lists.MATRIX, "[]", "must be a JSON object of lists"),
         (lists.MATRIX, '{"a-b": [1]}', 'names "a-b"'),
         (lists.MATRIX, '{"a": []}', "must have at least one list, and no empty one"),

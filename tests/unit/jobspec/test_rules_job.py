@@ -61,6 +61,20 @@ def test_a_job_has_no_more_allocations_than_its_limit(
     assert errors(job(*groups)) == texts
 
 
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"steward_matrix": str({"a": [0] * 100, "b": [0] * 100}).replace("'", '"')},
+        {"steward_for_each": str([0] * 10_000)},
+    ],
+)
+def test_the_elements_of_lists_are_allocations_of_the_job(meta: dict[str, str]) -> None:
+    groups = [group(Name=f"g{number}", Meta=meta) for number in range(6)]
+    assert errors(job(*groups, Type="batch")) == [
+        "total count was greater than configured job_max_count: 60000 > 50000"
+    ]
+
+
 def test_groups_need_different_names() -> None:
     named = [group(Name=name) for name in ("a", "b", "a", "a")]
     assert errors(job(*named)) == [
