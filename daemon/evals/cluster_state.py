@@ -7,6 +7,7 @@ import msgspec
 
 from daemon.jobspec.steward_meta import IF
 from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations
+from storage import loop_share
 from storage.queries import allocated_resources, allocations, deployments, jobs, nodes, runs
 from storage.queries.allocated_resources import AllocatedTotals
 from storage.queries.allocations import SettledRange
@@ -92,12 +93,18 @@ def _outputs(
         return {}
     from daemon.flow import outputs  # imported late: few conditions and lists need it
 
-    found = {
-        name: outputs.texts(
-            runs.outputs(db, run, name), total=known[name].total, is_list=_is_array(job, name)
-        )
-        for name in wanted
-    }
+    begun = {one.name for one in steps if one.state not in _NOT_BEGUN}
+    if not begun.isdisjoint([*wanted, *(one.step for one in sources)]):
+        loop_share.spend(loop_share.SHARE + 1)  # outputs may have megabytes
+    found = dict[str, dict[str, str]]()
+    for name in wanted:
+        written = runs.outputs(db, run, name)
+        try:
+            found[name] = outputs.texts(
+                written, total=known[name].total, is_list=_is_array(job, name)
+            )
+        except outputs.TooManyValues as error:
+            found[name] = {outputs.FAULT: str(error)}
     for one in sources:
         total = known[one.step].total if one.step in known else 0
         written = runs.outputs(db, run, one.step)

@@ -255,7 +255,7 @@ class _Decision:
 
     def _by_condition(self, step: Step, row: RunStep, needs: Sequence[RunStep]) -> RunStep | None:
         """Return a step whose condition is not true; None if it is."""
-        from daemon.flow import conditions  # imported late: few steps have a condition
+        from daemon.flow import conditions, outputs  # imported late: few steps have a condition
 
         facts = conditions.RunFacts(
             number=self._facts.run.number,
@@ -263,8 +263,13 @@ class _Decision:
             meta=dict(self._facts.meta),
         )
         found = {one.name: self._need_facts(one) for one in needs}
+        faults = {
+            one.name: text
+            for one in needs
+            if (text := self._facts.outputs.get(one.name, {}).get(outputs.FAULT))
+        }
         try:
-            is_true = conditions.holds(step.condition, facts, found)
+            is_true = conditions.holds(step.condition, facts, found, faults)
         except conditions.Undecidable as error:
             return self._end(row, StepState.FAILED, Outcome.BAD, f"its condition: {error}")
         if is_true:

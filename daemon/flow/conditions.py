@@ -109,12 +109,24 @@ def problems(
                 )
 
 
-def holds(text: str, run: RunFacts, needs: Mapping[str, NeedFacts]) -> bool:
-    """Return whether a condition is true. Raises `Undecidable`."""
-    from daemon.jobspec.filters.policy_rule import PolicyFilter
+def holds(
+    text: str,
+    run: RunFacts,
+    needs: Mapping[str, NeedFacts],
+    faults: Mapping[str, str] = {},
+) -> bool:
+    """Return whether a condition is true. Raises `Undecidable`.
+
+    `faults` are the reasons why the outputs of needs cannot be read.
+    """
+    from daemon.jobspec.filters.policy_rule import PolicyFilter, selectors
 
     try:
         rule = PolicyFilter(text, Facts)
+        for path in selectors(rule.node) if faults else ():
+            for name, fault in faults.items():
+                if path[:_OUTPUT] == ("needs", name, "outputs")[: len(path)]:
+                    raise Undecidable(fault)
         return rule.holds(msgspec.to_builtins(Facts(run=run, needs=dict(needs))), MAX_STEPS)
     except Malformed as error:
         raise Undecidable(str(error)) from error

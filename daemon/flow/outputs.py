@@ -16,7 +16,13 @@ from storage.records.group import TaskGroup
 MAX_FILE = 64 * 1024  # bytes that an allocation writes
 MAX_STEP = 1024 * 1024  # bytes of a step
 MAX_RUN = 8 * 1024 * 1024
+MAX_VALUES = 200_000  # of lists: the names of a step, times its elements
+FAULT = ""  # in place of a name: why the outputs of a step cannot be read
 _PREFIX = b"${output."
+
+
+class TooManyValues(Exception):
+    """Lists of outputs have too many values; the message has the numbers."""
 
 
 def may_refer(group: TaskGroup) -> bool:
@@ -53,20 +59,35 @@ def value(reference: Reference, known: Iterable[StepOutputs], *, total: int, is_
 def by_name(
     known: Iterable[StepOutputs], *, total: int, is_list: bool
 ) -> dict[str, str | list[str | None]]:
-    """Return all outputs of a step: texts, or lists of the elements' texts with nulls for gaps."""
-    every = list(known)
+    """Return all outputs of a step: texts, or lists of the elements' texts with nulls for gaps.
+
+    Raises `TooManyValues`.
+    """
     if not is_list:
-        return {name: text for one in every for name, text in one.outputs.items()}
+        return {name: text for one in known for name, text in one.outputs.items()}
     lists: dict[str, list[str | None]] = {}
-    for one in every:
+    for one in known:
+        if one.element >= total:
+            continue
         for name, text in one.outputs.items():
-            if one.element < total:
-                lists.setdefault(name, [None] * total)[one.element] = text
+            if name not in lists:
+                check_number(total * (len(lists) + 1))
+                lists[name] = [None] * total
+            lists[name][one.element] = text
     return dict(lists)
 
 
+def check_number(values: int) -> None:
+    """Raise `TooManyValues` if lists have more values than the limit."""
+    if values > MAX_VALUES:
+        raise TooManyValues(
+            f"the outputs of its needs have more than {MAX_VALUES} values "
+            "(names times elements of each step)"
+        )
+
+
 def texts(known: Iterable[StepOutputs], *, total: int, is_list: bool) -> dict[str, str]:
-    """Return all outputs of a step as texts; lists are JSON."""
+    """Return all outputs of a step as texts; lists are JSON. Raises `TooManyValues`."""
     found = by_name(known, total=total, is_list=is_list)
     return {
         name: one if isinstance(one, str) else encode(one).decode() for name, one in found.items()

@@ -7,7 +7,7 @@ daemon started, and never starts it a second time.
 
 import weakref
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 import msgspec
@@ -42,6 +42,7 @@ from daemon.runner.setup.task_setup import TaskSetup, missing_inputs
 from daemon.scheduler.reschedule import NOT_RETRIED
 from daemon.text.masking import Matcher
 from storage import request_context
+from storage.errors import Refused
 from storage.records.allocation import TaskEvent, TaskPhase, TaskState
 from storage.records.task import Task
 from storage.records.times import nanoseconds, rfc3339
@@ -125,7 +126,8 @@ class TaskAttempts(ABC):
 
     async def _adopted(self) -> AttemptOutcome:
         driver = self._host.drivers.get(self.task.driver)
-        await self._provisions.load_step()
+        with suppress(Refused):  # the task has them already; the next attempt reports the error
+            await self._provisions.load_step()
         running = await driver.adopt(self._prepared(), self._past.handle) if driver else None
         if running is not None:
             # It is in the queue since its start, so only report its progress from now on.

@@ -202,13 +202,13 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _MEANT = {"n": "\n", "r": "\r", "t": "\t"}
 
 
-def pairs(text: str) -> dict[str, str]:
-    r"""Parse environment variables, one per line. Raises `ValueError`.
+def pairs(text: str, most: int | None = None) -> dict[str, str]:
+    r"""Parse environment variables, one per line. Raises `ValueError`, also for more than `most`.
 
     >>> pairs("# note\nA=1\nexport B = \"x y\" # more\n")
     {'A': '1', 'B': 'x y'}
     """
-    found = {}
+    found = dict[str, str]()
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
         if not bare or bare.startswith("#"):
@@ -217,6 +217,8 @@ def pairs(text: str) -> dict[str, str]:
         if not equals or not _NAME.fullmatch(name.strip()) or "\0" in value:
             raise ValueError(f"line {number} of the environment is not NAME=value")
         found[name.strip()] = _value(value.strip(), number)
+        if most is not None and len(found) > most:
+            raise ValueError(f"more than {most} names")
     return found
 
 

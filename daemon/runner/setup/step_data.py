@@ -6,10 +6,12 @@ when the task has ended, and stores it with the state of the task.
 """
 
 import msgspec
+import trio
 
 from daemon.flow import lists, outputs
 from daemon.flow.graph import ALL, stored_graph
 from daemon.jobspec.steward_meta import MAX_OUTPUTS, NEEDS, OUTPUTS, is_output_name
+from daemon.launcher.messages import MOST_PAYLOAD
 from daemon.runner.core.lifecycle import hook
 from daemon.runner.core.safe_open import PathEscape
 from daemon.runner.core.status_report import AllocReport
@@ -27,6 +29,7 @@ from storage.store import Store
 
 _OUTPUTS, _NEEDS = f"local/{OUTPUT_FILE}", "local/needs.json"
 _READABLE = 0o644
+_SHORT = 1024  # characters of outputs that are parsed on the event loop
 
 
 class StepData(msgspec.Struct, frozen=True):
@@ -59,24 +62,29 @@ def is_independent(instance: TaskInstance) -> bool:
 
 
 def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
-    """Return the results of earlier steps for the tasks of an allocation."""
+    """Return the results of earlier steps for the tasks of an allocation. Raises `Refused`."""
     run = _run_of(db, instance)
     if run is None:
         return StepData()
-    reader = _Reader(db, instance, run)
-    asked = outputs.references(instance.group)
-    values = {f"output.{one}": reader.value(one) for one in asked}
-    needs = {name: reader.need(name) for name in _needs(instance)}
-    group, index, environment = instance.group, instance.allocation.index, dict[str, str]()
-    if lists.has_list(group):
+    reader, group = _Reader(db, instance, run), instance.group
+    try:
+        values = {f"output.{one}": reader.value(one) for one in outputs.references(group)}
+        needs = {name: reader.need(name) for name in _needs(instance)}
         source = lists.source(group)
-        try:
-            item = lists.item(group, index, reader.value(source) if source else "")
-        except lists.Faulty:  # the step would not have begun
-            return StepData(values, encode(needs))
-        values |= lists.values(item, index)
-        environment = lists.environment(item)
-    return StepData(values, encode(needs) if needs else b"", environment)
+        text = reader.value(source) if source else ""
+    except outputs.TooManyValues as error:
+        raise Refused(str(error)) from error
+    document = encode(needs) if needs else b""
+    if len(document) > MOST_PAYLOAD:
+        raise Refused(f"needs.json has {len(document)} bytes; {MOST_PAYLOAD} is the most")
+    if not lists.has_list(group):
+        return StepData(values, document)
+    index = instance.allocation.index
+    try:
+        item = lists.item(group, index, text)
+    except lists.Faulty as error:
+        raise Refused(f"its list: {error}") from error
+    return StepData(values | lists.values(item, index), document, lists.environment(item))
 
 
 def _run_of(db: ReadSnapshot, instance: TaskInstance) -> FlowRun | None:
@@ -92,21 +100,32 @@ def _needs(instance: TaskInstance) -> tuple[str, ...]:
 
 
 class _Reader:
-    """The stored steps of a run with their outputs, each read once."""
+    """The stored steps of a run with their outputs, each read once.
+
+    All lists together have a limited number of values, so that a thread needs little memory.
+    """
 
     def __init__(self, db: ReadSnapshot, instance: TaskInstance, run: FlowRun) -> None:
         self._db, self._job, self._run = db, instance.job, run
         self._steps: dict[str, RunStep] = {}
         self._outputs: dict[str, list[StepOutputs]] = {}
+        self._number = 0  # values of all lists
 
     def value(self, one: lists.Reference) -> str:
+        """Return the text of a reference. Raises `outputs.TooManyValues`."""
         step = self._step(one.step)
+        if one.element is None and self._is_array(one.step):
+            self._count(step.total)
         return outputs.value(
             one, self._of(one.step), total=step.total, is_list=self._is_array(one.step)
         )
 
     def need(self, name: str) -> _Need:
-        step = self._step(name)
+        """Return a step for `needs.json`. Raises `outputs.TooManyValues`."""
+        step, is_list = self._step(name), self._is_array(name)
+        found = outputs.by_name(self._of(name), total=step.total, is_list=is_list)
+        if is_list:
+            self._count(len(found) * step.total)
         return _Need(
             outcome=step.outcome or "",
             state=step.state,
@@ -114,8 +133,12 @@ class _Reader:
             exit_code=step.exit_code,
             failed=step.failed,
             total=step.total,
-            outputs=outputs.by_name(self._of(name), total=step.total, is_list=self._is_array(name)),
+            outputs=found,
         )
+
+    def _count(self, values: int) -> None:
+        self._number += values
+        outputs.check_number(self._number)
 
     def _is_array(self, name: str) -> bool:
         group = self._job.group(name)
@@ -177,7 +200,9 @@ async def collect(
     Return why a success does not count, or an empty text. Faulty outputs of a failure are left out.
     """
     try:
-        found = _parsed(await _content(files))
+        text = await _content(files)
+        is_long = len(text) > _SHORT
+        found = await trio.to_thread.run_sync(_parsed, text) if is_long else _parsed(text)
         # Nothing waits from here on, so that of two tasks that end together the second one sees the
         # outputs of the first.
         stored = store.read(lambda db: _stored(db, instance))
@@ -254,11 +279,9 @@ async def _content(files: TaskFiles) -> str:
 def _parsed(text: str) -> dict[str, str]:
     """Return the outputs in a text. Raises `Refused`."""
     try:
-        found = pairs(text)
+        found = pairs(text, MAX_OUTPUTS)
     except ValueError as error:
         raise Refused(f"its outputs: {error}") from error
-    if len(found) > MAX_OUTPUTS:
-        raise Refused(f"it has written {len(found)} outputs; {MAX_OUTPUTS} is the most")
     for name in found:
         if not is_output_name(name):
             raise Refused(f"its output {name[:40]!r} must have a name of letters, digits and _")

@@ -294,7 +294,7 @@ class TaskSetup:
         return {**node, **self._step.values} if self._step and self._step.values else node
 
     async def load_step(self) -> None:
-        """Load the results of earlier steps. A task on a cluster has none."""
+        """Load the results of earlier steps. A task on a cluster has none. Raises `Refused`."""
         if not self._in_workflow or self._step is not None:
             return
         from daemon.runner.setup import step_data
@@ -331,6 +331,8 @@ class TaskSetup:
             text = f"the results of earlier steps cannot be written: {error}"
             self._note(task_events.setup_failure(self._now(), text))
             return AttemptOutcome.FAILED
+        # The file is still there at later attempts, and may have megabytes.
+        self._step = msgspec.structs.replace(self._step, needs=b"")
         return None
 
     async def matcher(self) -> Matcher:
@@ -351,7 +353,12 @@ class TaskSetup:
     async def bring(self) -> AttemptOutcome | None:
         """Set up the task; return an outcome only if the setup failed."""
         instance, task = self._instance(), self._task
-        await self.load_step()
+        try:
+            await self.load_step()
+        except Refused as error:
+            text = f"the results of earlier steps cannot be given: {error}"
+            self._note(task_events.setup_failure(self._now(), text))
+            return AttemptOutcome.UNRECOVERABLE
         if task.secrets_config or task.templates or self._identities.wanted:
             await self._host.secret_dirs.seclude(
                 instance.allocation.id, task.name, task.resources.secrets_mb

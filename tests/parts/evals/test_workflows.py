@@ -9,6 +9,7 @@ import pytest
 from daemon.evals import applier, explain, run_views
 from daemon.evals.cluster_state import load_cluster_state
 from daemon.evals.job_states import line
+from daemon.flow import outputs
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.steer_run import RunActOutcome, RunActRequest, act_on_run
 from daemon.runner.core.status_report import AllocStatus, store_snapshot
@@ -17,6 +18,7 @@ from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, Plan
 from storage import request_context
 from storage.errors import Denied, Malformed, NotFound
+from storage.loop_share import LongRead
 from storage.queries import allocations, evaluations, invariants, jobs, notifications, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
@@ -875,6 +877,31 @@ async def test_a_condition_decides_by_the_outputs_of_the_step_before(
     await end(cluster, "a", rows=rows)
     await cluster.work()
     assert states(cluster)["b"] == state
+
+
+async def test_a_condition_over_too_many_outputs_fails_the_step(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "MAX_VALUES", 3)
+    keys = {"if": "needs.a.outputs.x is not empty"}
+    await begun(cluster, workflow(step("a", count=2), step("b", "a", **keys), step("c", "a")))
+    await end(cluster, "a", x="1", y="2")
+    await end(cluster, "a")
+    await cluster.work()
+    assert states(cluster) == {"a": "succeeded", "b": "failed", "c": "open"}
+    assert "its condition: the outputs of its needs have more than 3 values" in (
+        run_of(cluster).steps[1].reason
+    )
+
+
+async def test_outputs_are_not_read_on_the_event_loop(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a", **{"if": "needs.a.outputs.x == 1"})))
+    await end(cluster, "a", x="1")
+    due = cluster.next()
+    assert due is not None
+    with pytest.raises(LongRead):
+        cluster.store.read_short(lambda db: load_cluster_state(db, due))
+    assert cluster.store.read(lambda db: load_cluster_state(db, due)).outputs == {"a": {"x": "1"}}
 
 
 async def test_steps_that_run_again_lose_their_outputs_and_good_elements_keep_them(

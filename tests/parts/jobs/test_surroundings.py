@@ -173,6 +173,13 @@ async def test_what_no_cluster_holds_is_refused_with_what_to_do(
     assert fault.endswith(", or choose another node_pool")
 
 
+def test_outputs_in_a_cluster_are_remarked() -> None:
+    job = in_cluster(group(samples.task(), meta={"steward_outputs": "x"}))
+    remark = "Task group web uses steward_outputs, but tasks in a Slurm pool have no outputs"
+    assert remark in around(clusters={"hpc": ("slurm",)}).findings(job).warnings
+    assert remark not in around().findings(job).warnings
+
+
 async def test_a_plain_task_may_be_in_a_cluster(store: Store) -> None:
     named = msgspec.structs.replace(
         around(), node_pools={"hpc"}, clusters={"hpc": ("slurm", "raw_exec")}

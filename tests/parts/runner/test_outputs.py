@@ -1,14 +1,22 @@
 """The file of outputs belongs to a task: what it makes of it harms nobody, and is never believed."""
 
+import gc
 import os
+import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import trio
 
+from daemon.flow import outputs
+from daemon.runner.setup import step_data
 from storage.queries import jobs, runs
+from storage.records.base import SECOND
 from storage.records.flow import FlowRun, RunStep, StepOutputs
 from storage.records.job import Job
+from storage.records.task import RestartPolicy, Task
 from storage.store import Store
 from tests import samples
 from tests.parts.runner.world import World, open_world, script
@@ -54,7 +62,7 @@ def stored(world: World) -> list[StepOutputs]:
         (f"printf '\\377\\n' > {OUTPUT}", "its outputs are not UTF-8"),
         (f"echo x > {OUTPUT}", "line 1 of the environment is not NAME=value"),
         (f"echo a-b=1 > {OUTPUT}", "must have a name of letters, digits and _"),
-        (f"seq -f 'a%g=1' 129 > {OUTPUT}", "129 outputs; 128 is the most"),
+        (f"seq -f 'a%g=1' 129 > {OUTPUT}", "its outputs: more than 128 names"),
     ],
 )
 async def test_faulty_outputs_fail_a_success(
@@ -112,3 +120,94 @@ async def test_outputs_of_a_newer_allocation_replace_the_earlier_ones(
         (data_dir / "go").touch()
         await world.until_done(await placed(world, job))
         assert stored(world) == []
+
+
+# --- results of earlier steps ---
+
+
+async def placed_second(world: World, task: Task, *, count: int = 1, **meta: str) -> str:
+    """Place an element of a step that needs step `a`, which has written the output `x`."""
+    first = samples.group("a", script("true"), count=count)
+    second = samples.group("web", task, meta={"steward_needs": "a", **meta})
+    job = samples.job("flow", first, second, type="batch")
+
+    def begin(tx: Any) -> None:
+        stored = jobs.append_version(tx, job)
+        run = FlowRun(namespace="default", job_id="flow", number=1, version=stored.version)
+        runs.put(tx, run, None)
+        steps = [RunStep(name="a", opened=1, total=count), RunStep(name="web", opened=1)]
+        runs.put_steps(tx, run, steps, {}, {})
+        runs.put_outputs(tx, run, "a", 0, "some", {"main": {"x": "value"}})
+
+    await world.store.write(begin)
+    return await world.place(job)
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "meta", "reason"),
+    [
+        (step_data, 10, {}, "needs.json has "),
+        (outputs, 1, {}, "the outputs of its needs have more than 1 values"),
+        (
+            step_data,
+            10_000,
+            {"steward_for_each": "${output.a[0].x}"},
+            "its list: 'value' is not JSON",
+        ),
+    ],
+)
+async def test_a_task_without_its_results_does_not_begin(
+    store: Store,
+    data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: ModuleType,
+    most: int,
+    meta: dict[str, str],
+    reason: str,
+) -> None:
+    name = "MOST_PAYLOAD" if limit is step_data else "MAX_VALUES"
+    monkeypatch.setattr(limit, name, most)
+    task = script("echo begun", restart_policy=RestartPolicy(attempts=3, mode="fail"))
+    async with open_world(store, data_dir) as world:
+        one = await placed_second(world, task, count=2, **meta)
+        assert (await world.until_done(one)).client_status == "failed"
+        told = world.told(one)
+        assert [kind for kind, _ in told].count("Setup Failure") == 1
+        assert (
+            f"the results of earlier steps cannot be given: {reason}" in dict(told)["Setup Failure"]
+        )
+        assert "Started" not in dict(told)
+
+
+async def test_results_are_in_a_file_and_not_in_memory(store: Store, data_dir: Path) -> None:
+    text = (
+        'grep -q value "$NOMAD_TASK_DIR/needs.json" && echo there; read line < ' + f"{data_dir}/go"
+    )
+    once = RestartPolicy(attempts=1, interval=3600 * SECOND, delay=0, mode="fail")
+    os.mkfifo(data_dir / "go")
+    async with open_world(store, data_dir) as world:
+        one = await placed_second(world, script(text, restart_policy=once))
+        await world.until_printed(one, "there\n")
+        loaded = [found for found in gc.get_objects() if isinstance(found, step_data.StepData)]
+        assert {found.needs for found in loaded} == {b""}
+        for number in (1, 2):
+            await world.until_printed(one, "there\n" * number)
+            await trio.Path(data_dir / "go").write_bytes(b"")  # an end without a line: exit code 1
+        assert (await world.until_done(one)).client_status == "failed"
+
+
+async def test_long_outputs_are_parsed_in_a_thread(
+    store: Store, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def parsed(text: str) -> dict[str, str]:
+        threads.append(threading.current_thread())
+        return {"x": text[:1]}
+
+    monkeypatch.setattr(step_data, "_parsed", parsed)
+    async with open_world(store, data_dir) as world:
+        one = await placed(world, step(script(f"seq 2000 > {OUTPUT}"), steward_outputs="x"))
+        assert (await world.until_done(one)).client_status == "complete"
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()

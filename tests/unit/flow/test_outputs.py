@@ -39,6 +39,34 @@ def test_a_reference_has_a_text_a_list_or_the_text_of_an_element() -> None:
     assert outputs.texts(known, total=3, is_list=True) == {"x": '["p",null,"q\\""]'}
 
 
+def test_lists_of_outputs_have_a_limited_number_of_values() -> None:
+    known = [written(number, **{f"n{number}": "x"}) for number in range(5)]
+    assert len(outputs.by_name(known[:4], total=50_000, is_list=True)) == 4
+    with pytest.raises(outputs.TooManyValues, match="more than 200000 values"):
+        outputs.by_name(known, total=50_000, is_list=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_decided"),
+    [
+        ("needs.a.outputs.x == 1", False),
+        ('"k" in needs.a.outputs', False),
+        ("any needs as _, n { n.state == succeeded }", False),
+        ("needs.a.exit_code == 1", True),
+        ("needs.b.outputs.x == 1", True),
+    ],
+)
+def test_a_condition_over_outputs_that_cannot_be_read_has_no_answer(
+    text: str, *, is_decided: bool
+) -> None:
+    needs, faults = {"a": NeedFacts(), "b": NeedFacts()}, {"a": "too many"}
+    if is_decided:
+        assert not holds(text, RunFacts(), needs, faults)
+    else:
+        with pytest.raises(Undecidable, match="too many"):
+            holds(text, RunFacts(), needs, faults)
+
+
 @pytest.mark.parametrize(
     ("groups", "expected"),
     [

@@ -21,8 +21,8 @@ from storage.records.task import Resources
 
 
 def placed(job: Job, node_id: str, alloc_id: str, index: int = 0, **fields: Any) -> Allocation:
-    """Return an allocation of a job's only group."""
-    (group,) = job.task_groups or ()
+    """Return an allocation of a job's last group."""
+    *_, group = job.task_groups or ()
     given = {
         "id": alloc_id,
         "namespace": job.namespace,
