@@ -65,6 +65,7 @@ class TemplateRunner:
         self._programs: dict[str, ParsedTemplate] = {}
         self._texts: dict[str, str] = {}  # last written text by destination
         self._asked: set[LookupKey] = set()
+        self._read_files: dict[str, object] = {}  # signatures from before each file was read
         self._said = ""  # last reported missing item or error
         self._is_fresh = False  # rendered for an attempt whose process has not started
         self.environment: dict[str, str] = {}
@@ -104,7 +105,7 @@ class TemplateRunner:
                 if not missing:
                     break
                 self._say(_missing(missing, self._sources.refusals))
-                await self._change(changes.wait)
+                await self._change(changes.wait, self._read_files)
         self._texts.clear()
         self.environment.clear()
         for template in self._wanted():
@@ -137,7 +138,7 @@ class TemplateRunner:
                     await trio.sleep(self._delay(changed))
                     await tell([_wish(one) for one in changed])
                 if self._topics() == before:
-                    await self._change(changes.wait)
+                    await self._change(changes.wait, self._read_files)
             await self._settle()
 
     async def _renew(self) -> list[Template]:
@@ -169,9 +170,15 @@ class TemplateRunner:
     def _topics(self) -> set[str]:
         return self._sources.topics(self._asked)
 
-    async def _change(self, told: Callable[[], object]) -> None:
-        """Return when an answer may have changed."""
-        before = await self._sources.signatures(self._asked)
+    async def _change(
+        self, told: Callable[[], object], read: Mapping[str, object] | None = None
+    ) -> None:
+        """Return when an answer may have changed.
+
+        `read` are the signatures of files that were read. A change since then counts, so that none
+        is missed between the read and the wait.
+        """
+        before = {**await self._sources.signatures(self._asked), **(read or {})}
         if before:
             await wait_any(told, partial(self._other_files, before))  # type: ignore[arg-type]
         else:
@@ -207,7 +214,7 @@ class TemplateRunner:
         With `again`, skip those that are rendered only once.
         """
         answers: dict[LookupKey, object] = {}
-        self._asked = set()
+        self._asked, self._read_files = set(), {}
         found = {}
         for template in self._wanted():
             path = template.dest_path
@@ -225,6 +232,7 @@ class TemplateRunner:
                 if not unknown:
                     return rendering
                 for question in unknown:
+                    self._read_files |= await self._sources.signatures({question})
                     answers[question] = await self._sources.answer(question)
         except TemplateError as error:
             raise TemplateError(f"{template.dest_path}: {error}") from error

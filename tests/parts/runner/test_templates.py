@@ -12,7 +12,9 @@ import trio
 
 from daemon.runner.core.task_dir import directories
 from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.setup.template_sources import TemplateSources
 from daemon.runner.setup.templates import TemplateRunner, TemplateWriter
+from daemon.templates.lookups import LookupKey
 from storage.records.base import SECOND
 from storage.records.job import Job
 from storage.records.task import ChangeScript, Lifecycle, Service, Template
@@ -180,6 +182,28 @@ async def test_a_file_that_changes_is_read_again(world: World, pipe: Pipe) -> No
     assert await pipe.line() == "one"
     data.write_text("another")
     assert await pipe.line() == "another"
+
+
+async def test_a_file_that_changes_right_after_it_was_read_is_read_again(
+    world: World, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, changes = TemplateSources.answer, ["one"]
+
+    async def answered(sources: TemplateSources, question: LookupKey) -> object:
+        found = await answer(sources, question)
+        if changes:
+            directory = next(world.config.alloc_dir.glob("*/main/local"))
+            (directory / "data").write_text(changes.pop(0))
+        return found
+
+    monkeypatch.setattr(TemplateSources, "answer", answered)
+    one = template("{{ file `local/data` }}", change_mode="signal", change_signal="SIGUSR1")
+    alloc_id = await world.place(batch(script(telling(pipe), templates=[one])))
+    assert await pipe.line() == "one"
+    changes.append("last")
+    (world.directory(alloc_id) / "main/local/data").write_text("another")
+    while not (await pipe.line()).endswith("last"):
+        pass
 
 
 async def test_no_file_outside_of_the_allocation_is_read_or_written(world: World) -> None:
