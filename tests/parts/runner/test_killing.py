@@ -140,7 +140,7 @@ async def test_a_shim_that_is_killed_by_hand_takes_its_task_along(
     alloc_id, (main, shim) = await begun(held_world, pipe, "echo $$ $PPID >$PIPE; exec sleep 600")
     os.kill(shim, signal.SIGKILL)
     await held_world.until_done(alloc_id)
-    await until_gone(main)
+    assert not alive(main)
     (end,) = [text for kind, text in held_world.told(alloc_id) if kind == "Terminated"]
     assert "the shim that watched the task is gone" in end
 
