@@ -56,4 +56,4 @@ def _take_turns(units: int) -> None:
     _LEFT.until_turn -= units
     if _LEFT.until_turn < 0:
         _LEFT.until_turn = SHARE
-        time.sleep(_TURN)
+        time.sleep(_TURN)  # a worker thread hands the interpreter to the event loop

@@ -1,8 +1,8 @@
 """Decide which steps of a run begin, and how steps and the run have ended.
 
-`advance` looks at the steps once, each after all that it needs. So an end opens or skips everything
-behind it in the same decision. The result depends on the ended tasks, and not on the order in which
-it became known.
+`advance` looks at the steps once, each after all steps that it needs. So an end opens or skips
+everything behind it in the same decision. The result depends on the ended tasks, and not on the
+order in which it became known.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -206,7 +206,7 @@ class _Decision:
         self._canceled_for, self._alive = reason, alive
 
     def limit(self, most: int, known: int) -> None:
-        """Limit the elements of all steps, of which `known` are known before this decision."""
+        """Limit the elements of all steps. Before this decision, `known` elements are known."""
         self._most, self._known = most, known
 
     def goes_on(self, step: Step) -> bool:

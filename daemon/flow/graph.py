@@ -102,7 +102,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def order(self) -> tuple[Step, ...]:
-        """Return the steps, each after all that it needs."""
+        """Return the steps, each after all steps that it needs."""
         return tuple(self.by_name[name] for level in self.levels for name in level)
 
     @cached_property
@@ -408,7 +408,7 @@ def _of_outputs(groups: Collection[TaskGroup], needs: Edges) -> Iterator[str]:
         return
     before = dict.fromkeys(needs, 0)
     names, bit = tuple(needs), {name: 1 << number for number, name in enumerate(needs)}
-    for name in _depths(needs):  # each after all that it needs
+    for name in _depths(needs):  # each after all steps that it needs
         for need in needs[name]:
             before[name] |= bit[need] | before[need]
     known = {

@@ -126,7 +126,7 @@ class PayloadFiles:
         known = self._store.read(partial(self._find, namespace=namespace, digest=digest))
         if known is not None and not known.is_complete and known.size != size:
             known = None
-        if known is None:  # what is there does not count for the limits
+        if known is None:  # content without a row does not count for the limits
             await _run(_delete, [place])
         if known is None or now > known.modify_time + HOUR:
             begin = partial(self._begin, namespace=namespace, digest=digest, size=size, now=now)
@@ -321,7 +321,7 @@ def _size(path: str) -> int:
 
 def _append(place: str, piece: bytes, offset: int) -> int:
     """Write a piece at the end of an upload; return its new size. Raises `OffsetConflict`."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # the usual case: the file is not verified yet
         return os.stat(place).st_size  # it was verified, but a crash prevented the mark
     os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
     descriptor = os.open(
@@ -374,5 +374,5 @@ def _each_place(root: str) -> Iterator[str]:
 def _delete(places: list[str]) -> None:
     for place in places:
         for path in (place, place + _PART):
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # a file has only one of the two names
                 os.unlink(path)

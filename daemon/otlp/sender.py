@@ -45,7 +45,7 @@ class ReceiverFailed(Exception):
 
 
 class PartialSuccess(msgspec.Struct, rename="camel"):
-    """The answer to a message of which the receiver refused a part."""
+    """The part of an answer that reports refused spans."""
 
     rejected_spans: int | str = 0
     error_message: str = ""

@@ -69,8 +69,8 @@ def link(path: str, pairs: Sequence[tuple[str, str]], **changes: object) -> str:
 def label_cells(page: str) -> str:
     """Add its column's header to each cell of simple tables of a page, as `data-label`.
 
-    A narrow screen shows each row as a card, in which the labels stand in place of the headers. The
-    templates have escaped all values, so no value can look like a tag.
+    A narrow screen shows each row as a card, in which the labels replace the headers. The templates
+    have escaped all values, so no value can look like a tag.
     """
     return _TABLE.sub(_labelled_table, page)
 

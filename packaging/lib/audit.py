@@ -40,7 +40,8 @@ def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
     ]
     if loose := [one for one in pinned if "==" not in one]:
         sys.exit(
-            f"pyproject.toml: write {', '.join(loose)} as name>=version or name>=version,<version: its oldest is audited"
+            f"pyproject.toml: write {', '.join(loose)} as name>=version or name>=version,<version: "
+            "its oldest is audited"
         )
     return pinned
 

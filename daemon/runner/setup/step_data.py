@@ -166,9 +166,9 @@ async def prepare(files: TaskFiles, found: StepData) -> None:
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """The stored outputs of an allocation by task, and the bytes of other elements.
+    """The stored outputs of an allocation by task.
 
-    Those count that the step and the run have besides its own element.
+    `of_step` and `of_run` are the bytes of the other elements of its step and of its run.
     """
 
     by_task: dict[str, dict[str, str]]
@@ -248,7 +248,7 @@ def _check(
 def _check_declared(
     instance: TaskInstance, report: AllocReport, written: dict[str, dict[str, str]]
 ) -> None:
-    """Raise `Refused` if an output lacks when the last main task has ended."""
+    """Raise `Refused` if a declared output is missing when the last main task has ended."""
     mains = [one.name for one in instance.tasks if not hook(one)]
     if any(
         one not in report.succeeded and report.states[one].state != TaskPhase.DEAD for one in mains

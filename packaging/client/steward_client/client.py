@@ -277,8 +277,9 @@ class Client:
     ) -> Dispatched:
         """Start a child of a parameterized job, once, even if the request is repeated.
 
-        `files` has the digests of input files by name, as `upload` returns them. Without a token the client makes one. A program that must not start a child again after its
-        own restart gives a token that it can repeat.
+        `files` has the digests of input files by name, as `upload` returns them. Without a token the
+        client makes one. A program that must not start a child again after its own restart gives a
+        token that it can repeat.
         """
         request = Dispatch(
             payload=payload,
