@@ -991,9 +991,9 @@ CREATE TABLE usage_blocks (
 
 CREATE INDEX usage_blocks_by_age ON usage_blocks (step, begin);
 
--- Files that jobs use as input, by the SHA-256 of their content. The contents are files below the
--- directory of the store. Written by daemon/jobs/payload_files.py: at the first piece, when a file
--- is complete or used, and when no job uses it any more.
+-- Input files of jobs and kept files of tasks, by the SHA-256 of their content. The contents are
+-- files below the directory of the store. Written by daemon/jobs/payload_files.py: at the first
+-- piece, when a file is complete or used, and when no job and no allocation uses it any more.
 CREATE TABLE payload_files (
     namespace     TEXT    NOT NULL,
     digest        TEXT    NOT NULL CHECK (length(digest) = 64),
@@ -1017,3 +1017,18 @@ CREATE TABLE job_files (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX job_files_by_digest ON job_files (namespace, digest);
+
+-- Files that a task left and `steward_keep` retains, below `alloc/` or the task directory. Written
+-- by daemon/runner/setup/file_keeper.py at the end of the task; deleted with the allocation.
+CREATE TABLE kept_files (
+    alloc_id      TEXT    NOT NULL,
+    task          TEXT    NOT NULL,
+    path          TEXT    NOT NULL,
+    namespace     TEXT    NOT NULL,
+    digest        TEXT    NOT NULL,
+    PRIMARY KEY (alloc_id, task, path),
+    FOREIGN KEY (alloc_id) REFERENCES allocations (id) ON DELETE CASCADE,
+    FOREIGN KEY (namespace, digest) REFERENCES payload_files (namespace, digest)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX kept_files_by_digest ON kept_files (namespace, digest);

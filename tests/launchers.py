@@ -25,7 +25,14 @@ from daemon.launcher.child_processes import ChildOperation
 from daemon.launcher.client import Launcher, answer_of, greet
 from daemon.launcher.client import open_launcher as open_greeted
 from daemon.launcher.fork import become
-from daemon.launcher.messages import Answer, LauncherPolicy, NumberedRequest, Request, UnpackStream
+from daemon.launcher.messages import (
+    Answer,
+    CollectFiles,
+    LauncherPolicy,
+    NumberedRequest,
+    Request,
+    UnpackStream,
+)
 from daemon.launcher.server import Server
 
 # Default policy of a launcher.
@@ -122,7 +129,7 @@ class Direct(Launcher):
         question = NumberedRequest(number=0, descriptors=len(descriptors), body=request)
         given = self._server._answer(question, descriptors)
         if isinstance(given, ChildOperation):
-            if isinstance(request, UnpackStream):  # it waits for the stream's writer
+            if isinstance(request, UnpackStream | CollectFiles):  # waits for the stream's other end
                 body = await trio.to_thread.run_sync(child_processes.done, given)
             else:
                 body = child_processes.done(given)

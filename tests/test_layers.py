@@ -128,6 +128,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *COMMON,
         "daemon.confinement",
         "daemon.flow",
+        "daemon.jobs.payload_files",
         "daemon.jobspec.steward_meta",
         "daemon.launcher",
         "daemon.net",

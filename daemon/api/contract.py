@@ -28,6 +28,7 @@ from daemon.api.cluster import (
     confinement,
     deployments,
     evaluations,
+    kept_files,
     namespaces,
     nodes,
     notify,
@@ -51,6 +52,7 @@ from storage.records.evaluation import Evaluation
 from storage.records.explanation import Explanation
 from storage.records.flow import FlowGraph, FlowRun, FlowRunView, StepOutputs
 from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submission
+from storage.records.kept_file import KeptFile
 from storage.records.namespace import Namespace
 from storage.records.node import Node
 from storage.records.notification import Notification, ReceiverResult, ReceiverTest
@@ -275,6 +277,8 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         gives=dispatch.JobDispatchResponse,
         query={"idempotency_token": TEXT, "IdempotencyToken": TEXT},
     ),
+    kept_files.index: EndpointSchema(gives=list[KeptFile]),
+    kept_files.read: EndpointSchema(query={"task": TEXT, "path": TEXT}),
     payload_files.show: EndpointSchema(gives=UploadState),
     payload_files.receive: EndpointSchema(
         gives=UploadState, query={"size": NUMBER, "offset": NUMBER}

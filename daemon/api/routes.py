@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         host_volumes,
         job_log_views,
         job_logs,
+        kept_files,
         keyring,
         log_views,
         logs,
@@ -115,6 +116,7 @@ else:  # each module is imported at its first request
     files = LazyModule("daemon.api.cluster.files")
     job_log_views = LazyModule("daemon.api.cluster.job_log_views")
     job_logs = LazyModule("daemon.api.cluster.job_logs")
+    kept_files = LazyModule("daemon.api.cluster.kept_files")
     keyring = LazyModule("daemon.api.cluster.keyring")
     log_views = LazyModule("daemon.api.cluster.log_views")
     logs = LazyModule("daemon.api.cluster.logs")
@@ -350,6 +352,8 @@ ROUTES: tuple[Route, ...] = (
     ReadRoute(
         "/v1/allocation/{alloc_id}/services", allocations.services, READ_OBJECT, ("services/",)
     ),
+    ReadRoute("/v1/allocation/{alloc_id}/kept", kept_files.index, FILES),
+    StreamRoute("/v1/allocation/{alloc_id}/kept/file", kept_files.read, FILES),
     ReadRoute("/v1/allocation/{alloc_id}/error", allocations.error, READ_OBJECT),
     ReadRoute("/v1/allocation/{alloc_id}/checks", allocations.checks, READ_OBJECT),
     WriteRoute("DELETE", "/v1/evaluations", evaluations.remove, MANAGEMENT),

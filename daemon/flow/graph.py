@@ -404,17 +404,17 @@ def _of_outputs(groups: Collection[TaskGroup], needs: Edges) -> Iterator[str]:
     """Yield the errors of references to outputs of other steps."""
     from daemon.flow import outputs  # imported late: only registrations need it
 
-    if not any(map(outputs.may_refer, groups)):
+    referring = [
+        group.name for group in groups if outputs.may_refer(group) or outputs.kept_sources(group)
+    ]
+    if not referring:
         return
     before = dict.fromkeys(needs, 0)
     names, bit = tuple(needs), {name: 1 << number for number, name in enumerate(needs)}
     for name in _depths(needs):  # each after all steps that it needs
         for need in needs[name]:
             before[name] |= bit[need] | before[need]
-    known = {
-        name: frozenset(names[number] for number in _bits(before[name]))
-        for name in (group.name for group in groups if outputs.may_refer(group))
-    }
+    known = {name: frozenset(names[number] for number in _bits(before[name])) for name in referring}
     yield from outputs.problems(groups, known)
 
 

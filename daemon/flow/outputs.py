@@ -5,9 +5,10 @@ list of values by index, as JSON; `${output.STEP[3].NAME}` is the value of one e
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from urllib.parse import unquote
 
 from daemon.flow.lists import REFERENCE, Reference, has_list
-from daemon.jobspec.steward_meta import OUTPUTS
+from daemon.jobspec.steward_meta import KEEP, OUTPUTS
 from daemon.text.go_format import quote
 from storage.records.codec import encode
 from storage.records.flow import StepOutputs
@@ -19,6 +20,7 @@ MAX_RUN = 8 * 1024 * 1024
 MAX_VALUES = 200_000  # of lists: the names of a step, times its elements
 FAULT = ""  # in place of a name: why the outputs of a step cannot be read
 _PREFIX = b"${output."
+_KEPT = "kept://"  # the source of an artifact that an earlier step left
 
 
 class TooManyValues(Exception):
@@ -28,6 +30,16 @@ class TooManyValues(Exception):
 def may_refer(group: TaskGroup) -> bool:
     """Return whether a group has the text of a reference."""
     return _PREFIX in encode(group)
+
+
+def kept_sources(group: TaskGroup) -> list[str]:
+    """Return the sources of artifacts that are kept files of other steps."""
+    return [
+        artifact.getter_source
+        for task in group.tasks or ()
+        for artifact in task.artifacts or ()
+        if artifact.getter_source.startswith(_KEPT)
+    ]
 
 
 def references(group: TaskGroup) -> tuple[Reference, ...]:
@@ -109,3 +121,26 @@ def problems(groups: Iterable[TaskGroup], before: Mapping[str, Collection[str]])
                 yield f"{words}, but {one.step} declares only: {', '.join(declared)}"
             if one.element is not None and not has_list(source) and one.element >= source.count:
                 yield f"{words}, but {one.step} has {source.count} elements"
+        yield from _kept_problems(by_name, name, earlier)
+
+
+def _kept_problems(
+    by_name: Mapping[str, TaskGroup], name: str, earlier: Collection[str]
+) -> Iterator[str]:
+    """Yield the errors of artifacts that are kept files of other steps."""
+    for address in kept_sources(by_name[name]):
+        if "${" in address:  # known only when the task begins
+            continue
+        step = unquote(address.removeprefix(_KEPT).partition("/")[0])
+        words = f"Task group {name} has the artifact {quote(address)}"
+        if step not in earlier:
+            yield f"{words}, but {step or 'no step'} does not come before it"
+        elif not any(_keeps(by_name[step])):
+            yield f"{words}, but {step} keeps no files: it needs {quote(KEEP.name)}"
+
+
+def _keeps(group: TaskGroup) -> Iterator[bool]:
+    """Yield whether the group, or each of its tasks, keeps files."""
+    yield bool(KEEP.of(group.meta))
+    for task in group.tasks or ():
+        yield bool(KEEP.of(task.meta))

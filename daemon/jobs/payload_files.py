@@ -1,9 +1,10 @@
-"""Input files of dispatched jobs: content-addressed, uploaded in pieces, and collected when unused.
+"""Input files of jobs and kept files of tasks: content-addressed, and collected when unused.
 
 The name of a file is the SHA-256 of its content, in the namespace of the upload. Each namespace has
 its own directory, so that no caller learns which files other namespaces have. An interrupted upload
 continues at the offset that the daemon reports. The content is verified before the file is complete,
 and again when a task gets it. Pieces are small, so memory use does not grow with the file.
+The files that tasks leave come whole, from a directory of the daemon.
 """
 
 import errno
@@ -203,6 +204,43 @@ class PayloadFiles:
         mark = partial(payload_files.put, namespace=namespace, digest=digest, size=size)
         await self._store.write(partial(mark, is_complete=True, now=now))
 
+    async def take_in(
+        self, namespace: str, digest: str, source: str, *, size: int, now: int
+    ) -> None:
+        """Move a file of the daemon with this verified digest into the store.
+
+        It stays for 24 hours, or as long as something uses it. Raises `NotFound` for the namespace,
+        `TooLarge`, or `StorageFull`.
+        """
+        if self._limits.file and size > self._limits.file:
+            raise TooLarge(
+                f"size {size} exceeds {self._limits.file} bytes, the limit of payload_max_mb"
+            )
+        place = self._place(namespace, digest)
+        async with _lock(place):
+            begin = partial(self._begin, namespace=namespace, digest=digest, size=size, now=now)
+            await self._store.write(begin)
+            if self._store.read(partial(self._is_complete, namespace=namespace, digest=digest)):
+                await _run(os.unlink, source)
+                return
+            await _run(_move, source, place)
+            mark = partial(payload_files.put, namespace=namespace, digest=digest, size=size)
+            await self._store.write(partial(mark, is_complete=True, now=now))
+
+    def _is_complete(self, db: ReadSnapshot, namespace: str, digest: str) -> bool:
+        found = self._find(db, namespace, digest)
+        return found is not None and found.is_complete
+
+    def content(self, db: ReadSnapshot, namespace: str, digest: str) -> str | None:
+        """Return the path of a complete file; None if its content is lost."""
+        is_complete = self._is_complete(db, namespace, digest)
+        return self._place(namespace, digest) if is_complete else None
+
+    @property
+    def most_bytes(self) -> int:
+        """Return the largest size that a file can have."""
+        return min(self._limits.file or _LARGEST, self._limits.namespace or _LARGEST)
+
     def _place(self, namespace: str, digest: str) -> str:
         return f"{payload_dir(self._root, namespace)}/{digest}"
 
@@ -357,6 +395,18 @@ def _verified(place: str) -> str:
     for one in (directory, directory.parent):
         fsync_path(one)
     return found
+
+
+def _move(source: str, place: str) -> None:
+    """Give a file its place, on disk before it returns."""
+    directory = Path(place).parent
+    os.makedirs(directory, 0o700, exist_ok=True)
+    fsync_path(Path(source))
+    os.rename(source, place)
+    with suppress(FileNotFoundError):  # of an upload of the same content
+        os.unlink(place + _PART)
+    for one in (directory, directory.parent):
+        fsync_path(one)
 
 
 def _places(root: str) -> set[str]:

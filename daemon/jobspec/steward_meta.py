@@ -30,7 +30,7 @@ Meta = Mapping[str, str] | None
 
 
 class MetaExtension(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A meta key: its level (job, task group or task) and its parser.
+    """A meta key: its levels (job, task group, task; joined by `or`) and its parser.
 
     `read` raises `Invalid` with the required format.
     """
@@ -311,6 +311,38 @@ def outputs(text: str) -> tuple[str, ...]:
     return found
 
 
+MAX_PATTERNS = 32  # of one task
+_LONGEST_PATTERN = 1024  # characters
+_NEVER_KEPT = frozenset({"secrets", "private"})  # directories of a task
+
+
+def patterns(text: str) -> tuple[str, ...]:
+    """Parse the patterns of the files to keep: relative paths, separated by commas."""
+    found = names(text)
+    if len(found) > MAX_PATTERNS:
+        raise Invalid(f"must be at most {MAX_PATTERNS} patterns")
+    for one in found:
+        parts = one.split("/")
+        if len(one) > _LONGEST_PATTERN or "\0" in one:
+            raise Invalid(f"has the pattern {quote(one[:_SHOWN])}, which is no path")
+        if any(part in ("", ".", "..") for part in parts):
+            raise Invalid(
+                f"has the pattern {quote(one[:_SHOWN])}; write a path below the task directory, such "
+                "as out/*.csv, or below alloc/"
+            )
+        if parts[0] in _NEVER_KEPT:
+            raise Invalid(f"has the pattern {quote(one[:_SHOWN])}; secrets are not kept")
+        if parts[0] == "alloc" and len(parts) == 1:
+            raise Invalid(
+                f"has the pattern {quote(one)}; name files below it, such as alloc/data/*"
+            )
+        if parts[-1] == "**":
+            raise Invalid(
+                f"has the pattern {quote(one[:_SHOWN])}; write {quote(one[:_SHOWN] + '/*')}"
+            )
+    return found
+
+
 class CatchUpPolicy(StrEnum):
     """Launches for the slots that passed while the daemon was not running."""
 
@@ -412,6 +444,9 @@ MATRIX = MetaExtension[dict[str, list[object]]](
 OUTPUTS = MetaExtension[tuple[str, ...]](
     name="steward_outputs", place="task group", read=outputs, default=()
 )
+KEEP = MetaExtension[tuple[str, ...]](
+    name="steward_keep", place="task group or task", read=patterns, default=()
+)
 RUNS_KEPT = MetaExtension(
     name="steward_runs_kept", place="job", read=number(1, 1_000_000), default=100
 )
@@ -445,6 +480,7 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     FOR_EACH,
     MATRIX,
     OUTPUTS,
+    KEEP,
     RUNS_KEPT,
 )
 
@@ -496,7 +532,7 @@ def _in(place: str, name: str, meta: Meta) -> Iterator[str]:
         extension = known.get(key)
         if extension is None:
             yield f"Meta of {where}: unknown key {quote(key)}{_nearest(key, known)}"
-        elif extension.place != place:
+        elif place not in extension.place.split(" or "):
             yield f"Meta of {where}: {quote(key)} belongs in the meta of a {extension.place}"
         else:
             try:

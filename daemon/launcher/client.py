@@ -37,6 +37,7 @@ from daemon.launcher.messages import (
     Answer,
     ClaimList,
     ClaimText,
+    CollectFiles,
     ConnectPodman,
     CreateAllocDir,
     DirectoryEntries,
@@ -145,6 +146,7 @@ _ERRANDS = (
     MountSecrets,
     UnmountSecrets,
     UnpackStream,
+    CollectFiles,
 )
 _SLOW = (*_ERRANDS, RemoveVolume)
 
@@ -422,6 +424,10 @@ class Launcher:
 
         Raises `OSError`, and `ValueError` for invalid entries.
         """
+        await self._ask(request, [stream])
+
+    async def collect(self, request: CollectFiles, stream: int) -> None:
+        """Write the files of a task that match patterns to a pipe. Raises `OSError`."""
         await self._ask(request, [stream])
 
     async def present(self, *, is_kept: bool = False) -> list[str]:

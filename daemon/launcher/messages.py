@@ -17,6 +17,7 @@ MOST_MARKS = 128  # per scan
 MOST_PIDS = 8192  # in the answer to one mark
 MOST_USING = 512  # processes in one usage report
 MOST_TEXT = 4096  # characters of a name or path
+MOST_PATTERNS = 32  # of the files of a task that are kept
 MOST_PAYLOAD = 4 * 1024 * 1024  # bytes; the kernel uses half of it for arguments and environment
 SECRET = errno.ENOKEY  # error for a path that reveals secrets
 
@@ -382,6 +383,33 @@ class ArchiveMember(Message, frozen=True, kw_only=True):
     target: bytes
 
 
+class CollectFiles(Message, frozen=True, kw_only=True, tag=63):
+    """Send the files of a task that match patterns; see `daemon/launcher/file_collector.py`.
+
+    Descriptor: the end of a pipe for the stream. A pattern begins with the name of the task or of
+    the shared directory. `most_bytes` is the limit for each file.
+    """
+
+    allocation: Id
+    task: Name
+    patterns: Annotated[list[Text], msgspec.Meta(max_length=MOST_PATTERNS)]
+    most_bytes: Size
+    most_files: Size
+
+
+class FilePart(Message, frozen=True, kw_only=True):
+    """A part of a file in such a stream; `path` is relative to the allocation directory.
+
+    The last part of a file has `is_end`, and a `reason` if the file cannot be collected. A `reason`
+    without a path is about a pattern, or about all files.
+    """
+
+    path: bytes
+    data: bytes
+    is_end: bool
+    reason: str
+
+
 class ListAllocations(Message, frozen=True, kw_only=True, tag=28):
     """Return the allocations that have a directory or, with `is_kept`, retained logs."""
 
@@ -618,7 +646,7 @@ class ScanResult(Message, frozen=True, kw_only=True, tag=33):
     found: list[list[int]]
 
 
-Secluding = MountSecrets | UnmountSecrets | UnpackStream
+Secluding = MountSecrets | UnmountSecrets | UnpackStream | CollectFiles
 Placing = (
     CreateAllocDir
     | WriteFile

@@ -51,6 +51,7 @@ from daemon.launcher.messages import (
     Answer,
     ClaimList,
     ClaimText,
+    CollectFiles,
     ConnectPodman,
     CreateAllocDir,
     DirectoryEntries,
@@ -113,6 +114,7 @@ Given = tuple[Answer, list[int]]  # the answer and its descriptors
 LOCK = ".launcher"  # in the directory of all allocations; locked by the running launcher
 _EXIT_WRONG = 1
 _QUICK, _LONG = 60, 24 * 3600  # time limits of operations in seconds
+_COLLECTION = 1800  # seconds, because the end of a task waits for it
 _layout = msgspec.msgpack.Decoder(AllocDirLayout)
 _policy = msgspec.msgpack.Decoder(LauncherPolicy)
 _order = msgspec.msgpack.Decoder(TaskCommand)
@@ -478,6 +480,21 @@ class Server:
 
         return ChildOperation(work, _LONG, user, after=lambda: os.close(top))
 
+    def collect(self, request: CollectFiles, descriptors: Sequence[int]) -> ChildOperation:
+        """Send the files of a task that match patterns to the daemon."""
+        # Imported late, because few tasks leave files, and here, because the child is the task's user.
+        from daemon.launcher import file_collector
+
+        (passed,) = descriptors
+        places, user = file_collector.find(self._directory, request)
+
+        def work() -> Answer:
+            with open(passed, "wb", closefd=False) as stream:
+                file_collector.collect(places, request, stream)
+            return Done()
+
+        return ChildOperation(work, _COLLECTION, user, after=lambda: close([*places.values()]))
+
     def present(self, request: ListAllocations, descriptors: Sequence[int]) -> Given:
         """Return the existing directories; the sealed file has one name per line."""
         del descriptors
@@ -607,6 +624,7 @@ _TABLE: dict[type[Message], tuple[range, Callable[..., Given | ChildOperation]]]
     ScanProcesses: (range(1), Server.sweep),
     MountSecrets: (range(1), Server.seclude),
     UnpackStream: (range(1, 2), Server.unpack),
+    CollectFiles: (range(1, 2), Server.collect),
     UnmountSecrets: (range(1), Server.reveal),
     MakeVolume: (range(1), Server.make_volume),
     RemoveVolume: (range(1), Server.remove_volume),

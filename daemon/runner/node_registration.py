@@ -29,6 +29,7 @@ from storage.store import Store
 
 if TYPE_CHECKING:
     from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
+    from daemon.runner.setup.file_keeper import FileKeeper
 
 # Seconds between two tries while no file descriptor is free; such a try is not an attempt.
 STAGING = "staging"  # next to the store, where no task has access
@@ -102,6 +103,16 @@ def fetcher_of(config: Settings) -> "ArtifactFetcher":
         files_from=tuple(os.path.realpath(path) for path in config.artifact_paths),
         own_ports=egress_policy.own_ports(config),
     )
+
+
+def file_keeper_of(config: Settings, store: Store) -> "FileKeeper":
+    """Return the keeper of files, with the configured limits."""
+    # Imported late: many daemons run no task whose files are kept.
+    from daemon.jobs.payload_files import PayloadFiles, PayloadLimits
+    from daemon.runner.setup.file_keeper import FileKeeper
+
+    files = PayloadFiles(store, str(config.payloads_dir), PayloadLimits.of(config))
+    return FileKeeper(store, files, str(config.store_dir / STAGING))
 
 
 async def restore_unreadable(store: Store) -> str:

@@ -9,7 +9,7 @@ from daemon.ui.render import Found, page
 from daemon.ui.usage import usage_section
 from daemon.web.reply import HandlerReply, of_error
 from daemon.web.ui_session import UiRequest
-from storage.errors import NotFound, StewardError
+from storage.errors import Denied, NotFound, StewardError
 
 
 async def allocation_header(visit: UiRequest, tab: str) -> dict[str, Any]:
@@ -40,7 +40,11 @@ async def overview(visit: UiRequest) -> Found:
     line = gantt.timeline(base["tasks"], lifecycles, alloc["CreateTime"], visit.now)
     path = formatting.address("/v1/allocation/", visit["alloc_id"])
     history = await usage_section(visit, path, base["base"])
-    return {**base, "usage": usage, "line": line, "history": history}
+    try:
+        kept = await visit.get(formatting.address("/v1/allocation/", alloc["ID"], "/kept"))
+    except Denied:  # the user may see the allocation, but not its files
+        kept = []
+    return {**base, "usage": usage, "line": line, "history": history, "kept": kept}
 
 
 @page("terminal.html")
@@ -96,12 +100,23 @@ async def files(visit: UiRequest) -> Found:
 async def file(visit: UiRequest) -> HandlerReply:
     """Return a file of an allocation, never as a page, because a task has written it."""
     path = PurePosixPath("/", visit.query.text("path"))
+    target = formatting.address("/v1/client/fs/cat/", visit["alloc_id"])
+    return await _download(visit, target, path=str(path))
+
+
+async def kept_file(visit: UiRequest) -> HandlerReply:
+    """Return a kept file of an allocation, never as a page."""
+    target = formatting.address("/v1/allocation/", visit["alloc_id"], "/kept/file")
+    query = visit.query
+    return await _download(visit, target, path=query.text("path"), task=query.text("task"))
+
+
+async def _download(visit: UiRequest, target: str, *, path: str, **query: str) -> HandlerReply:
     try:
-        target = formatting.address("/v1/client/fs/cat/", visit["alloc_id"])
-        found = await visit.ask("GET", target, path=str(path))
+        found = await visit.ask("GET", target, path=path, **query)
     except StewardError as error:
         return of_error(error)
-    name = quote(path.name, safe="")
+    name = quote(PurePosixPath(path).name, safe="")
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
         "Content-Security-Policy": "default-src 'none'; sandbox",

@@ -123,6 +123,7 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/allocation/{alloc_id}/lines", logs.task_lines),
     UiPage("/ui/allocation/{alloc_id}/files", allocation.files),
     UiPage("/ui/allocation/{alloc_id}/file", allocation.file),
+    UiPage("/ui/allocation/{alloc_id}/kept", allocation.kept_file),
     UiPage(
         "/ui/allocation/{alloc_id}/terminal",
         allocation.terminal,

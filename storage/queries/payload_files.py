@@ -1,4 +1,4 @@
-"""Input files of jobs: their digests, and the jobs that use them."""
+"""Input files of jobs and kept files of tasks: their digests, and the jobs that use them."""
 
 from collections.abc import Iterator
 
@@ -35,23 +35,28 @@ _UNUSED = """
      WHERE modify_time < :before
        AND NOT EXISTS (SELECT 1 FROM job_files AS j
                         WHERE j.namespace = f.namespace AND j.digest = f.digest)
+       AND NOT EXISTS (SELECT 1 FROM kept_files AS k
+                        WHERE k.namespace = f.namespace AND k.digest = f.digest)
   ORDER BY modify_time
      LIMIT :most
 """
 _TOUCH = """
     UPDATE payload_files SET modify_time = :now WHERE namespace = :namespace AND digest = :digest
 """
-_OF_NO_JOB = """
+_IS_UNUSED = """
     NOT EXISTS (SELECT 1 FROM job_files AS j
                  WHERE j.namespace = payload_files.namespace AND j.digest = payload_files.digest)
+    AND NOT EXISTS (SELECT 1 FROM kept_files AS k
+                     WHERE k.namespace = payload_files.namespace
+                       AND k.digest = payload_files.digest)
 """
 _RETIRE = f"""
     UPDATE payload_files SET is_complete = 0
-     WHERE namespace = :namespace AND digest = :digest AND modify_time < :before AND {_OF_NO_JOB}
+     WHERE namespace = :namespace AND digest = :digest AND modify_time < :before AND {_IS_UNUSED}
 """
 _REMOVE = f"""
     DELETE FROM payload_files
-     WHERE namespace = :namespace AND digest = :digest AND {_OF_NO_JOB}
+     WHERE namespace = :namespace AND digest = :digest AND {_IS_UNUSED}
 """
 _SET_INCOMPLETE = """
     UPDATE payload_files SET is_complete = 0 WHERE namespace = :namespace AND digest = :digest
@@ -123,7 +128,7 @@ def digest_of(db: ReadSnapshot, namespace: str, job_id: str, name: str) -> str:
 
 
 def unused(db: ReadSnapshot, before: int, most: int) -> list[tuple[str, str]]:
-    """Return namespace and digest of files that no job uses, unchanged since `before`."""
+    """Return namespace and digest of files without a job or allocation, unchanged since `before`."""
     rows = db.all(_UNUSED, {"before": before, "most": most})
     return [(row["namespace"], row["digest"]) for row in rows]
 
@@ -134,7 +139,7 @@ def touch(tx: Transaction, namespace: str, digest: str, now: int) -> None:
 
 
 def retire(tx: Transaction, namespace: str, digest: str, before: int) -> bool:
-    """Mark a file as incomplete if no job uses it and it is unchanged since `before`.
+    """Mark a file as incomplete if nothing uses it and it is unchanged since `before`.
 
     Return whether this is so. No dispatch can use the file afterwards.
     """

@@ -22,6 +22,7 @@ from daemon.launcher.channel import close, receive, sealed
 from daemon.launcher.messages import (
     VERSION,
     AllocDirLayout,
+    CollectFiles,
     ConnectPodman,
     CreateAllocDir,
     EndSession,
@@ -184,6 +185,16 @@ SAMPLES: dict[type, tuple[Callable[[Path], Any], Callable[[], tuple[int, ...]]]]
             allocation=ALLOCATION, task="main", path="main/local", most_bytes=9, most_members=9
         ),
         lambda: (sealed(bytes(4)),),
+    ),
+    CollectFiles: (
+        lambda _: CollectFiles(
+            allocation=ALLOCATION,
+            task="main",
+            patterns=["main/local/*"],
+            most_bytes=9,
+            most_files=9,
+        ),
+        lambda: (sealed(b""),),
     ),
     ListAllocations: (lambda _: ListAllocations(is_kept=False), lambda: ()),
     CreateAllocDir: (

@@ -71,6 +71,7 @@ _ALLOC: Tree = {
     "checks": "daemon.cli.commands.alloc:checks",
     "exec": "daemon.cli.commands.exec:execute",
     "fs": "daemon.cli.commands.alloc_fs:fs",
+    "kept": "daemon.cli.commands.kept:kept",
     "restart": "daemon.cli.commands.alloc_actions:restart",
     "signal": "daemon.cli.commands.alloc_actions:signal",
     "stop": "daemon.cli.commands.alloc_actions:stop",

@@ -228,6 +228,8 @@ class TaskRunner(TaskAttempts):
             if not await self._wait(step.delay):
                 return self._die(failed=False)
             outcome = await self._attempt()
+        for event in await self._provisions.keep_files() if self.state.started_at else ():
+            self._emit(event)
         return self._finish(step)
 
     async def _wait_for_turn(self) -> bool:

@@ -279,6 +279,17 @@ def output_failure(now: int, reason: str) -> TaskEvent:
     )
 
 
+def files_kept(now: int, number: int, size: int) -> TaskEvent:
+    """Return `Files Kept`: files of the ended task are in the store. `size` is in bytes."""
+    text = f"{number} files with {size} bytes" if number != 1 else f"1 file with {size} bytes"
+    return _with_message("Files Kept", now, f"Steward keeps {text}")
+
+
+def file_not_kept(now: int, reason: str) -> TaskEvent:
+    """Return `File Not Kept`: a file that `steward_keep` names is not in the store."""
+    return _with_message("File Not Kept", now, reason)
+
+
 def hook_failed(now: int, reason: str) -> TaskEvent:
     """Return the event for a failed task setup hook."""
     return _with_message("Task hook failed", now, reason)

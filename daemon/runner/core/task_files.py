@@ -5,13 +5,14 @@ directory; `own` and `meant` return such paths.
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
 from daemon.launcher.client import Launcher
 from daemon.launcher.messages import (
+    CollectFiles,
     Kind,
     Owner,
     ReadFile,
@@ -102,6 +103,26 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
         )
         with _escaping():
             await self.launcher.unpack(request, stream)
+
+    async def collect(self, patterns: Sequence[str], stream: int, *, size: int, count: int) -> None:
+        """Write the files that match patterns to a pipe, with limits on bytes of each and on files.
+
+        Patterns are relative to the task directory, or begin with the shared directory. Raises
+        `OSError`.
+        """
+        shared = f"{task_dir.SHARED}/"
+        await self.launcher.collect(
+            CollectFiles(
+                allocation=self.allocation,
+                task=self.task,
+                patterns=[
+                    one if one.startswith(shared) else f"{self.task}/{one}" for one in patterns
+                ],
+                most_bytes=size,
+                most_files=count,
+            ),
+            stream,
+        )
 
     async def note(self, kind: Kind, text: str | None) -> None:
         """Store a note that tasks cannot read; an empty text deletes it. Raises `OSError`."""

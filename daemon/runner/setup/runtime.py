@@ -28,6 +28,7 @@ from storage.store import Store
 
 if TYPE_CHECKING:
     from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
+    from daemon.runner.setup.file_keeper import FileKeeper
 
 # Return the processes that listen on any of these ports of the host.
 Listeners = Callable[[Set[int]], list[PortListener]]
@@ -148,6 +149,8 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     listeners: Listeners
     chance: Callable[[], float]  # return a random number in [0, 1)
     egress: Callable[[], tuple[bool, str]] = unguarded  # state of the egress policy
+    # Keeps files of ended tasks; None on clusters.
+    file_keeper: "Callable[[], FileKeeper] | None" = None
     secret_keeper: SecretKeeper | None = None  # stores the secrets of tasks for masking
 
     def directory(self, alloc_id: str) -> str:

@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from daemon.flow.workflow_keys import is_workflow
+from daemon.jobspec.steward_meta import KEEP
 from daemon.runner.core import task_events
 from daemon.runner.core.driver import Attempt, HostMount
 from daemon.runner.core.restart_policy import AttemptOutcome
@@ -319,6 +320,22 @@ class TaskSetup:
             self._host.store, self._files, self._instance(), report, is_success=is_success
         )
 
+    async def keep_files(self) -> list[TaskEvent]:
+        """Keep the files of the ended task that match `steward_keep`; return the events about it."""
+        task, instance = self._task, self._instance()
+        patterns = KEEP.of(task.meta) or KEEP.of(instance.group.meta)
+        if not patterns:
+            return []
+        now = self._now()
+        if self._host.file_keeper is None:
+            return [
+                task_events.file_not_kept(now, "a cluster keeps no files: copy them in the job")
+            ]
+        keeper = self._host.file_keeper()
+        done = await keeper.keep(self._files, instance.job.namespace, patterns, now)
+        told = [task_events.file_not_kept(now, reason) for reason in done.reasons]
+        return [task_events.files_kept(now, done.number, done.size), *told] if done.number else told
+
     async def _prepare_step(self) -> AttemptOutcome | None:
         """Write the results of earlier steps, and an empty file for outputs."""
         if self._step is None:
@@ -422,6 +439,7 @@ class TaskSetup:
             artifact=msgspec.convert(filled, Artifact),
             files=self._files,
             payload=self._digest_of,
+            kept=self._kept_digest,
             namespace=self._instance().job.namespace,
             arrived=progress_reporter(artifact.getter_source, self._now, self._note),
         )
@@ -433,6 +451,31 @@ class TaskSetup:
         job = self._instance().job
         found = partial(payload_files.digest_of, namespace=job.namespace, job_id=job.id, name=name)
         return self._host.store.read(found)
+
+    async def _kept_digest(self, step: str, element: int | None, path: str) -> str:
+        """Return the digest of a file that an earlier step left; empty if there is none.
+
+        Without an element, it is that of the task's own list, or the first one.
+        """
+        from daemon.flow import lists
+        from storage.queries import kept_files  # imported late, because few jobs have kept files
+
+        instance = self._instance()
+        one, group = instance.allocation, instance.job.group(step)
+        if group is None:
+            return ""
+        if element is None:
+            element = max(one.index, 0) if lists.is_array(group) else 0
+        found = partial(
+            kept_files.digest_of,
+            namespace=one.namespace,
+            job_id=one.job_id,
+            version=one.job_version,
+            group=step,
+            element=element,
+            path=path,
+        )
+        return await self._host.store.read_long(found)
 
     # --- while the task runs ---
 

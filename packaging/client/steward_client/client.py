@@ -20,7 +20,7 @@ import httpx
 import msgspec
 from anyio.abc import TaskGroup
 
-from steward_client import dispatching, waiting
+from steward_client import dispatching, downloads, waiting
 from steward_client.dispatching import Dispatch
 from steward_client.errors import InvalidResponse, NotFound
 from steward_client.events import Event, Topics, read_events
@@ -36,6 +36,7 @@ from steward_client.records import (
     JobDetail,
     JobResult,
     JobStub,
+    KeptFile,
     Plan,
     Registered,
     Variable,
@@ -388,6 +389,19 @@ class Client:
         await self.request("GET", f"/v1/client/fs/stat/{segment(alloc_id)}", query=query)
         path = f"/v1/client/fs/cat/{segment(alloc_id)}"
         return (await self.request("GET", path, query=query)).body
+
+    async def kept_files(self, alloc_id: str) -> list[KeptFile]:
+        """List the files that the tasks of an allocation left, and that the server keeps."""
+        return await self._get(f"/v1/allocation/{segment(alloc_id)}/kept", list[KeptFile])
+
+    async def save_kept(
+        self, alloc_id: str, file: KeptFile, target: str | os.PathLike[str]
+    ) -> None:
+        """Write a kept file to `target`, which appears only with the complete, verified content.
+
+        Raises `NotFound`, `InvalidResponse` for another content, and `OSError`.
+        """
+        await downloads.save_kept(self._connection, alloc_id, file, target)
 
     # --- variables ---
 

@@ -26,6 +26,15 @@ class Dispatched(Record, frozen=True, kw_only=True):
     index: int = 0
 
 
+class KeptFile(Record, frozen=True, kw_only=True):
+    """A file that a task left. `size` is in bytes, `digest` the SHA-256 as hexadecimal digits."""
+
+    task: str
+    path: str
+    size: int = 0
+    digest: str = ""
+
+
 class JobStub(Record, frozen=True, kw_only=True):
     """A job in a listing: `status` is pending, running or dead."""
 

@@ -37,6 +37,7 @@ from steward_client.records import (
     JobDetail,
     JobResult,
     JobStub,
+    KeptFile,
     Plan,
     Variable,
 )
@@ -294,6 +295,14 @@ class Client:
     def read_file(self, alloc_id: str, path: str) -> bytes:
         """Return a file below the directory of an allocation. Raises `NotFound`."""
         return self._call(self._client.read_file, alloc_id, path)
+
+    def kept_files(self, alloc_id: str) -> list[KeptFile]:
+        """List the files that the tasks of an allocation left, and that the server keeps."""
+        return self._call(self._client.kept_files, alloc_id)
+
+    def save_kept(self, alloc_id: str, file: KeptFile, target: str | os.PathLike[str]) -> None:
+        """Write a kept file to `target`, which appears only with the complete, verified content."""
+        return self._call(self._client.save_kept, alloc_id, file, target)
 
     # --- variables ---
 

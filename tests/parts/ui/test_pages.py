@@ -1,6 +1,7 @@
 """Every page, on what a store holds; and nothing in a page but what its template says."""
 
 import gzip
+import hashlib
 import re
 from html import unescape
 from html.parser import HTMLParser
@@ -10,8 +11,9 @@ import msgspec
 import pytest
 import trio
 
+from daemon.config.data_directory import payload_dir
 from daemon.ui.routes import PAGES
-from storage.queries import job_status, jobs, periodic, services
+from storage.queries import job_status, jobs, kept_files, payload_files, periodic, services
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
 from storage.records.group import ReschedulePolicy
@@ -91,6 +93,7 @@ NO_PAGE = {
     "/ui/allocation/{alloc_id}/log",
     "/ui/allocation/{alloc_id}/lines",
     "/ui/allocation/{alloc_id}/file",
+    "/ui/allocation/{alloc_id}/kept",
 }
 SHOWN = [one.path for one in PAGES if one.method == "GET" and one.path not in NO_PAGE]
 
@@ -518,3 +521,30 @@ async def test_a_cluster_is_shown_with_its_hosts_and_why_they_take_nothing(
         assert "is down: Not responding" in text
     assert "0 running, 0 waiting" in listed
     assert "Memory used" not in shown
+
+
+async def test_kept_files_are_listed_and_downloaded(open_site: Site) -> None:
+    found = await filled(open_site)
+    store, config = open_site.parts.store, open_site.parts.config
+    content, path = b"a;b", f"out/{EVIL.replace('/', '-')}.csv"
+    digest = hashlib.sha256(content).hexdigest()
+    place = trio.Path(payload_dir(str(config.payloads_dir), "default"))
+    await place.mkdir(parents=True)
+    await (place / digest).write_bytes(content)
+
+    def keep(tx: Transaction) -> None:
+        payload_files.put(tx, "default", digest, len(content), is_complete=True, now=NOW)
+        kept_files.replace(tx, found["alloc_id"], "main", {path: digest})
+
+    await store.write(keep)
+    page = await open_site.browser().get(f"/ui/allocation/{found['alloc_id']}")
+    assert strange(page.text) == []
+    (link,) = [
+        str(attributes["href"])
+        for tag, attributes in Elements(page.text).found
+        if tag == "a" and "/kept" in str(attributes.get("href"))
+    ]
+    answer = await open_site.browser().get(link)
+    assert answer.content == content
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment")

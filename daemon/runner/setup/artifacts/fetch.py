@@ -8,10 +8,10 @@ count or time are also rejected.
 import hashlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 import msgspec
 import trio
@@ -33,6 +33,7 @@ from storage.records.task import Artifact
 _REDIRECTS = 10
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _GOOD = range(200, 300)
+_LONGEST_NUMBER = 10  # characters
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
 _CHECKSUMS = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 _FETCHED = "fetched"  # subdirectory of the staging directory for the download
@@ -56,6 +57,8 @@ class ArtifactRequest(msgspec.Struct, frozen=True, kw_only=True):
     files: TaskFiles  # of the task
     # Returns the digest of a file of the job by its name, or an empty text.
     payload: Callable[[str], str] = lambda _: ""
+    # Returns the digest of a file that a step left, by step, element and path, or an empty text.
+    kept: Callable[[str, int | None, str], Awaitable[str]] | None = None
     namespace: str = ""  # of the job
     # Called with the number of bytes downloaded so far.
     arrived: Callable[[int], None] = lambda _: None
@@ -113,6 +116,10 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
                     raise InvalidSource(
                         f"the job has no file {name!r}: dispatch it with --file {name}=PATH"
                     )
+                take = partial(self._take, order.namespace, digest, f"{workshop}/{_FETCHED}/file")
+                await trio.to_thread.run_sync(take)
+            case SourceType.KEPT:
+                digest = await _kept_digest(source, order)
                 take = partial(self._take, order.namespace, digest, f"{workshop}/{_FETCHED}/file")
                 await trio.to_thread.run_sync(take)
 
@@ -310,6 +317,23 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
                 raise BadArchive(f"mode file needs one file, the archive holds {len(names)}")
             os.rename(f"{tree}/{names[0]}", f"{tree}/{target[1]}")
         return tree
+
+
+async def _kept_digest(source: ArtifactSource, order: ArtifactRequest) -> str:
+    """Return the digest of `kept://STEP/PATH`. Raises `InvalidSource`."""
+    parts = urlsplit(source.url)
+    step, path = unquote(parts.netloc), unquote(parts.path).lstrip("/")
+    text = source.options.get("element", "")
+    if text and not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER):
+        raise InvalidSource(f"element {text!r} is not the index of an element, such as 0")
+    digest = await order.kept(step, int(text) if text else None, path) if order.kept else ""
+    if not digest:
+        where = f"element {text} of step" if text else "step"
+        raise InvalidSource(
+            f"{where} {step!r} has left no file {path!r}: its group needs "
+            'meta { steward_keep = "PATTERN" }, and its allocation must still exist'
+        )
+    return digest
 
 
 def _send(tree: str, stream: int) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import msgspec
 
 # Options for Steward; all others are part of the address.
-_OURS = frozenset({"archive", "checksum", "filename", "ref", "depth", "sshkey"})
+_OURS = frozenset({"archive", "checksum", "filename", "ref", "depth", "sshkey", "element"})
 _FORGES = ("github.com/", "gitlab.com/", "bitbucket.org/")
 _REPOSITORY_DEPTH = 3  # host, owner, repository
 
@@ -38,6 +38,7 @@ class SourceType(Enum):
     GIT = "git"
     FILE = "file"
     PAYLOAD = "payload"  # a file of the job's dispatch
+    KEPT = "kept"  # a file that an earlier step of the workflow left
 
 
 class ArtifactSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +116,10 @@ def _kind(name: str, text: str) -> SourceType:
             return SourceType.FILE
         case "payload":
             return SourceType.PAYLOAD
+        case "kept":
+            return SourceType.KEPT
     raise InvalidSource(
-        f"{text!r}: artifacts come from http, https, git, file and payload; not from {name!r}"
+        f"{text!r}: artifacts come from http, https, git, file, payload and kept; not from {name!r}"
     )
 
 

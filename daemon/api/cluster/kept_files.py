@@ -1,0 +1,86 @@
+"""The files that tasks of an allocation left, and that Steward keeps: list and download."""
+
+import os
+from collections.abc import AsyncIterator
+from urllib.parse import quote
+
+import trio
+
+from daemon.api.cluster.lookup import resolve_allocation
+from daemon.jobs.payload_files import PayloadFiles, PayloadLimits
+from daemon.runner.core.opened_files import OpenedFile
+from daemon.web.reply import HandlerReply
+from daemon.web.request import Request
+from storage.errors import Malformed, NotFound
+from storage.queries import kept_files
+from storage.read_pool import ReadSnapshot
+from storage.records.kept_file import KeptFile
+
+_PIECE = 256 * 1024
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_BINARY = "application/octet-stream"
+
+
+def index(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the kept files of an allocation, by task and path."""
+    allocation, _ = resolve_allocation(db, request["alloc_id"])
+    request.require(allocation.namespace)
+    return HandlerReply(body=kept_files.of_allocation(db, allocation.id))
+
+
+async def read(request: Request) -> HandlerReply:
+    """Return the content of a kept file, by the parameters `task` and `path`."""
+    task, path = request.query.text("task"), request.query.text("path")
+    if not path:
+        raise Malformed("path is missing: give the path of a kept file, as the list shows it")
+    found, content = request.parts.store.read(
+        lambda db: _content(request, db, task=task, path=path)
+    )
+    try:
+        file = OpenedFile(await trio.to_thread.run_sync(os.open, content, _READ))
+    except FileNotFoundError as error:
+        raise NotFound(_lost(path)) from error
+    name = quote(path.rpartition("/")[2], safe="")
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return HandlerReply(stream=_pieces(file, found.size), content_type=_BINARY, headers=headers)
+
+
+def _content(request: Request, db: ReadSnapshot, *, task: str, path: str) -> tuple[KeptFile, str]:
+    """Return a kept file and the path of its content. Raises `NotFound` or `Malformed`."""
+    allocation, _ = resolve_allocation(db, request["alloc_id"])
+    request.require(allocation.namespace)
+    if not task:
+        tasks = {
+            one.task for one in kept_files.of_allocation(db, allocation.id) if one.path == path
+        }
+        if len(tasks) > 1:
+            raise Malformed(f"task is missing: {', '.join(sorted(tasks))} left a file {path!r}")
+        task = next(iter(tasks), "")
+    found = kept_files.find(db, allocation.id, task, path)
+    if found is None:
+        whose = f"task {task!r} of allocation" if task else "allocation"
+        raise NotFound(f"{whose} {allocation.id!r} has no kept file {path!r}")
+    config = request.parts.config
+    files = PayloadFiles(request.parts.store, str(config.payloads_dir), PayloadLimits.of(config))
+    content = files.content(db, allocation.namespace, found.digest)
+    if content is None:
+        raise NotFound(_lost(path))
+    return found, content
+
+
+def _lost(path: str) -> str:
+    return f"the content of {path!r} is lost, as after the restore of a snapshot"
+
+
+async def _pieces(file: OpenedFile, size: int) -> AsyncIterator[bytes]:
+    offset = 0
+    while offset < size:
+        piece = await trio.to_thread.run_sync(os.pread, file.descriptor, _PIECE, offset)
+        if not piece:
+            return
+        offset += len(piece)
+        yield piece

@@ -1,0 +1,123 @@
+"""`alloc kept`: list and download the files that tasks left and Steward keeps."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from daemon.cli.commands.alloc_fs import readable
+from daemon.cli.commands.logs import newest
+from daemon.cli.core import resolve
+from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from storage.errors import Invalid, NotFound
+from storage.records.kept_file import KeptFile
+
+
+@click.command()
+@click.argument("alloc_id", metavar="ALLOCATION")
+@click.argument("path", metavar="[PATH]", default="")
+@click.option("--task", default="", help="Only the files of this task.")
+@click.option(
+    "-o", "--output", "target", metavar="FILE", default="", help="Write the file PATH to FILE."
+)
+@click.option("--to", "folder", metavar="DIR", default="", help="Write all files below DIR/TASK/.")
+@click.option(
+    "--job", "of_job", is_flag=True, help="ALLOCATION is a job: use its latest allocation."
+)
+@with_output
+@with_client
+def kept(
+    client: ApiClient,
+    screen: Screen,
+    alloc_id: str,
+    path: str,
+    *,
+    task: str,
+    target: str,
+    folder: str,
+    of_job: bool,
+) -> None:
+    """List the kept files of ALLOCATION, or print the file PATH.
+
+    A task leaves kept files if its job sets steward_keep. Example: steward alloc kept 5d3c9a12
+    out/rows.csv -o rows.csv
+    """
+    if folder and (path or target):
+        raise Invalid("--to writes all files: leave out PATH and --output")
+    if target and not path:
+        raise Invalid("PATH is missing: name the file to write")
+    allocation = resolve.allocation(client, newest(client, alloc_id) if of_job else alloc_id)
+    address = f"/v1/allocation/{segment(allocation.id)}/kept"
+    answer = client.read(address)
+    found = [one for one in answer.decode(list[KeptFile]) if task in ("", one.task)]
+    if path:
+        _give(client, address, _named(found, path), target)
+    elif folder:
+        for one in found:
+            _save(client, address, one, _below(Path(folder), one))
+            screen.line(f"{one.task}/{one.path}  {readable(one.size)}")
+    elif screen.wants_document:
+        screen.document(answer.body)
+    else:
+        rows = [[one.task, one.path, readable(one.size), one.digest[:12]] for one in found]
+        screen.table(["Task", "Path", "Size", "SHA-256"], rows)
+
+
+def _named(found: list[KeptFile], path: str) -> KeptFile:
+    """Return the file at a path. Raises `NotFound`, or `Invalid` if several tasks left one."""
+    matching = [one for one in found if one.path == path]
+    if not matching:
+        raise NotFound(f"no kept file has the path {path!r}: leave out the path to list the files")
+    if len(matching) > 1:
+        raise Invalid(f"--task is missing: several tasks left {path!r}")
+    return matching[0]
+
+
+def _give(client: ApiClient, address: str, one: KeptFile, target: str) -> None:
+    """Write a file to a path, or print it without one."""
+    if target:
+        _save(client, address, one, Path(target))
+        return
+    for piece in _pieces(client, address, one):
+        sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+def _below(folder: Path, one: KeptFile) -> Path:
+    """Return the path of a file below a directory. Raises `Invalid` for a path outside of it."""
+    names = [one.task, *one.path.split("/")]
+    if any(name in ("", ".", "..") for name in names):
+        raise Invalid(f"the path {one.path!r} leads out of {folder}: use --output")
+    return folder.joinpath(*names)
+
+
+def _save(client: ApiClient, address: str, one: KeptFile, target: Path) -> None:
+    """Write a file, which appears only if its content is complete and right. Raises `Invalid`."""
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    digest = hashlib.sha256()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with unfinished.open("wb") as file:
+                for piece in _pieces(client, address, one):
+                    digest.update(piece)
+                    file.write(piece)
+            if digest.hexdigest() != one.digest:
+                raise Invalid(
+                    f"the content of {one.path!r} is incomplete or damaged: run the command again"
+                )
+            os.replace(unfinished, target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise Invalid(f"cannot write {target}: {error.strerror}") from error
+
+
+def _pieces(client: ApiClient, address: str, one: KeptFile) -> Iterator[bytes]:
+    with client.stream(f"{address}/file", task=one.task, path=one.path) as pieces:
+        yield from pieces

@@ -1,0 +1,208 @@
+"""Keep files of ended tasks: copy them into the content-addressed store of input files.
+
+The launcher reads the files with the rights of the task and sends them in a stream. The keeper
+trusts nothing in the stream: it limits names, sizes and numbers, and computes the digests itself.
+The rows of a task are written at once. After a crash, the task is not dead yet, and its files are
+collected again.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import BinaryIO
+
+import msgspec
+import trio
+
+from daemon.jobs.payload_files import PayloadFiles
+from daemon.launcher.file_collector import LENGTH
+from daemon.launcher.messages import MOST_TEXT, FilePart
+from daemon.runner.core.task_files import TaskFiles
+from storage.errors import StewardError
+from storage.queries import kept_files
+from storage.store import Store
+
+MOST_FILES = 100  # of one task
+_MOST_REASONS = 20
+_MOST_REASON = 1000  # characters
+_MOST_PART = 1024 * 1024  # bytes, more than the launcher sends at once
+# A collection waits in a thread. More of them would take the threads of other parts.
+_AT_ONCE = 4
+_part = msgspec.msgpack.Decoder(FilePart)
+
+
+class KeptFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of kept files and their bytes, and why files were not kept."""
+
+    number: int = 0
+    size: int = 0
+    reasons: tuple[str, ...] = ()
+
+
+class _FaultyStream(Exception):
+    """The stream breaks its rules."""
+
+
+class _StreamEnded(_FaultyStream):
+    """The stream ended before its end mark; the launcher's answer has the reason."""
+
+
+class FileKeeper:
+    """Keeps files of tasks. `staging` is a directory that only the daemon can access."""
+
+    _free = trio.CapacityLimiter(_AT_ONCE)
+
+    def __init__(self, store: Store, payloads: PayloadFiles, staging: str) -> None:
+        self._store, self._payloads, self._staging = store, payloads, staging
+
+    async def keep(
+        self, files: TaskFiles, namespace: str, patterns: Sequence[str], now: int
+    ) -> KeptFiles:
+        """Keep the files of a task that match patterns, in place of those kept before."""
+        async with self._free:
+            workshop = f"{self._staging}/kept.{files.allocation}.{files.task}"
+            intake = _Intake(self._payloads, namespace, workshop, now)
+            try:
+                await self._collect(intake, files, patterns)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(partial(shutil.rmtree, workshop, True))
+            digests = {path: digest for path, (digest, _) in intake.kept.items()}
+            write = partial(
+                kept_files.replace, alloc_id=files.allocation, task=files.task, files=digests
+            )
+            await self._store.write(write)
+        return KeptFiles(
+            number=len(digests),
+            size=sum(size for _, size in intake.kept.values()),
+            reasons=tuple(intake.reasons),
+        )
+
+    async def _collect(self, intake: "_Intake", files: TaskFiles, patterns: Sequence[str]) -> None:
+        source, end = os.pipe()
+        trouble = fault = ""
+
+        async def request() -> None:
+            nonlocal trouble
+            try:
+                size, count = self._payloads.most_bytes, MOST_FILES
+                await files.collect(patterns, end, size=size, count=count)
+            except (OSError, ValueError) as error:
+                trouble = str(error)
+            finally:
+                os.close(end)  # ends the stream, also if the launcher's child failed
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(request)
+            try:
+                await trio.to_thread.run_sync(intake.run, source)
+            except _StreamEnded as error:
+                fault = str(error)
+            except (_FaultyStream, OSError) as error:
+                intake.refuse("", f"the files cannot be kept: {error}")
+            finally:
+                os.close(source)  # ends the launcher's child, if it still writes
+        if fault:
+            intake.refuse("", f"the files cannot be kept: {trouble or fault}")
+
+
+class _Intake:
+    """The files of one stream. `kept` has digest and size by path."""
+
+    def __init__(self, payloads: PayloadFiles, namespace: str, workshop: str, now: int) -> None:
+        self._payloads, self._namespace, self._now = payloads, namespace, now
+        self._workshop = workshop
+        self.kept: dict[str, tuple[str, int]] = {}
+        self.reasons: list[str] = []
+
+    def refuse(self, path: str, reason: str) -> None:
+        """Record why a file is not kept."""
+        if len(self.reasons) == _MOST_REASONS:
+            self.reasons.append("more files were not kept")
+        elif len(self.reasons) < _MOST_REASONS:
+            self.reasons.append((f"{path}: {reason}" if path else reason)[:_MOST_REASON])
+
+    def run(self, source: int) -> None:
+        """Take in the files of a stream, in a thread. Raises `_FaultyStream` or `OSError`."""
+        shutil.rmtree(self._workshop, ignore_errors=True)
+        os.makedirs(self._workshop, 0o700)
+        with open(source, "rb", closefd=False) as stream:
+            parts = _parts(stream)
+            for first in parts:
+                self._take(first, parts)
+
+    def _take(self, first: FilePart, parts: Iterator[FilePart]) -> None:
+        """Take in a file, or the reason against it."""
+        path = _told(first.path)
+        if not first.path:
+            return self.refuse("", first.reason or "a part has no path")
+        staged, digest, size = f"{self._workshop}/file", hashlib.sha256(), 0
+        part = first
+        with open(staged, "wb") as file:
+            while True:
+                size += len(part.data)
+                if size > self._payloads.most_bytes:
+                    raise _FaultyStream(f"{path} is larger than announced")
+                digest.update(part.data)
+                file.write(part.data)
+                if part.is_end:
+                    break
+                part = next(parts, FilePart(path=b"", data=b"", is_end=True, reason=""))
+                if part.path != first.path:
+                    raise _FaultyStream(f"{path} has no end")
+        if part.reason:
+            return self.refuse(path, part.reason)
+        if reason := self._why_not(first.path):
+            return self.refuse(path, reason)
+        found = digest.hexdigest()
+        take_in = partial(
+            self._payloads.take_in, self._namespace, found, staged, size=size, now=self._now
+        )
+        try:
+            trio.from_thread.run(take_in)
+        except StewardError as error:
+            return self.refuse(path, str(error))
+        self.kept[path] = found, size
+        return None
+
+    def _why_not(self, path: bytes) -> str:
+        """Return why a path cannot name a kept file, or an empty text."""
+        if len(self.kept) == MOST_FILES:
+            return f"more than {MOST_FILES} files match"
+        try:
+            text = path.decode()
+        except UnicodeDecodeError:
+            return "its name is not UTF-8"
+        if any(name in ("", ".", "..") for name in text.split("/")):
+            return "its name leads elsewhere"
+        if len(path) > MOST_TEXT or not text.isprintable():
+            return "its name has characters that cannot be shown"
+        return ""
+
+
+def _told(path: bytes) -> str:
+    """Return a path below the task directory, or below the shared one, as users write it."""
+    text = path.decode(errors="replace")
+    first, _, rest = text.partition("/")
+    return text if first == "alloc" else rest
+
+
+def _parts(stream: BinaryIO) -> Iterator[FilePart]:
+    """Yield the parts of a stream up to its end. Raises `_FaultyStream` or `OSError`."""
+    while length := int.from_bytes(_exactly(stream, LENGTH)):
+        trio.from_thread.check_cancelled()
+        if length > _MOST_PART:
+            raise _FaultyStream(f"a part has {length} bytes")
+        try:
+            yield _part.decode(_exactly(stream, length))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _FaultyStream(f"no part: {error}") from None
+
+
+def _exactly(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise _StreamEnded("the launcher ended the stream early")
+    return data

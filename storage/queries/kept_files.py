@@ -1,0 +1,78 @@
+"""Files that tasks left and `steward_keep` retains. Their contents are those of `payload_files`."""
+
+import sqlite3
+from collections.abc import Mapping
+
+from storage.read_pool import ReadSnapshot
+from storage.records.kept_file import KeptFile
+from storage.writer import Transaction
+
+_REMOVE = "DELETE FROM kept_files WHERE alloc_id = :alloc_id AND task = :task"
+_PUT = """
+    INSERT INTO kept_files (alloc_id, task, path, namespace, digest)
+    SELECT id, :task, :path, namespace, :digest FROM allocations WHERE id = :alloc_id
+"""
+_SELECT = """
+    SELECT k.task, k.path, k.digest, f.size
+      FROM kept_files AS k
+      JOIN payload_files AS f ON f.namespace = k.namespace AND f.digest = k.digest
+"""
+_OF_ALLOCATION = f"{_SELECT} WHERE k.alloc_id = :alloc_id ORDER BY k.task, k.path"
+_FIND = f"{_SELECT} WHERE k.alloc_id = :alloc_id AND k.task = :task AND k.path = :path"
+# The newest allocation of a task group with an index, in a version of the job.
+_NEWEST = """
+    SELECT id FROM allocations
+     WHERE namespace = :namespace AND job_id = :job_id AND task_group = :group
+       AND job_version = :version AND name = :name
+  ORDER BY create_index DESC, id
+     LIMIT 1
+"""
+_BY_PATH = "SELECT digest FROM kept_files WHERE alloc_id = :alloc_id AND path = :path ORDER BY task"
+
+
+def replace(tx: Transaction, alloc_id: str, task: str, files: Mapping[str, str]) -> None:
+    """Store the files of a task: their digests by path. A purged allocation gets none."""
+    tx.execute(_REMOVE, {"alloc_id": alloc_id, "task": task})
+    for path, digest in files.items():
+        tx.execute(_PUT, {"alloc_id": alloc_id, "task": task, "path": path, "digest": digest})
+
+
+def of_allocation(db: ReadSnapshot, alloc_id: str) -> list[KeptFile]:
+    """Return the files of an allocation, by task and path."""
+    return [_file(row) for row in db.all(_OF_ALLOCATION, {"alloc_id": alloc_id})]
+
+
+def find(db: ReadSnapshot, alloc_id: str, task: str, path: str) -> KeptFile | None:
+    """Return a file, or None."""
+    row = db.one(_FIND, {"alloc_id": alloc_id, "task": task, "path": path})
+    return _file(row) if row else None
+
+
+def _file(row: sqlite3.Row) -> KeptFile:
+    return KeptFile(task=row["task"], path=row["path"], size=row["size"], digest=row["digest"])
+
+
+def digest_of(
+    db: ReadSnapshot,
+    namespace: str,
+    job_id: str,
+    version: int,
+    *,
+    group: str,
+    element: int,
+    path: str,
+) -> str:
+    """Return the digest of a file that the newest allocation of a group's element left.
+
+    Empty if it left none at this path. If several tasks did, the first one by name counts.
+    """
+    values = {
+        "namespace": namespace,
+        "job_id": job_id,
+        "version": version,
+        "group": group,
+        "name": f"{job_id}.{group}[{element}]",
+    }
+    newest = db.one(_NEWEST, values)
+    row = db.one(_BY_PATH, {"alloc_id": newest["id"], "path": path}) if newest else None
+    return str(row["digest"]) if row else ""

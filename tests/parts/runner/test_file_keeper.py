@@ -1,0 +1,167 @@
+"""The keeper of files: it trusts nothing in the launcher's stream, and is safe from crashes."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.config.data_directory import payload_dir
+from daemon.jobs.payload_files import PayloadFiles, PayloadLimits
+from daemon.launcher.file_collector import LENGTH
+from daemon.launcher.messages import FilePart
+from daemon.runner.setup.file_keeper import MOST_FILES, FileKeeper, KeptFiles
+from storage.queries import allocations, jobs, kept_files, payload_files
+from storage.records.base import HOUR
+from storage.store import Store
+from storage.writer import Transaction
+from tests.samples import NOW, job
+from tests.unit.runner.placements import placed
+
+ALLOC = "5f3a2a40-0000-4000-8000-000000000001"
+END = bytes(LENGTH)
+
+
+class Stream:
+    """The files of a task, which send what a hostile child could send."""
+
+    def __init__(self, *pieces: bytes, error: OSError | None = None) -> None:
+        self.allocation, self.task = ALLOC, "main"
+        self._pieces, self._error = pieces, error
+
+    async def collect(self, patterns: Sequence[str], stream: int, *, size: int, count: int) -> None:
+        del patterns, size, count
+        for one in self._pieces:
+            os.write(stream, one)
+        if self._error is not None:
+            raise self._error
+
+
+def part(path: bytes, data: bytes = b"", *, is_end: bool = True, reason: str = "") -> bytes:
+    content = msgspec.msgpack.encode(FilePart(path=path, data=data, is_end=is_end, reason=reason))
+    return len(content).to_bytes(LENGTH) + content
+
+
+@pytest.fixture
+async def payloads(store: Store, tmp_path: Path) -> PayloadFiles:
+    def work(tx: Transaction) -> None:
+        one = jobs.append_version(tx, job())
+        allocations.add(tx, placed(one, "n", ALLOC), NOW)
+
+    await store.write(work)
+    return PayloadFiles(store, f"{tmp_path}/payloads", PayloadLimits(file=1000, namespace=2500))
+
+
+async def kept(store: Store, payloads: PayloadFiles, tmp_path: Path, stream: Any) -> KeptFiles:
+    keeper = FileKeeper(store, payloads, f"{tmp_path}/staging")
+    found = await keeper.keep(stream, "default", ["*"], NOW)
+    assert os.listdir(tmp_path / "staging") == []
+    return found
+
+
+def names(store: Store) -> list[str]:
+    return [one.path for one in store.read(partial(kept_files.of_allocation, alloc_id=ALLOC))]
+
+
+async def test_equal_contents_are_stored_once(
+    store: Store, payloads: PayloadFiles, tmp_path: Path
+) -> None:
+    pieces = (
+        part(b"main/a", b"one ", is_end=False),
+        part(b"main/a", b"two"),
+        part(b"alloc/data/b", b"one two"),
+        part(b"main/empty"),
+        END,
+    )
+    found = await kept(store, payloads, tmp_path, Stream(*pieces))
+    assert found == KeptFiles(number=3, size=14)
+    assert names(store) == ["a", "alloc/data/b", "empty"]
+    stored = Path(payload_dir(f"{tmp_path}/payloads", "default"))
+    digest = hashlib.sha256(b"one two").hexdigest()
+    assert sorted(os.listdir(stored)) == sorted([digest, hashlib.sha256(b"").hexdigest()])
+    assert (stored / digest).read_bytes() == b"one two"
+    # A later end of the same task replaces the files.
+    await kept(store, payloads, tmp_path, Stream(part(b"main/c", b"3"), END))
+    assert names(store) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reason"),
+    [
+        ((b"\xff\xff\xff\xff",), "the files cannot be kept: a part has 4294967295 bytes"),
+        ((b"\0\0\0\x02ab",), "the files cannot be kept: no part: "),
+        ((), "the files cannot be kept: the launcher ended the stream early"),
+        ((part(b"main/a", b"x", is_end=False),), "ended the stream early"),
+        ((part(b"main/a", b"x", is_end=False), END), "the files cannot be kept: a has no end"),
+        (
+            (part(b"main/a", b"x", is_end=False), part(b"main/b", b"x"), END),
+            "the files cannot be kept: a has no end",
+        ),
+        ((part(b"main/a", bytes(1001)), END), "a is larger than announced"),
+        ((part(b"main/../../etc/x", b"x"), END), "../../etc/x: its name leads elsewhere"),
+        ((part(b"main//x", b"x"), END), "/x: its name leads elsewhere"),
+        ((part(b"main/\xff", b"x"), END), "its name is not UTF-8"),
+        ((part(b"main/a\nb", b"x"), END), "its name has characters that cannot be shown"),
+        ((part(b"main/a", reason="it is a link"), END), "a: it is a link"),
+        ((part(b"", reason="more than 3 files match"), END), "more than 3 files match"),
+    ],
+)
+async def test_hostile_stream_stores_nothing(
+    store: Store, payloads: PayloadFiles, tmp_path: Path, pieces: Any, reason: str
+) -> None:
+    found = await kept(store, payloads, tmp_path, Stream(*pieces))
+    assert found.number == 0
+    (told,) = found.reasons
+    assert reason in told
+    assert names(store) == []
+
+
+async def test_answer_of_the_launcher_is_the_reason(
+    store: Store, payloads: PayloadFiles, tmp_path: Path
+) -> None:
+    stream = Stream(part(b"main/a", b"x"), error=OSError(5, "not done within 60 s"))
+    found = await kept(store, payloads, tmp_path, stream)
+    assert found.number == 1
+    assert found.reasons == ("the files cannot be kept: [Errno 5] not done within 60 s",)
+
+
+async def test_limits_of_number_and_namespace_are_told(
+    store: Store, payloads: PayloadFiles, tmp_path: Path
+) -> None:
+    pieces = [part(b"main/%d" % number, b"%d" % number) for number in range(MOST_FILES + 30)]
+    found = await kept(store, payloads, tmp_path, Stream(*pieces, END))
+    assert found.number == len(names(store)) == MOST_FILES
+    assert found.reasons[0] == f"{MOST_FILES}: more than {MOST_FILES} files match"
+    assert len(found.reasons) == 21
+    large = [part(b"main/%d" % number, bytes([number]) * 900) for number in range(3)]
+    found = await kept(store, payloads, tmp_path, Stream(*large, END))
+    assert found.number == 2
+    assert "the limit of payload_namespace_mb" in found.reasons[0]
+
+
+async def test_files_are_collected_after_their_allocation(
+    store: Store, payloads: PayloadFiles, tmp_path: Path
+) -> None:
+    await kept(store, payloads, tmp_path, Stream(part(b"main/a", b"x"), END))
+    digest = hashlib.sha256(b"x").hexdigest()
+    assert await payloads.collect(NOW + 100 * HOUR) == 0
+    assert store.read(partial(payloads.content, namespace="default", digest=digest)) is not None
+    await store.write(lambda tx: tx.execute("DELETE FROM allocations", {}))
+    assert names(store) == []
+    assert await payloads.collect(NOW + HOUR) == 0  # a day after the last use
+    assert await payloads.collect(NOW + 25 * HOUR) == 1
+    assert store.read(partial(payload_files.find, namespace="default", digest=digest)) is None
+    assert os.listdir(payload_dir(f"{tmp_path}/payloads", "default")) == []
+
+
+async def test_files_of_a_purged_allocation_are_not_recorded(
+    store: Store, payloads: PayloadFiles, tmp_path: Path
+) -> None:
+    await store.write(lambda tx: tx.execute("DELETE FROM allocations", {}))
+    await kept(store, payloads, tmp_path, Stream(part(b"main/a", b"x"), END))
+    assert names(store) == []
+    assert await payloads.collect(NOW + 25 * HOUR) == 1
