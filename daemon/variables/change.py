@@ -100,14 +100,14 @@ async def put(
 async def remove(
     store: Store, name: VariableKey, *, expected: int | None, lock_id: str, now: int
 ) -> ChangeResult:
-    """Delete a variable; a missing variable counts as success."""
+    """Delete a variable; a missing variable counts as success, unless an index was expected."""
 
     def write(tx: Transaction) -> ChangeResult:
         found = variables.find(tx, name.namespace, name.path)
-        if found is None:
+        if found is None and not expected:
             return ChangeResult(index=tx.last_index())
-        mine = _is_his(found, lock_id, now)
-        if not mine or not _is_as_expected(found, expected):
+        mine = found is None or _is_his(found, lock_id, now)
+        if found is None or not mine or not _is_as_expected(found, expected):
             return _conflict(tx, found, by_lock=not mine)
         variables.remove(tx, found)
         return ChangeResult(index=tx.index)

@@ -103,6 +103,13 @@ async def test_removing_what_is_not_there_is_as_good(store: Store) -> None:
     assert not (await change.remove(store, NAME, expected=None, lock_id="", now=NOW)).conflict
 
 
+async def test_removing_a_missing_variable_at_an_index_is_a_conflict(store: Store) -> None:
+    result = await change.remove(store, NAME, expected=1, lock_id="", now=NOW)
+    assert result.conflict
+    assert result.entry is None
+    assert not (await change.remove(store, NAME, expected=0, lock_id="", now=NOW)).conflict
+
+
 async def test_there_is_no_variable_without_its_namespace(store: Store) -> None:
     with pytest.raises(Malformed, match='nonexistent namespace "nowhere"'):
         await put(store, name=VariableKey("nowhere", "a"))
