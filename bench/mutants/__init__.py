@@ -1,0 +1,1 @@
+"""Mutation tests: small changes of the code, each of which the tests must detect."""

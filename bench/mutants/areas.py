@@ -1,0 +1,43 @@
+"""The areas: the files that are changed, and the tests that must detect the changes."""
+
+from typing import NamedTuple
+
+
+class Area(NamedTuple):
+    """Patterns of files, and paths of tests."""
+
+    code: list[str]
+    tests: list[str]
+
+
+AREAS = {
+    "scheduler": Area(
+        ["daemon/scheduler/**/*.py"],
+        ["tests/unit/scheduler", "tests/unit/evals", "tests/parts/evals"],
+    ),
+    "evals": Area(["daemon/evals/**/*.py"], ["tests/unit/evals", "tests/parts/evals"]),
+    "flow": Area(
+        ["daemon/flow/**/*.py"],
+        [
+            "tests/unit/flow",
+            "tests/parts/evals/test_workflows.py",
+            "tests/parts/api/test_run_acts.py",
+        ],
+    ),
+    "writer": Area(
+        ["storage/writer.py", "storage/store.py", "storage/read_pool.py"], ["tests/parts/storage"]
+    ),
+    "queries": Area(
+        ["storage/queries/**/*.py"],
+        ["tests/parts/storage", "tests/parts/evals", "tests/parts/api", "tests/parts/jobs"],
+    ),
+    "web": Area(["daemon/web/**/*.py"], ["tests/unit/web", "tests/parts/web", "tests/parts/api"]),
+    "acl": Area(
+        ["daemon/acl/**/*.py"],
+        ["tests/unit/acl", "tests/parts/acl", "tests/parts/identity", "tests/parts/api"],
+    ),
+    "identity": Area(["daemon/identity/**/*.py"], ["tests/unit/identity", "tests/parts/identity"]),
+    "jobspec": Area(["daemon/jobspec/**/*.py"], ["tests/unit/jobspec"]),
+    "drivers": Area(["daemon/runner/drivers/**/*.py"], ["tests/unit/runner", "tests/parts/runner"]),
+    "launcher": Area(["daemon/launcher/**/*.py"], ["tests/parts/launcher", "tests/attacks"]),
+}

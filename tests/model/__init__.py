@@ -1,0 +1,1 @@
+"""Random requests to a real daemon, compared with a small reference model."""

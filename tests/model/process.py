@@ -1,0 +1,73 @@
+"""A daemon with access control for the state machine, which is not asynchronous."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import httpx
+
+from daemon.runner.nosuid_mount import mounts
+from tests.patience import HAPPENS_WITHIN
+from tests.service.daemon import environment
+
+
+class Daemon:
+    """One daemon for all examples; each example has its prefix."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._numbers = count()
+        self._port = "0"
+        self._process: subprocess.Popen[bytes]
+        self.http: httpx.Client
+        self.token = ""
+        self._start()
+        self.token = self.http.post("/v1/acl/bootstrap").json()["SecretID"]
+
+    def next_prefix(self) -> str:
+        return f"x{next(self._numbers)}"
+
+    def kill_and_restart(self) -> None:
+        self.end(signal.SIGKILL)
+        self._start()
+
+    def _start(self) -> None:
+        data = str(self._directory / "data")
+        words = ["agent", "--dev", "--acl", "--port", self._port, "--data-dir", data]
+        with (self._directory / "daemon.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "daemon", *words],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(),
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode().strip()
+        assert " ready at " in line, line
+        address = line.rpartition(" ")[2]
+        self._port = address.rpartition(":")[2]
+        self.http = httpx.Client(base_url=address, timeout=HAPPENS_WITHIN)
+
+    def end(self, number: int) -> None:
+        self.http.close()
+        os.kill(self._process.pid, number)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@contextmanager
+def open_daemon(directory: Path) -> Iterator[Daemon]:
+    daemon = Daemon(directory)
+    try:
+        yield daemon
+    finally:
+        daemon.end(signal.SIGTERM)
+        for one in reversed([*mounts()]):
+            if one.place.startswith(f"{directory}/"):
+                subprocess.run(["umount", "-l", one.place], check=True)
