@@ -34,7 +34,14 @@ AREAS = {
     "web": Area(["daemon/web/**/*.py"], ["tests/unit/web", "tests/parts/web", "tests/parts/api"]),
     "acl": Area(
         ["daemon/acl/**/*.py"],
-        ["tests/unit/acl", "tests/parts/acl", "tests/parts/identity", "tests/parts/api"],
+        [
+            "tests/unit/acl",
+            "tests/parts/acl",
+            "tests/parts/identity",
+            "tests/parts/api",
+            "tests/parts/test_loops.py",
+            "tests/parts/ui/test_rights.py",
+        ],
     ),
     "identity": Area(["daemon/identity/**/*.py"], ["tests/unit/identity", "tests/parts/identity"]),
     "jobspec": Area(["daemon/jobspec/**/*.py"], ["tests/unit/jobspec"]),

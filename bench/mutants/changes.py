@@ -38,7 +38,9 @@ class Mutant:
 
     path: str
     line: int
-    statement: int  # the first line of the statement that has the node
+    statement: (
+        int  # the first line of the statement that has the node; of a jump, the one around it
+    )
     node: int  # index in the order of `ast.walk`
     change: int  # index of the change, for nodes that can change in several ways
     is_executed_at_import: bool
@@ -90,7 +92,8 @@ def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, int, bool]]:
     def walk(
         node: ast.AST, statement: int, in_function: bool
     ) -> Iterator[tuple[ast.AST, int, bool]]:
-        if isinstance(node, ast.stmt):
+        if isinstance(node, ast.stmt) and not isinstance(node, ast.Break | ast.Continue):
+            # Python may report no separate line for a jump: the statement around it counts.
             statement = node.lineno
             if _is_not_code(node):
                 return

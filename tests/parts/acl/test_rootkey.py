@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from daemon.acl.rootkey import KEY_SIZE, KeyFile, RootKey, find_key_source, key_from_passphrase
+from daemon.acl.rootkey import (
+    KEY_SIZE,
+    MIN_PASSPHRASE,
+    KeyFile,
+    RootKey,
+    find_key_source,
+    key_from_passphrase,
+)
 from daemon.config.data_directory import store_dir
 from daemon.config.settings import Settings
 from storage.errors import Invalid
@@ -126,3 +133,9 @@ def test_a_store_whose_key_file_is_gone_says_so(tmp_path: Path) -> None:
 
 def test_a_key_says_nothing_of_itself() -> None:
     assert KEY.hex()[:8] not in repr(RootKey(KEY, "x")) + str(vars(RootKey(KEY, "x")).keys())
+
+
+def test_passphrase_has_a_least_length() -> None:
+    assert key_from_passphrase("x" * MIN_PASSPHRASE, "words").is_passphrase
+    with pytest.raises(Invalid, match="choose a longer one"):
+        key_from_passphrase("x" * (MIN_PASSPHRASE - 1), "words")

@@ -2,8 +2,10 @@
 
 import pytest
 
+from daemon.acl.check import Caller, on_namespace
 from daemon.acl.grant import CapabilitySet, fits
 from daemon.acl.policy_rules import parse_policy
+from storage.records.acl import Token
 
 
 def grant(*texts: str) -> CapabilitySet:
@@ -138,3 +140,26 @@ def test_both_names_of_a_capability_are_one() -> None:
 )
 def test_a_star_stands_for_any_text(pattern: str, text: str, *, answer: bool) -> None:
     assert fits(pattern, text) is answer
+
+
+@pytest.mark.parametrize(
+    ("capability", "namespace", "job_id", "expected"),
+    [
+        ("read-job", "default", "web", True),
+        ("read-job-scaling", "default", "web", True),
+        ("submit-job", "default", "web", False),
+        ("read-job", "default", "other", False),
+        ("read-job", "other", "web", False),
+    ],
+)
+def test_task_may_read_its_own_job_without_a_policy(
+    capability: str, namespace: str, job_id: str, expected: bool
+) -> None:
+    task = Caller(Token(accessor="t", created_at=0), grant(), ("default", "web"))
+    assert task.has(on_namespace(capability), namespace, job_id) is expected
+
+
+def test_policy_of_a_task_counts_for_its_own_job_as_well() -> None:
+    rules = grant('namespace "default" { capabilities = ["submit-job"] }')
+    task = Caller(Token(accessor="t", created_at=0), rules, ("default", "web"))
+    assert task.has(on_namespace("submit-job"), "default", "web")

@@ -13,7 +13,9 @@ from daemon.acl.policy_rules import (
     check,
     parse_policy,
 )
+from daemon.acl.policy_store import check_policy
 from storage.errors import Malformed
+from storage.records.acl import Policy
 
 
 @pytest.mark.parametrize(
@@ -177,3 +179,24 @@ def test_a_rule_without_braces_is_refused_when_it_is_written(text: str, message:
 )
 def test_rules_in_braces_pass(text: str) -> None:
     check(text)
+
+
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [
+        (Policy(name="no spaces"), "invalid name 'no spaces'"),
+        (Policy(name="default"), "it is built in"),
+        (Policy(name="p", rules="namespace {"), "failed to parse rules"),
+        (Policy(name="p", description="x" * 257), "description"),
+    ],
+)
+def test_policy_to_store_is_refused_with_each_error(policy: Policy, problem: str) -> None:
+    with pytest.raises(Malformed, match=problem):
+        check_policy(policy)
+
+
+def test_policy_to_store_gets_the_hash_of_its_content() -> None:
+    first = check_policy(Policy(name="p", rules='agent { policy = "read" }'))
+    second = check_policy(Policy(name="p", rules='agent { policy = "write" }'))
+    assert first.hash
+    assert first.hash != second.hash

@@ -1,0 +1,168 @@
+"""New and changed tokens: which policies and secrets a request may choose."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from daemon.acl.check import Caller
+from daemon.acl.grant import CapabilitySet
+from daemon.acl.nomad_tokens import TokenRequest, apply_token_update, is_upload
+from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.task_tokens import TaskTokens
+from daemon.acl.token_requests import TokenRequestFields, create_token
+from daemon.acl.tokens import open_tokens
+from daemon.text.request_fields import RequestFields
+from storage.errors import Malformed, Refused
+from storage.queries import tokens as rows
+from storage.records.acl import Token, TokenRole
+from storage.records.task import SecretsConfig
+from storage.records.workload import Workload
+from storage.store import Store
+from tests.samples import NOW
+
+MAKER = Caller(Token(accessor="m", policies=("root",), created_at=NOW), CapabilitySet(()))
+WORKLOAD = Workload(
+    iss="steward",
+    sub="sub",
+    aud=[],
+    iat=0,
+    nbf=0,
+    jti="1",
+    nomad_namespace="default",
+    nomad_job_id="web",
+    nomad_allocation_id="alloc",
+    nomad_group="g",
+    nomad_task="t",
+)
+UUID_A, UUID_B = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "ab")
+
+
+class Clock:
+    def now(self) -> int:
+        return NOW
+
+
+@pytest.fixture
+async def task_tokens(store: Store) -> AsyncIterator[TaskTokens]:
+    async with open_tokens(store, Clock(), EnvelopeCipher({1: bytes(32)}), asks=True) as opened:
+        yield TaskTokens(store, opened, Clock())
+
+
+def created(store: Store, role: TokenRole | None = None, **fields: object) -> Token:
+    wanted = TokenRequestFields(
+        maker=MAKER,
+        fields=RequestFields(fields),
+        path="auth/token/create",
+        has_sudo=role is None,
+        **({"role": role} if role else {}),
+    )
+    made = store.read(lambda db: create_token(db, wanted, accessor="new", now=NOW))
+    return made.token
+
+
+# ---- policies and secrets of child tokens -------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [["reader"], ["team-a"], ["default"], ["reader", "default"]])
+async def test_role_allows_its_policies_and_the_default_one(store: Store, names: list[str]) -> None:
+    role = TokenRole(name="r", allowed_policies=("reader",), allowed_policies_glob=("team-*",))
+    assert set(created(store, role, policies=names).policies) == {*names, "default"}
+
+
+@pytest.mark.parametrize("name", ["writer", "readers", "tea"])
+async def test_role_refuses_other_policies_by_name(store: Store, name: str) -> None:
+    role = TokenRole(name="r", allowed_policies=("reader",), allowed_policies_glob=("team-*",))
+    with pytest.raises(Malformed, match=rf"\[{name}\].*\[reader team-\*\]"):
+        created(store, role, policies=[name])
+
+
+@pytest.mark.parametrize("secret", ["s.abc", "a.b"])
+async def test_chosen_secret_cannot_look_like_a_generated_one(store: Store, secret: str) -> None:
+    with pytest.raises(Malformed, match="custom token ID"):
+        created(store, id=secret)
+
+
+# ---- tokens of the jobs API ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"type": "other"}, "type"),
+        ({"type": "client", "policies": None}, "polic"),
+        ({"type": "client", "policies": ["a"], "name": "x" * 257}, "name"),
+    ],
+)
+async def test_changed_token_meets_the_rules_of_a_new_one(
+    store: Store, change: dict[str, object], problem: str
+) -> None:
+    known = Token(accessor=UUID_A, policies=("a",), created_at=NOW)
+    await store.write(lambda tx: rows.add(tx, known, b"secret"))
+    request = TokenRequest(accessor_id=UUID_A, **change)  # type: ignore[arg-type]
+    with pytest.raises(Malformed, match=problem):
+        store.read(lambda db: apply_token_update(db, request, NOW))
+
+
+@pytest.mark.parametrize(
+    ("accessor", "secret", "expected"),
+    [(UUID_A, UUID_B, True), (UUID_A, "", False), ("", UUID_B, False), ("x", UUID_B, False)],
+)
+async def test_upload_names_both_accessor_and_secret(
+    store: Store, accessor: str, secret: str, expected: bool
+) -> None:
+    request = TokenRequest(accessor_id=accessor, secret_id=secret, type="client")
+    assert store.read(lambda db: is_upload(db, request)) is expected
+
+
+# ---- tokens of tasks ----------------------------------------------------------------------------
+
+
+async def with_role(store: Store, **fields: object) -> SecretsConfig:
+    role = TokenRole(name="web", **fields)  # type: ignore[arg-type]
+    await store.write(lambda tx: rows.put_role(tx, role))
+    return SecretsConfig(role="web")
+
+
+async def test_task_token_has_the_policies_of_its_role(
+    store: Store, task_tokens: TaskTokens
+) -> None:
+    block = await with_role(store, allowed_policies=("reader",))
+    made = await task_tokens.make(WORKLOAD, block)
+    found = store.read(lambda db: rows.find(db, made.accessor))
+    assert found is not None
+    assert set(found.policies) == {"reader", "default"}
+    assert found.allocation == "alloc"
+    assert made.ttl == found.ttl > 0
+
+
+async def test_role_without_policies_gives_a_task_no_token(
+    store: Store, task_tokens: TaskTokens
+) -> None:
+    block = await with_role(store, disallowed_policies=("x",))
+    with pytest.raises(Refused, match="has no allowed_policies"):
+        await task_tokens.make(WORKLOAD, block)
+
+
+async def test_no_role_gives_a_task_the_root_policy(store: Store, task_tokens: TaskTokens) -> None:
+    block = await with_role(store, allowed_policies=("root",))
+    with pytest.raises(Refused):
+        await task_tokens.make(WORKLOAD, block)
+    assert store.read(lambda db: db.all("SELECT 1 FROM tokens WHERE document LIKE '%root%'")) == []
+
+
+@pytest.mark.parametrize(("period", "ttl"), [(0, 3600), (600, 600)])
+async def test_task_token_lives_for_the_period_of_its_role(
+    store: Store, task_tokens: TaskTokens, period: int, ttl: int
+) -> None:
+    block = await with_role(store, allowed_policies=("reader",), token_period=period)
+    made = await task_tokens.make(WORKLOAD, block)
+    assert (made.expires_at - made.renewed_at) // 10**9 == ttl
+
+
+async def test_token_store_issues_to_tasks_only_what_it_can_find(
+    store: Store, task_tokens: TaskTokens
+) -> None:
+    made = await task_tokens.make(WORKLOAD, SecretsConfig())
+    assert task_tokens.is_secret(made.accessor, made.secret)
+    assert not task_tokens.is_secret(made.accessor, "other")
+    assert not task_tokens.is_secret("other", made.secret)
