@@ -666,6 +666,68 @@ CREATE TABLE run_acts (
 
 CREATE UNIQUE INDEX run_acts_by_token ON run_acts (namespace, job_id, token) WHERE token <> '';
 
+-- Which jobs start after which others: a row for each source in the meta key `steward_after` of a
+-- parameterized job. Written by storage/queries/jobs.py with each version.
+CREATE TABLE job_sources (
+    namespace        TEXT    NOT NULL,
+    job_id           TEXT    NOT NULL,               -- the follower
+    source_namespace TEXT    NOT NULL,
+    source_id        TEXT    NOT NULL,               -- a job, or the parent of one
+    place            INTEGER NOT NULL,               -- in the list of the follower
+    wanted           TEXT    NOT NULL CHECK (wanted IN ('success', 'failure', 'any')),
+    since            INTEGER NOT NULL,               -- index of the write that named the source
+    PRIMARY KEY (namespace, job_id, source_namespace, source_id),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX job_sources_by_source ON job_sources (source_namespace, source_id);
+
+-- Ended runs and their effects on followers: one row for each end and follower. Added by the write
+-- that ends the run; then daemon/jobs/triggers.py changes the state, in the write that dispatches the
+-- child. The newest 1000 final rows of a follower are kept.
+CREATE TABLE triggers (
+    id               INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    namespace        TEXT    NOT NULL,
+    job_id           TEXT    NOT NULL,               -- the follower
+    source_namespace TEXT    NOT NULL,
+    source_id        TEXT    NOT NULL,               -- that the follower names
+    run_job_id       TEXT    NOT NULL,               -- of the run: the source, or its child
+    number           INTEGER NOT NULL CHECK (number >= 0),  -- of the run; else of the version
+    version          INTEGER NOT NULL CHECK (version >= 0),
+    attempt          INTEGER NOT NULL CHECK (attempt >= 1),
+    status           TEXT    NOT NULL CHECK (status IN ('succeeded', 'failed', 'canceled')),
+    state            TEXT    NOT NULL
+                     CHECK (state IN ('arrived', 'waiting', 'fired', 'ignored', 'refused',
+                                      'replaced', 'expired')),
+    reason           TEXT    NOT NULL,
+    value            TEXT    NOT NULL,               -- runs with different values do not join
+    child_id         TEXT    NOT NULL,               -- that was dispatched
+    depth            INTEGER NOT NULL CHECK (depth >= 1),   -- of the chain of jobs
+    ended            INTEGER NOT NULL,               -- nanoseconds, as the other times
+    decided          INTEGER NOT NULL,               -- 0: not yet
+    expires          INTEGER NOT NULL,               -- 0: it does not wait
+    create_index     INTEGER NOT NULL,
+    modify_index     INTEGER NOT NULL,
+    meta             TEXT    NOT NULL DEFAULT '{}',  -- that it passes on, while it waits
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT;
+
+CREATE UNIQUE INDEX triggers_once ON triggers
+    (namespace, job_id, source_namespace, run_job_id, number, attempt);
+CREATE INDEX triggers_by_job ON triggers (namespace, job_id, id);
+CREATE INDEX triggers_by_child ON triggers (namespace, child_id) WHERE child_id <> '';
+CREATE INDEX triggers_arrived ON triggers (id) WHERE state = 'arrived';
+CREATE INDEX triggers_expiring ON triggers (expires) WHERE state = 'waiting';
+CREATE INDEX triggers_waiting ON triggers (namespace, job_id, value) WHERE state = 'waiting';
+CREATE INDEX triggers_unfinished ON triggers (namespace, job_id)
+    WHERE state IN ('arrived', 'waiting');
+
+-- How many ended runs had each final effect, since the store exists.
+CREATE TABLE trigger_totals (
+    state  TEXT    NOT NULL PRIMARY KEY,
+    number INTEGER NOT NULL CHECK (number >= 0)
+) STRICT, WITHOUT ROWID;
+
 -- Nodes, on which tasks run. Written by daemon/runner/node.py.
 CREATE TABLE nodes (
     id            TEXT    NOT NULL PRIMARY KEY,

@@ -22,6 +22,7 @@ from daemon.api import (
     payload_files,
     plan,
     scaling,
+    triggers,
 )
 from daemon.api.cluster import (
     allocations,
@@ -63,6 +64,7 @@ from storage.records.pool_check import PoolCheck
 from storage.records.scaling import ScaleStatus, ScalingPolicy, ScalingPolicyStub
 from storage.records.state import Run, RunCalendar, StateLine
 from storage.records.statuses import JobStatusLine
+from storage.records.trigger import JobLinks, JobTrigger
 from storage.records.usage_history import UsageHistory
 
 
@@ -189,6 +191,8 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         )
     },
     flows.graph_of_job: EndpointSchema(gives=FlowGraph, query={"version": NUMBER}),
+    triggers.list_triggers: EndpointSchema(gives=list[JobTrigger], query=_PAGES),
+    triggers.show_links: EndpointSchema(gives=JobLinks),
     plan.plan: EndpointSchema(
         takes=plan.JobPlanRequest, gives=plan.JobPlanResponse, query={"launches": FLAG}
     ),

@@ -285,6 +285,10 @@ def registration_context(request: Request, secret: str = "") -> RegistrationCont
         ),
         look=lambda task: look(task).errors,
         may_open=lambda namespace: request.caller.grant.may(namespace, MAY_OPEN),
+        may_read=lambda namespace: request.caller.grant.may(namespace, "read-job"),
+        may_dispatch=lambda namespace: request.caller.grant.may(
+            namespace, "dispatch-job", "submit-job"
+        ),
     )
 
 

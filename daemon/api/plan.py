@@ -10,7 +10,7 @@ from daemon.flow import graph
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.periodic import zone_of
 from daemon.jobs.preserve import preserve
-from daemon.jobs.register import check_next_version, check_place, complete
+from daemon.jobs.register import check_next_version, check_place, complete, state_warnings
 from daemon.jobspec.rules.job import total_count
 from daemon.net.port_listeners import listeners_on
 from daemon.web.reply import HandlerReply
@@ -87,6 +87,7 @@ async def plan(request: Request) -> HandlerReply:
         remarks = [
             *unknown,
             *around.policies.check(after, override=body.policy_override),
+            *state_warnings(db, after, around),
             *external_port_listeners(db, after, listeners),
         ]
         outlook = dry_run(db, after, now=now, ids=parts.ids)

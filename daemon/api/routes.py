@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         payload_files,
         plan,
         scaling,
+        triggers,
         wellknown,
     )
     from daemon.api.cluster import (
@@ -101,6 +102,7 @@ else:  # each module is imported at its first request
     flows = LazyModule("daemon.api.flows")
     job_status = LazyModule("daemon.api.job_status")
     scaling = LazyModule("daemon.api.scaling")
+    triggers = LazyModule("daemon.api.triggers")
     exec_sessions = LazyModule("daemon.api.exec_sessions")
     wellknown = LazyModule("daemon.api.wellknown")
     unsupported = LazyModule("daemon.api.cluster.unsupported")
@@ -260,6 +262,14 @@ ROUTES: tuple[Route, ...] = (
     WriteRoute("POST", "/v1/job/{job_id}/run/approve", flows.approve, APPROVE),
     WriteRoute("POST", "/v1/job/{job_id}/run/reject", flows.reject, APPROVE),
     ReadRoute("/v1/job/{job_id}/graph", flows.graph_of_job, READ, _JOB, long=True),
+    ReadRoute(
+        "/v1/job/{job_id}/triggers",
+        triggers.list_triggers,
+        READ,
+        ("triggers/{namespace}/{job_id}", *_JOB),
+        long=True,
+    ),
+    ReadRoute("/v1/job/{job_id}/links", triggers.show_links, READ, ("triggers/", *_JOB)),
     ReadRoute("/v1/job/{job_id}/explain", job_status.explain, READ),
     ReadRoute("/v1/job/{job_id}/state", job_status.state, READ, _STATE, long=True),
     ReadRoute("/v1/job/{job_id}/runs", job_status.runs, READ, _STATE, long=True),

@@ -10,6 +10,7 @@ import msgspec
 
 from daemon.evals import placement_explain, run_views
 from daemon.evals.scheduler_config import workers
+from daemon.jobspec.steward_meta import AFTER_JOIN, AFTER_WHEN
 from daemon.scheduler import reschedule
 from daemon.text.placement_message import count_noun
 from daemon.text.task_failure import plain_reason
@@ -22,6 +23,7 @@ from storage.queries import (
     jobs,
     nodes,
     periodic,
+    triggers,
 )
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus, TaskPhase
@@ -29,7 +31,7 @@ from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation, PlacementMetric
 from storage.records.explanation import Cause, Explanation, Reason, Retry
-from storage.records.flow import FlowRunView, Outcome, StepState
+from storage.records.flow import FlowRunView, Outcome, StepState, TriggerJoin, TriggerWhen
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.node import NodeStatus
@@ -69,6 +71,7 @@ def _reasons(db: ReadSnapshot, job: Job, found: list[Allocation]) -> Iterator[Re
     elif job.launches_children:
         message = "it is a parent: each dispatch of it runs as a child"
         yield Reason(cause=Cause.DISPATCH, message=message)
+        yield from _of_triggers(db, job)
     else:
         case = _case(db, run_views.sized(db, job), found)
         every = allocations.of_job(db, job.namespace, job.id)
@@ -109,6 +112,31 @@ def _of_run(
 
 def _moment(at: int) -> str:
     return rfc3339(at // SECOND * SECOND)
+
+
+# --- jobs after jobs ---
+
+
+def _of_triggers(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
+    """Yield the sources of a follower, the runs that wait, and the last run that started nothing."""
+    lines = triggers.source_lines(db, job.namespace, job.id)
+    if not lines:
+        return
+    names = ", ".join(f'"{one.namespace}/{one.job_id}"' for one in lines)
+    joins = AFTER_JOIN.of(job.meta) == TriggerJoin.ALL
+    which = "a run of each of" if joins and len(lines) > 1 else "each run of"
+    after = {TriggerWhen.SUCCESS: " has succeeded", TriggerWhen.FAILURE: " has failed"}
+    ended = after.get(AFTER_WHEN.of(job.meta), " has ended")
+    yield Reason(cause=Cause.TRIGGER, message=f"it starts after {which} {names}{ended}")
+    if here := [f'"{one.namespace}/{one.job_id}"' for one in lines if one.waiting]:
+        lacking = [f'"{one.namespace}/{one.job_id}"' for one in lines if not one.waiting]
+        message = f"runs of {', '.join(here)} wait for {', '.join(lacking) or 'each other'}"
+        yield Reason(cause=Cause.TRIGGER, message=message)
+    newest = next(triggers.of_job(db, job.namespace, job.id), None)
+    if newest is not None and newest.reason and newest.state.is_final:
+        source = f'run {newest.number} of "{newest.source_namespace}/{newest.run_job_id}"'
+        message = f"{source} did not start it: {newest.reason}"
+        yield Reason(cause=Cause.TRIGGER, message=message)
 
 
 # --- periodic jobs ---

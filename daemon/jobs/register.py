@@ -18,7 +18,7 @@ from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_def
 from daemon.jobspec.policies import JobPolicySet
 from daemon.jobspec.rules.job import tag, total_count
 from daemon.jobspec.sandbox_exemptions import weakened_settings
-from daemon.jobspec.steward_meta import NOTIFY_COMMAND, NOTIFY_TO
+from daemon.jobspec.steward_meta import AFTER, NOTIFY_COMMAND, NOTIFY_TO
 from daemon.jobspec.validate import ValidationResult, scaling_refusal, transition_error, validate
 from daemon.matching.cluster_support import unavailable_features, unsupported_on_cluster
 from storage import garbage
@@ -77,7 +77,8 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     possibly read-only. `may_open` returns whether jobs of a namespace may relax the sandbox of
     `exec`. `commands` are the notification commands. `clusters` are the cluster pools with their
     drivers. `oversubscription` permits memory beyond the reservation. `look` returns the errors of
-    a driver configuration.
+    a driver configuration. `may_read` and `may_dispatch` return whether jobs of a namespace may be
+    read and dispatched, for jobs that follow others.
     """
 
     region: str
@@ -92,6 +93,8 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     clusters: Mapping[str, Collection[str]] = {}
     oversubscription: bool = False
     look: Callable[[Task], Sequence[str]] = lambda _: ()
+    may_read: Callable[[str], bool] = lambda _: False
+    may_dispatch: Callable[[str], bool] = lambda _: False
 
     def unreadable(self, job: Job) -> Iterator[str]:
         """Yield the errors in the driver configurations of a job's tasks."""
@@ -146,7 +149,8 @@ def validate_submission(
         raise Malformed("Job must be specified")
     job, findings = complete(request.job, namespace, surroundings)
     check_next_version(db, job, surroundings.budgets)
-    return job, findings.after(*reference_error(db, job, surroundings))
+    findings = findings.after(*reference_error(db, job, surroundings))
+    return job, findings.with_warnings(*state_warnings(db, job, surroundings))
 
 
 def complete(
@@ -214,7 +218,10 @@ async def register_job(
         )
         for problem in total_count(after, surroundings.budgets.job_max_count):
             raise Refused(problem)  # preserved counts may exceed the limit
-        told = surroundings.policies.check(after, override=request.policy_override)
+        told = [
+            *surroundings.policies.check(after, override=request.policy_override),
+            *state_warnings(tx, after, surroundings),
+        ]
         done = store_version(
             tx,
             after,
@@ -276,6 +283,10 @@ def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContex
         errors.append(f'job "{job.id}" is in nonexistent node pool "{job.node_pool}"')
     errors += _unfit(job, surroundings.clusters)
     errors += _unknown_receivers(job, surroundings)
+    if AFTER.name in (job.meta or ()):
+        from daemon.jobs.followers import follow_errors  # imported late: few jobs follow others
+
+        errors += follow_errors(db, job, surroundings.may_read, surroundings.may_dispatch)
     for task in (task for group in job.task_groups or () for task in group.tasks or ()):
         if task.secrets_config and (refusal := surroundings.secrets(db, task.secrets_config)):
             errors.append(f'task "{task.name}" cannot have a token: {refusal}')
@@ -293,6 +304,15 @@ def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContex
                 f'the host volume "{volume.source}" may not be mounted so: see its policies'
             )
     return errors
+
+
+def state_warnings(db: ReadSnapshot, job: Job, surroundings: RegistrationContext) -> list[str]:
+    """Return the warnings about a job that depend on other objects."""
+    if AFTER.name not in (job.meta or ()):
+        return []
+    from daemon.jobs.followers import follow_warnings  # imported late: few jobs follow others
+
+    return list(follow_warnings(db, job, surroundings.may_read))
 
 
 def _unfit(job: Job, clusters: Mapping[str, Collection[str]]) -> list[str]:

@@ -17,9 +17,10 @@ import msgspec
 from daemon.jobspec.durations import read_duration
 from daemon.text.go_format import duration, quote
 from storage.errors import Invalid
-from storage.records import notification
+from storage.records import flow, notification
 from storage.records.base import HOUR
-from storage.records.job import Job
+from storage.records.flow import TriggerJoin, TriggerWhen
+from storage.records.job import Job, JobType
 from storage.records.notification import NotifyEvent
 
 PREFIX = "steward_"
@@ -343,6 +344,44 @@ def patterns(text: str) -> tuple[str, ...]:
     return found
 
 
+_MAX_AFTER_META = 64 * 1024  # bytes
+_MOST_PASSED = 128  # names
+_TEXTS = msgspec.json.Decoder(dict[str, str])
+PASSED = re.compile(
+    r"\$\{(?:meta\.(?P<meta>[A-Za-z0-9_.-]+)|run\.(?P<run>job|namespace|number|status)"
+    r"|output\.(?P<step>[A-Za-z0-9_-]+)(?:\[(?P<element>[0-9]{1,5})\])?"
+    r"\.(?P<name>[A-Za-z_][A-Za-z0-9_]*))\}"
+)
+
+
+def after_meta(text: str) -> dict[str, str]:
+    """Parse the meta that an ended run passes on: a JSON object of texts with references."""
+    if len(text) > _MAX_AFTER_META:
+        raise Invalid(f"must be at most {_MAX_AFTER_META} bytes long")
+    try:
+        found = _TEXTS.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        raise Invalid('must be a JSON object of texts, such as {"day": "${meta.day}"}') from None
+    if len(found) > _MOST_PASSED:
+        raise Invalid(f"has {len(found)} names; {_MOST_PASSED} is the most")
+    for name, value in found.items():
+        rest = PASSED.sub("", value)
+        if "${" in rest:
+            wrong = rest[rest.index("${") :][:_SHOWN]
+            raise Invalid(
+                f"has {quote(wrong)} in {quote(name[:_SHOWN])}; write ${{meta.NAME}}, "
+                "${output.STEP.NAME}, ${run.job}, ${run.namespace}, ${run.number} or ${run.status}"
+            )
+    return found
+
+
+def meta_name(text: str) -> str:
+    """Return the name of a meta key."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", text):
+        raise Invalid("must be the name of a meta key")
+    return text
+
+
 class CatchUpPolicy(StrEnum):
     """Launches for the slots that passed while the daemon was not running."""
 
@@ -451,7 +490,30 @@ RUNS_KEPT = MetaExtension(
     name="steward_runs_kept", place="job", read=number(1, 1_000_000), default=100
 )
 
+AFTER = MetaExtension[tuple[str, ...]](
+    name=flow.AFTER, place="job", read=flow.read_sources, default=()
+)
+AFTER_WHEN = MetaExtension(
+    name=flow.AFTER_WHEN, place="job", read=one_of(TriggerWhen), default=TriggerWhen.SUCCESS
+)
+AFTER_JOIN = MetaExtension(
+    name="steward_after_join", place="job", read=one_of(TriggerJoin), default=TriggerJoin.EACH
+)
+AFTER_KEY = MetaExtension(name="steward_after_key", place="job", read=meta_name, default="")
+AFTER_WITHIN = MetaExtension(
+    name="steward_after_within", place="job", read=span(8760 * HOUR), default=168 * HOUR
+)
+AFTER_META = MetaExtension[dict[str, str]](
+    name="steward_after_meta", place="job", read=after_meta, default={}
+)
+
 EXTENSIONS: tuple[MetaExtension[Any], ...] = (
+    AFTER,
+    AFTER_WHEN,
+    AFTER_JOIN,
+    AFTER_KEY,
+    AFTER_WITHIN,
+    AFTER_META,
     FREQUENT_LAUNCHES,
     CATCH_UP,
     CATCH_UP_MOST,
@@ -503,6 +565,7 @@ def problems(job: Job) -> Iterator[str]:
     yield from _in("job", "", job.meta)
     yield from _to_nobody(job.meta or {})
     yield from _from_dispatches(job)
+    yield from _after(job)
     for group in job.task_groups or ():
         yield from _in("task group", group.name, group.meta)
         for task in group.tasks or ():
@@ -513,6 +576,34 @@ def _to_nobody(meta: Mapping[str, str]) -> Iterator[str]:
     ways = (NOTIFY_TO.name, NOTIFY_WEBHOOK.name, NOTIFY_COMMAND.name)
     if NOTIFY.name in meta and not any(way in meta for way in ways):
         yield f"Meta of job: {quote(NOTIFY.name)} tells nobody; add {' or '.join(map(quote, ways))}"
+
+
+def _after(job: Job) -> Iterator[str]:
+    """Yield the errors of the keys of triggers, beyond the form of each value."""
+    meta, block = job.meta or {}, job.parameterized_job
+    keys = (AFTER, AFTER_WHEN, AFTER_JOIN, AFTER_KEY, AFTER_WITHIN, AFTER_META)
+    present = [one.name for one in keys if one.name in meta]
+    if not present or job.dispatched:
+        return
+    if AFTER.name not in meta:
+        yield f"{present[0]} needs {AFTER.name}"
+    if block is None or job.type != JobType.BATCH:
+        yield f"{AFTER.name} needs a parameterized job of type batch"
+        return
+    if AFTER_JOIN.of(meta) != TriggerJoin.ALL:
+        for one in (AFTER_KEY, AFTER_WITHIN):
+            if one.name in meta:
+                yield f'{one.name} needs {AFTER_JOIN.name} = "{TriggerJoin.ALL}"'
+    passed, required = AFTER_META.of(meta), block.meta_required or ()
+    if unknown := sorted(passed.keys() - {*required, *(block.meta_optional or ())}):
+        yield (
+            f"{AFTER_META.name} names {quote(unknown[0][:_SHOWN])}, "
+            "which is in neither meta_required nor meta_optional"
+        )
+    if missing := sorted({*required} - passed.keys()):
+        yield f"{AFTER_META.name} lacks {quote(missing[0])}, which meta_required names"
+    if block.payload == "required":
+        yield f"{AFTER.name} passes no payload, but the job requires one"
 
 
 def _from_dispatches(job: Job) -> Iterator[str]:

@@ -30,7 +30,9 @@ from daemon.launcher.client import Launcher, open_launcher
 from daemon.net import egress_policy, port_listeners
 from daemon.process.service_account import ROOT
 from daemon.process.startup import StartupResult
+from storage.queries import runs
 from storage.records.base import SECOND
+from storage.records.flow import ARRIVED
 from storage.snapshot import delete_partial
 from storage.store import Store, open_store
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from daemon.identity.issuer import Issuer
     from daemon.identity.lazy_methods import LazyMethods
     from daemon.identity.methods import LoginMethods
+    from daemon.jobspec.budgets import Budgets
     from daemon.jobspec.policies import JobPolicySet
     from daemon.otlp.sender import OtlpReceiver
     from daemon.runner.drivers.slurm.backend import SlurmBackend
@@ -344,6 +347,39 @@ async def _child_limits(parts: DaemonParts) -> None:
     await parts.enter(open_children(parts.store, parts.clock, parts.ids, parts.fences))
 
 
+async def _triggers(parts: DaemonParts) -> None:
+    from daemon.jobspec.budgets import Budgets
+
+    await parts.enter(
+        open_triggers(parts.store, parts.clock, parts.ids, parts.fences, Budgets.of(parts.config))
+    )
+
+
+@asynccontextmanager
+async def open_triggers(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences, budgets: "Budgets"
+) -> AsyncIterator[None]:
+    """Dispatch children of jobs after the jobs that these follow, while the block runs."""
+    async with trio.open_nursery() as nursery:
+        loop = partial(_follow_jobs, store, clock, ids, fences, budgets)
+        nursery.start_soon(fences.keep_running, "triggers", loop)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _follow_jobs(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences, budgets: "Budgets"
+) -> None:
+    while True:
+        with store.watch(ARRIVED) as change:
+            if not store.read(runs.any_follows):
+                await change.wait()
+                continue
+        from daemon.jobs.triggers import follow_triggers  # imported late: few jobs follow others
+
+        await follow_triggers(store, clock, ids, fences, budgets)
+
+
 async def _locks(parts: DaemonParts) -> None:
     from daemon.variables.locks import open_locks
 
@@ -509,6 +545,7 @@ PARTS = (
     Part("evals", _evals, ("store", "fences")),
     Part("periodic", _periodic, ("store", "fences")),
     Part("child limits", _child_limits, ("store", "fences")),
+    Part("triggers", _triggers, ("store", "fences")),
     Part("locks", _locks, ("store", "fences")),
     Part("backups", _backups, ("fences",)),
     Part("notify", _notify, ("store", "fences", "seal", "listeners")),

@@ -14,6 +14,7 @@ from daemon.ui.tables import sort_table
 from daemon.ui.usage import UsageSection, usage_section
 from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
+from storage.records.flow import AFTER
 
 _ALLOCATIONS = 200  # latest ones on the page of a job
 _STRIP = 50  # child jobs in the strip of a page
@@ -92,7 +93,19 @@ async def overview(visit: UiRequest) -> Found:
         "told": await _told(visit, base),
         "error": state["Error"],
         "runs": await _runs(visit, base),
+        "links": await visit.get(job_url(visit, "/links"), **asked),
+        "arrivals": await _arrivals(visit, base),
     }
+
+
+async def _arrivals(visit: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:
+    """Return the newest ended runs that a follower has received; empty for other jobs."""
+    job: Any = base["job"]
+    if AFTER not in (job["Meta"] or {}):
+        return []
+    asked = {"namespace": base["namespace"], "per_page": _NEWEST}
+    found: list[dict[str, Any]] = await visit.get(job_url(visit, "/triggers"), **asked)
+    return found
 
 
 async def _runs(visit: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:

@@ -217,6 +217,27 @@ RULES = {
                             WHERE s.namespace = r.namespace AND s.job_id = r.job_id
                               AND s.number = r.number AND s.state = 'held')
     """,
+    "a run that started a job names the child, and each other final effect has a reason": """
+        SELECT namespace || '/' || job_id || ' trigger ' || id FROM triggers
+         WHERE (state = 'fired') <> (child_id <> '')
+            OR state IN ('ignored', 'refused', 'replaced', 'expired') AND reason = ''
+    """,
+    "a run waits only at a job that follows its source, once for each source and value": """
+        SELECT t.namespace || '/' || t.job_id || ' trigger ' || min(t.id) FROM triggers t
+          LEFT JOIN job_sources s ON s.namespace = t.namespace AND s.job_id = t.job_id
+                                 AND s.source_namespace = t.source_namespace
+                                 AND s.source_id = t.source_id
+         WHERE t.state = 'waiting'
+      GROUP BY t.namespace, t.job_id, t.source_namespace, t.source_id, t.value
+        HAVING count(*) > 1 OR count(s.place) = 0 OR min(t.expires) = 0
+    """,
+    "a job that follows others launches children and says so": """
+        SELECT DISTINCT s.namespace || '/' || s.job_id FROM job_sources s
+          JOIN jobs j ON j.namespace = s.namespace AND j.id = s.job_id
+          JOIN job_versions v
+            ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
+         WHERE j.launches_children = 0 OR v.document ->> '$.Meta.steward_after' IS NULL
+    """,
     "no index is higher than that of the last write": " UNION ALL ".join(
         f"SELECT '{table}' FROM {table} WHERE {column} > (SELECT last_index FROM store)"
         for table, column in (

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from storage.queries import children, notifications
+from storage.queries import children, notifications, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.job import GroupSummary, JobCounts, JobStatus, JobType
@@ -95,6 +95,7 @@ _SETTLE = """
            summary = :summary, summary_index = :summary_index
      WHERE namespace = :namespace AND id = :id
 """
+_ENDING = (JobType.BATCH, JobType.SYSBATCH)
 _COUNTED_AS = {"pending": "starting"}  # every other client status is counted under its own name
 
 
@@ -124,6 +125,8 @@ def refresh_summary(tx: Transaction, namespace: str, job_id: str) -> None:
     )
     if row["notify"]:
         _follow(tx, row, status, summary)
+    if status == JobStatus.DEAD and row["type"] in _ENDING and not row["launches_children"]:
+        _note_end(tx, row)
     if moved:
         changed(tx, namespace, job_id)
         if row["parent_id"]:
@@ -132,6 +135,14 @@ def refresh_summary(tx: Transaction, namespace: str, job_id: str) -> None:
         tx.touch("summaries", summary_topic(namespace, job_id))
         if status == JobStatus.DEAD and not moved:  # its last task may have ended
             children.note_free_slot(tx, namespace, row["parent_id"])
+
+
+def _note_end(tx: Transaction, row: Row) -> None:
+    """Note the end of a batch job for the jobs that follow it, if there are any."""
+    if runs.has_followers(tx, row["namespace"], row["id"], row["parent_id"]):
+        from storage.queries import triggers  # imported late: few jobs follow others
+
+        triggers.note_job_end(tx, row)
 
 
 def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) -> None:

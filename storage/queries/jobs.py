@@ -13,6 +13,7 @@ from storage.queries import (
     events,
     job_status,
     periodic,
+    runs,
     scaling,
     services,
 )
@@ -294,6 +295,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
     tx.execute(ADD_VERSION, values)
     tx.execute(ADD_STATE, values)
     periodic.sync_schedule(tx, stored)
+    runs.sync_sources(tx, stored)
     if not row and stored.parent_id:
         job_status.count_child(tx, stored.namespace, stored.parent_id, None, JobStatus.PENDING)
     tx.touch("job_versions")

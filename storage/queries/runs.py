@@ -10,6 +10,7 @@ from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.flow import (
+    AFTER,
     FlowRun,
     FlowStatus,
     Outcome,
@@ -19,6 +20,7 @@ from storage.records.flow import (
     StepOutputs,
     StepState,
 )
+from storage.records.job import Job
 from storage.writer import Transaction
 
 TABLE = "runs"
@@ -147,6 +149,30 @@ def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
         _tell(tx, "RunBegan", run)
     elif run.status.has_ended and not before.status.has_ended:
         _tell(tx, "RunEnded", run)
+    if run.status.has_ended and (before is None or not before.status.has_ended):
+        _note_end(tx, run)
+
+
+def _note_end(tx: Transaction, run: FlowRun) -> None:
+    """Note the end of a run for the jobs that follow its job, if there are any."""
+    job = tx.one(_PARENT, {"namespace": run.namespace, "job_id": run.job_id})
+    parent_id = str(job["parent_id"]) if job else ""
+    if not has_followers(tx, run.namespace, run.job_id, parent_id):
+        return
+    from storage.queries import triggers  # imported late: few jobs follow others
+
+    ended = triggers.EndedRun(
+        namespace=run.namespace,
+        job_id=run.job_id,
+        parent_id=parent_id,
+        number=run.number,
+        version=run.version,
+        attempt=run.attempt,
+        status=run.status,
+        ended=run.ended,
+        index=tx.index,
+    )
+    triggers.note_end(tx, ended)
 
 
 def touch(tx: Transaction, namespace: str, job_id: str) -> None:
@@ -517,3 +543,37 @@ def _outputs(row: sqlite3.Row) -> StepOutputs:
 
 def _by_task(document: str) -> dict[str, dict[str, str]]:
     return msgspec.json.decode(document, type=dict[str, dict[str, str]])
+
+
+# --- jobs that follow others ---
+
+_PARENT = "SELECT parent_id FROM jobs WHERE namespace = :namespace AND id = :job_id"
+_HAS_FOLLOWER = """
+    SELECT 1 FROM job_sources
+     WHERE source_namespace = :namespace AND source_id IN (:job_id, nullif(:parent_id, ''))
+     LIMIT 1
+"""
+_FOLLOWS = "SELECT 1 FROM job_sources WHERE namespace = :namespace AND job_id = :job_id LIMIT 1"
+_ANY_FOLLOWS = "SELECT 1 FROM job_sources LIMIT 1"
+
+
+def has_followers(db: ReadSnapshot, namespace: str, job_id: str, parent_id: str) -> bool:
+    """Return whether a job follows this one, or its parent."""
+    key = {"namespace": namespace, "job_id": job_id, "parent_id": parent_id}
+    return db.one(_HAS_FOLLOWER, key) is not None
+
+
+def any_follows(db: ReadSnapshot) -> bool:
+    """Return whether any job follows another one."""
+    return db.one(_ANY_FOLLOWS) is not None
+
+
+def sync_sources(tx: Transaction, job: Job) -> None:
+    """Store which jobs a new version follows."""
+    if job.parent_id:  # children inherit the meta of their parent, but not its role
+        return
+    key = {"namespace": job.namespace, "job_id": job.id}
+    if AFTER in (job.meta or ()) or tx.one(_FOLLOWS, key) is not None:
+        from storage.queries import triggers  # imported late: few jobs follow others
+
+        triggers.sync_sources(tx, job)

@@ -20,6 +20,7 @@ class Cause(StrEnum):
     LIMIT = "limit"  # it failed and will not be tried again
     DEPLOYMENT = "deployment"  # a deployment holds it back
     BROKEN = "broken"  # the daemon's own processing failed
+    TRIGGER = "trigger"  # it starts after other jobs
     STEP = "step"  # a step of a workflow waits, was skipped, or has ended
     START = "start"  # it is placed and about to start
 

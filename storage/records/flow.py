@@ -1,8 +1,12 @@
-"""Workflows: graphs of jobs, runs and their steps."""
+"""Workflows: graphs of jobs, runs and their steps, and jobs that follow others."""
 
 from enum import StrEnum
 
+import msgspec
+
+from storage.errors import Invalid
 from storage.records.base import Record
+from storage.records.job import Job
 
 
 class GraphStep(Record, frozen=True, kw_only=True):
@@ -187,3 +191,81 @@ class FlowRunView(FlowRun, frozen=True, kw_only=True):
 
     steps: list[RunStepView]
     acts: list[RunAct]
+
+
+# --- jobs that follow others ---
+
+AFTER = "steward_after"
+AFTER_WHEN = "steward_after_when"
+ARRIVED = "triggers-arrived"  # topic: a job follows another one, or something is to be decided
+MOST_SOURCES = 100  # of a follower
+_LONGEST = 512  # bytes of the name of a source
+_SHOWN = 80  # characters of a wrong text
+
+
+class TriggerWhen(StrEnum):
+    """The results of a run after which a follower starts."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    ANY = "any"
+
+
+class TriggerJoin(StrEnum):
+    """Whether each ended run starts the follower, or one run of each source together."""
+
+    EACH = "each"
+    ALL = "all"
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A job that a follower names."""
+
+    namespace: str
+    job_id: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.job_id}"
+
+
+def read_sources(text: str) -> tuple[str, ...]:
+    """Parse a list of jobs, each `JOB` or `NAMESPACE/JOB`, separated by commas."""
+    found = tuple(one.strip() for one in text.split(","))
+    if len(found) > MOST_SOURCES:
+        raise Invalid(f"must be at most {MOST_SOURCES} jobs")
+    for one in found:
+        namespace, slash, job_id = one.partition("/")
+        if not one or (slash and not (namespace and job_id)):
+            raise Invalid("must be jobs separated by commas, each JOB or NAMESPACE/JOB")
+        if len(one.encode()) > _LONGEST:
+            raise Invalid(f"has a name of more than {_LONGEST} bytes: {one[:_SHOWN]}")
+    if len(set(found)) < len(found):
+        twice = next(one for one in found if found.count(one) > 1)
+        raise Invalid(f'names "{twice[:_SHOWN]}" twice')
+    return found
+
+
+def sources_of(job: Job) -> tuple[Source, ...]:
+    """Return the jobs that a job follows, in its order; empty if it follows none."""
+    text = (job.meta or {}).get(AFTER)
+    if text is None or not job.launches_children:
+        return ()
+    try:
+        names = read_sources(text)
+    except Invalid:  # registration rejects invalid values
+        return ()
+    parts = (one.partition("/") for one in names)
+    return tuple(
+        dict.fromkeys(
+            Source(head, rest) if slash else Source(job.namespace, head)
+            for head, slash, rest in parts
+        )
+    )
+
+
+def when_of(job: Job) -> TriggerWhen:
+    """Return the results after which a follower starts."""
+    try:
+        return TriggerWhen((job.meta or {}).get(AFTER_WHEN, TriggerWhen.SUCCESS))
+    except ValueError:  # registration rejects invalid values
+        return TriggerWhen.SUCCESS

@@ -30,6 +30,7 @@ from storage.queries import (
     metrics,
     nodes,
     notifications,
+    triggers,
 )
 from storage.queries.allocated_resources import AllocatedTotals
 from storage.read_pool import ReadSnapshot
@@ -153,6 +154,10 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
         *(
             GaugeValue("steward.notifications", number, {"receiver": receiver, "outcome": outcome})
             for (receiver, outcome), number in notifications.totals(db).items()
+        ),
+        *(
+            GaugeValue("steward.triggers", number, {"state": state})
+            for state, number in triggers.totals(db).items()
         ),
         *(
             GaugeValue(f"steward.store.{name}", number)

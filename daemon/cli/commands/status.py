@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import click
 
+from daemon.cli.commands.triggers import show_links
 from daemon.cli.core import resolve
 from daemon.cli.core.follow import error_of
 from daemon.cli.core.formatting import format_duration, format_time, moment_of, relative_time
@@ -66,6 +67,7 @@ def status(
     if brief:
         return
     show_counts(screen, line)
+    show_links(client, screen, line.id, line.namespace)
     if line.periodic or line.parameterized_job:
         _show_runs(client, screen, line, state)
         return

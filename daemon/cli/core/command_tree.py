@@ -65,6 +65,7 @@ _JOB: Tree = {
     "status": "daemon.cli.commands.status:status",
     "stop": "daemon.cli.commands.stop:stop",
     "validate": "daemon.cli.commands.job_file_tools:validate",
+    "triggers": "daemon.cli.commands.triggers:of_job",
     "tag": ("Name versions of jobs.", _TAG),
 }
 _ALLOC: Tree = {

@@ -33,6 +33,7 @@ _JOB: Sections = {
         "history": "List the versions of a job and their differences",
         "inspect": "Print the definition of a job as JSON",
         "notifications": "List the notifications about a job",
+        "triggers": "List the runs that have started a job, or could not",
     },
     "Change": {
         "start": "Start a stopped job again",

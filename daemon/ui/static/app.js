@@ -504,6 +504,11 @@ const HAPPENED = {
   StepHeld: "is held",
   StepEnded: "ended",
   StepActed: "received an act",
+  TriggerFired: "started a job",
+  TriggerWaits: "waits for other jobs",
+  TriggerRefused: "could not start a job",
+  TriggerReplaced: "was replaced by a newer run",
+  TriggerExpired: "waited too long",
 };
 
 function cell(row, content) {

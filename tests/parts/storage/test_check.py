@@ -87,6 +87,13 @@ async def test_what_a_node_holds_follows_its_allocations(busy: Path, statement: 
     assert "what a node holds is added up as it is" not in str(check(busy))
 
 
+LINE = """
+    INSERT INTO triggers (namespace, job_id, source_namespace, source_id, run_job_id, number, version,
+                          attempt, status, state, reason, value, child_id, depth, ended, decided,
+                          expires, create_index, modify_index)
+    VALUES ('default', 'flow', 'default', 'x', 'x', 1, 0, 1, 'failed', {}, '', '', '', 1, 5, 5, {}, 1,
+            1)
+"""
 DAMAGE = {
     "the current version of a job is its newest": "UPDATE jobs SET version = 7",
     "the versions of a job are numbered from 0 without a gap": (
@@ -156,6 +163,15 @@ DAMAGE = {
     """,
     "an unfinished run has something to wait for": """
         UPDATE allocations SET client_status = 'complete' WHERE job_id = 'flow'
+    """,
+    "a run that started a job names the child, and each other final effect has a reason": (
+        LINE.format("'fired'", 0)
+    ),
+    "a run waits only at a job that follows its source, once for each source and value": (
+        LINE.format("'waiting'", 5)
+    ),
+    "a job that follows others launches children and says so": """
+        INSERT INTO job_sources VALUES ('default', 'flow', 'default', 'x', 0, 'any', 1)
     """,
     "no index is higher than that of the last write": "UPDATE jobs SET modify_index = 99999",
     "nothing was changed before it was made": "UPDATE nodes SET create_index = modify_index + 1",

@@ -1,0 +1,71 @@
+"""`job triggers`: the ended runs that have started a job, or could not."""
+
+import click
+
+from daemon.cli.core import resolve
+from daemon.cli.core.formatting import format_time
+from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from storage.records.flow import TriggerJoin
+from storage.records.trigger import JobLinks, JobTrigger
+
+
+@click.command("triggers")
+@click.argument("job_id", metavar="JOB")
+@click.option(
+    "-n", "most", type=click.IntRange(0), default=20, metavar="N", help="Number of runs; 0: all."
+)
+@with_output
+@with_client
+def of_job(client: ApiClient, screen: Screen, job_id: str, *, most: int) -> None:
+    """List the ended runs of the jobs that JOB follows, and their effects, newest first.
+
+    Example: steward job triggers report
+    """
+    line = resolve.job(client, job_id)
+    path = f"/v1/job/{segment(line.id)}/triggers"
+    query = {"per_page": most} if most else {}
+    answer = client.read(path, namespace=line.namespace, **query)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    show_links(client, screen, line.id, line.namespace)
+    found = answer.decode(list[JobTrigger])
+    if not found:
+        screen.line("No runs")
+        return
+    rows = [
+        [
+            f"{one.source_namespace}/{one.run_job_id}",
+            str(one.number),
+            one.status,
+            format_time(one.ended),
+            one.state,
+            one.child_id or one.reason,
+        ]
+        for one in found
+    ]
+    screen.table(["Run Of", "Run", "Status", "Ended", "Effect", "Child Or Reason"], rows)
+
+
+def show_links(client: ApiClient, screen: Screen, job_id: str, namespace: str) -> None:
+    """Print which jobs a job follows, and which jobs follow it, if there are any."""
+    links = client.fetch(f"/v1/job/{segment(job_id)}/links", JobLinks, namespace=namespace)
+    facts = []
+    if links.sources:
+        names = [
+            f"{one.namespace}/{one.job_id}"
+            + (f" ({one.waiting} waiting)" if one.waiting else "")
+            + ("" if one.exists else " (does not exist)")
+            for one in links.sources
+        ]
+        joins = links.join == TriggerJoin.ALL and len(names) > 1
+        how = f"{links.when} of {'all' if joins else 'each'}"
+        facts.append(("Follows", f"{', '.join(names)}; {how}"))
+    if links.followers:
+        names = [f"{one.namespace}/{one.job_id} ({one.when})" for one in links.followers]
+        facts.append(("Followed By", ", ".join(names)))
+    if facts:
+        screen.title("Jobs Before And After")
+        screen.facts(facts)

@@ -1,0 +1,77 @@
+"""Rules of jobs that start after others: rights, limits and warnings of a registration."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from storage.queries import jobs, triggers
+from storage.read_pool import ReadSnapshot
+from storage.records.flow import Source, sources_of
+from storage.records.job import Job, JobType
+from storage.records.trigger import MOST_FOLLOWERS
+
+_MOST_LOOKED_AT = 1000  # jobs in the search for chains that come back
+
+
+def follow_errors(
+    db: ReadSnapshot, job: Job, may_read: Callable[[str], bool], may_dispatch: Callable[[str], bool]
+) -> Iterator[str]:
+    """Yield why a job cannot follow its sources: missing rights, or too many followers.
+
+    `may_read` and `may_dispatch` are the rights of the caller in a namespace.
+    """
+    wanted = sources_of(job)
+    if wanted and not may_dispatch(job.namespace):
+        yield (
+            "steward_after starts the job without you: it needs the capability dispatch-job or "
+            f'submit-job in namespace "{job.namespace}"'
+        )
+    for namespace in dict.fromkeys(one.namespace for one in wanted):
+        if not may_read(namespace):
+            yield (
+                "steward_after needs the capability read-job in namespace "
+                f'"{namespace}", whose jobs it names'
+            )
+    for one in wanted:
+        found = triggers.followers(db, one.namespace, one.job_id)
+        others = sum((row.namespace, row.job_id) != (job.namespace, job.id) for row in found)
+        if others >= MOST_FOLLOWERS:
+            yield f'{others} jobs follow "{one}" already; {MOST_FOLLOWERS} is the most'
+
+
+def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool]) -> Iterator[str]:
+    """Yield warnings about sources that never end or do not exist, and about chains that come back.
+
+    Jobs of namespaces that the caller cannot read are not named.
+    """
+    for one in sources_of(job):
+        source = jobs.current(db, one.namespace, one.job_id) if may_read(one.namespace) else None
+        if source is None:
+            if (one.namespace, one.job_id) != (job.namespace, job.id):
+                yield f'steward_after names "{one}", which does not exist yet'
+        elif source.type not in (JobType.BATCH, JobType.SYSBATCH):
+            yield f'steward_after names "{one}", which is of type {source.type} and has no end'
+    if chain := _cycle(db, job):
+        names = " -> ".join(
+            str(one) if may_read(one.namespace) else "a job of another namespace" for one in chain
+        )
+        yield f"the chain of jobs comes back: {names}; it ends after 32 runs"
+
+
+def _cycle(db: ReadSnapshot, job: Job) -> tuple[Source, ...]:
+    """Return the shortest chain of sources that leads back to a job, in the order of the runs."""
+    start = Source(job.namespace, job.id)
+    behind: dict[Source, Source] = {}
+    queue = deque([start])
+    while queue and len(behind) < _MOST_LOOKED_AT:
+        one = queue.popleft()
+        found = sources_of(job) if one == start else triggers.sources(db, one.namespace, one.job_id)
+        for source in found:
+            if source == start:
+                chain = [start, one]
+                while chain[-1] != start:
+                    chain.append(behind[chain[-1]])
+                return tuple(chain)
+            if source not in behind:
+                behind[source] = one
+                queue.append(source)
+    return ()

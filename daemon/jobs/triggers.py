@@ -1,0 +1,317 @@
+"""Turn ended runs into dispatches of the jobs that follow them.
+
+The write that ends a run has added a row for each follower (`storage/queries/triggers.py`). This loop
+decides about each row in the write that dispatches the child. So each end starts a follower once, also
+when the daemon is killed in between.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+
+from daemon.clock import Clock, wait_until
+from daemon.config.data_directory import payloads_beside
+from daemon.fences import TOPIC, Fences
+from daemon.jobs.dispatch import ChildDispatcher, DispatchRequestData, check
+from daemon.jobspec.budgets import Budgets
+from daemon.jobspec.steward_meta import (
+    AFTER_JOIN,
+    AFTER_KEY,
+    AFTER_META,
+    AFTER_WITHIN,
+    PASSED,
+)
+from storage.errors import Invalid, Malformed, Refused, TooOften
+from storage.queries import jobs, notifications, runs, triggers
+from storage.read_pool import ReadSnapshot
+from storage.records.flow import ARRIVED, Source, TriggerJoin
+from storage.records.job import Job
+from storage.records.notification import NotifyEvent, wishes
+from storage.records.trigger import MOST_DEPTH, JobTrigger, TriggerState
+from storage.store import Store, tolerate_disk_full
+from storage.writer import Transaction
+
+_FENCED = "trigger"
+_AT_ONCE = 32
+_SUFFIX = 8  # characters that make a child's ID unique within its second
+
+
+class Passed(msgspec.Struct, frozen=True, kw_only=True):
+    """The meta that an ended run passes on, for one version of the follower.
+
+    Runs with different values of a key do not join. With a `fault`, the dispatch is refused.
+    """
+
+    version: int
+    meta: dict[str, str] = {}
+    value: str = ""
+    fault: str = ""
+
+
+async def follow_triggers(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences, budgets: Budgets
+) -> None:
+    """Decide about ended runs as they arrive, and about those that wait too long."""
+    while True:
+        with store.watch(ARRIVED, TOPIC) as change:
+            held, now = fences.held(_FENCED), clock.now()
+            most = _AT_ONCE + len(held)
+            found = [
+                one
+                for one in (
+                    *store.read(partial(triggers.undecided, most=most)),
+                    *store.read(partial(triggers.expired, now=now, most=most)),
+                )
+                if str(one.id) not in held
+            ]
+            if not found:
+                times = (store.read(triggers.next_expiry), fences.next_time(_FENCED))
+                await wait_until(min(filter(None, times), default=None), clock, change)
+                continue
+        async with tolerate_disk_full("ended runs wait for their followers"):
+            for one in found:
+                with fences.around(_FENCED, str(one.id)):
+                    await _decide(store, one, clock.now(), ids, budgets)
+
+
+async def _decide(
+    store: Store, one: JobTrigger, now: int, ids: Iterator[str], budgets: Budgets
+) -> None:
+    if one.state == TriggerState.WAITING:
+        await store.write(partial(expire, trigger_id=one.id, now=now))
+        return
+    passed = await store.look(partial(passed_on, trigger=one))
+    if passed is not None:
+        means = Means(now=now, ids=ids, budgets=budgets, payloads=payloads_beside(store.path))
+        await store.write(partial(decide, trigger_id=one.id, passed=passed, means=means))
+
+
+# --- values ---
+
+
+def passed_on(db: ReadSnapshot, trigger: JobTrigger) -> Passed | None:
+    """Return the meta that an ended run passes on; None if the follower is gone."""
+    follower = jobs.current(db, trigger.namespace, trigger.job_id)
+    if follower is None:
+        return None
+    texts, key = AFTER_META.of(follower.meta), AFTER_KEY.of(follower.meta)
+    facts = _Facts(db, trigger)
+    try:
+        value = facts.meta(key) if key else ""
+        meta = {name: PASSED.sub(facts.text, text) for name, text in texts.items()}
+    except _Gone as error:
+        return Passed(version=follower.version, fault=str(error))
+    return Passed(version=follower.version, meta=meta, value=value)
+
+
+class _Gone(Exception):
+    """The run of a source cannot be read any more; the message says why."""
+
+
+class _Facts:
+    """The values to which the references of a follower refer. Each is read when it is needed."""
+
+    def __init__(self, db: ReadSnapshot, trigger: JobTrigger) -> None:
+        self._db, self._trigger = db, trigger
+        self._loaded: Job | None = None
+        self._outputs: dict[str, str] = {}
+
+    def _job(self) -> Job:
+        one = self._trigger
+        if self._loaded is None:
+            self._loaded = jobs.version(self._db, one.source_namespace, one.run_job_id, one.version)
+        if self._loaded is None:
+            raise _Gone(f"{_name_of(one)} was deleted before its values could be read")
+        return self._loaded
+
+    def meta(self, name: str) -> str:
+        """Return a value in the meta of the job of the run; empty without it."""
+        return (self._job().meta or {}).get(name, "")
+
+    def text(self, found: re.Match[str]) -> str:
+        """Return the text of a reference."""
+        one = self._trigger
+        if (name := found["meta"]) is not None:
+            return self.meta(name)
+        if (name := found["run"]) is not None:
+            return {
+                "job": one.run_job_id,
+                "namespace": one.source_namespace,
+                "number": str(one.number),
+                "status": one.status,
+            }[name]
+        if found[0] not in self._outputs:
+            self._outputs[found[0]] = self._output(found)
+        return self._outputs[found[0]]
+
+    def _output(self, found: re.Match[str]) -> str:
+        from daemon.flow import lists, outputs  # imported late: few followers read outputs
+
+        one, group = self._trigger, self._job().group(found["step"])
+        run = runs.find(self._db, one.source_namespace, one.run_job_id, one.number)
+        if run is not None and run.attempt != one.attempt:
+            raise _Gone(f"{_name_of(one)} runs again, so its outputs cannot be read")
+        step = runs.step(self._db, run, found["step"]) if run is not None else None
+        if run is None or step is None or group is None:  # of another source
+            return ""
+        element = int(found["element"]) if found["element"] else None
+        return outputs.value(
+            lists.Reference(found["step"], found["name"], element),
+            runs.outputs(self._db, run, step.name),
+            total=step.total,
+            is_list=lists.is_array(group),
+        )
+
+
+def _name_of(one: JobTrigger) -> str:
+    return f'run {one.number} of "{one.source_namespace}/{one.run_job_id}"'
+
+
+# --- decisions ---
+
+
+def expire(tx: Transaction, trigger_id: int, now: int) -> None:
+    """Give up an ended run that has waited too long for the other sources."""
+    one, follower = _find(tx, trigger_id, TriggerState.WAITING)
+    if one is None or follower is None or one.expires > now:
+        return
+    there = {_source_of(row) for row in _joined(tx, one)}
+    missing = [
+        str(source)
+        for source in triggers.sources(tx, one.namespace, one.job_id)
+        if source not in there
+    ]
+    reason = f"{', '.join(missing[:3]) or 'the other sources'} did not end in time"
+    _end(tx, follower, one, TriggerState.EXPIRED, reason, now)
+
+
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits, IDs and time of a decision; `payloads` is the directory of input files."""
+
+    now: int
+    ids: Iterator[str]
+    budgets: Budgets
+    payloads: str
+
+
+def decide(tx: Transaction, trigger_id: int, passed: Passed, means: Means) -> None:
+    """Dispatch the follower of an ended run, let the run wait for others, or refuse it.
+
+    If the follower has changed since `passed` was read, nothing happens: the loop comes back.
+    """
+    one, follower = _find(tx, trigger_id, TriggerState.ARRIVED)
+    if one is None or follower is None or follower.version != passed.version:
+        return
+    sources = triggers.sources(tx, one.namespace, one.job_id)
+    if fault := _fault(one, passed, sources):
+        _end(tx, follower, one, TriggerState.REFUSED, fault, means.now)
+        return
+    one = msgspec.structs.replace(one, value=passed.value)
+    joins = AFTER_JOIN.of(follower.meta) == TriggerJoin.ALL
+    ready = _others(tx, follower, one, means.now) if joins else {}
+    ready[_source_of(one)] = (one, passed.meta)
+    if joins and not {*sources} <= ready.keys():
+        expires = means.now + AFTER_WITHIN.of(follower.meta)
+        waits = msgspec.structs.replace(one, state=TriggerState.WAITING, expires=expires)
+        triggers.put(tx, waits, passed.meta)
+        return
+    _fire(tx, follower, [ready[name] for name in sources if name in ready], means)
+
+
+def _fault(one: JobTrigger, passed: Passed, sources: list[Source]) -> str:
+    """Return why an ended run cannot start its follower; empty if it can."""
+    if _source_of(one) not in sources:
+        return f"the job does not follow {_source_of(one)} any more"
+    if one.depth > MOST_DEPTH:
+        return f"the chain of jobs has {one.depth - 1} runs already; {MOST_DEPTH} is the most"
+    return passed.fault
+
+
+_Ready = tuple[JobTrigger, dict[str, str]]  # an ended run, and the meta that it passes on
+
+
+def _others(tx: Transaction, follower: Job, one: JobTrigger, now: int) -> dict[Source, _Ready]:
+    """Return the runs that wait for this one by source. It replaces an earlier one of its source."""
+    found: dict[Source, _Ready] = {}
+    for row in _joined(tx, one):
+        if _source_of(row) == _source_of(one):
+            reason = f"{_name_of(one)} ended later"
+            _end(tx, follower, row, TriggerState.REPLACED, reason, now)
+        else:
+            found[_source_of(row)] = (row, triggers.meta_of(tx, row.id))
+    return found
+
+
+def _fire(tx: Transaction, follower: Job, chosen: list[_Ready], means: Means) -> None:
+    """Dispatch the follower for ended runs, in the order of its sources."""
+    meta: dict[str, str] = {}
+    for _, theirs in chosen:  # of several texts, the first one that is not empty
+        meta |= {name: text for name, text in theirs.items() if not meta.get(name)}
+    state, reason, child_id = TriggerState.FIRED, "", ""
+    try:
+        child_id = _dispatch(tx, follower, DispatchRequestData(payload=b"", meta=meta), means)
+    except (Refused, Invalid, Malformed, TooOften) as error:
+        state, reason = TriggerState.REFUSED, str(error)
+    depth = max(row.depth for row, _ in chosen)
+    for number, (row, _) in enumerate(chosen):
+        done = msgspec.structs.replace(row, child_id=child_id, depth=depth)
+        _end(tx, follower, done, state, reason, means.now, is_told=not number)
+
+
+def _dispatch(tx: Transaction, follower: Job, request: DispatchRequestData, means: Means) -> str:
+    """Store a child, and return its ID."""
+    check(follower, request)
+    children = ChildDispatcher(
+        tx,
+        follower,
+        budgets=means.budgets,
+        now=means.now,
+        ids=means.ids,
+        payloads=means.payloads,
+    )
+    done = children.dispatch(request, next(means.ids)[:_SUFFIX])
+    children.close()
+    return done.job_id
+
+
+def _source_of(one: JobTrigger) -> Source:
+    return Source(one.source_namespace, one.source_id)
+
+
+def _find(
+    tx: Transaction, trigger_id: int, state: TriggerState
+) -> tuple[JobTrigger | None, Job | None]:
+    one = triggers.find(tx, trigger_id)
+    if one is None or one.state != state:
+        return None, None
+    return one, jobs.current(tx, one.namespace, one.job_id)
+
+
+def _joined(tx: Transaction, one: JobTrigger) -> list[JobTrigger]:
+    return triggers.waiting(tx, one.namespace, one.job_id, one.value)
+
+
+def _end(
+    tx: Transaction,
+    follower: Job,
+    one: JobTrigger,
+    state: TriggerState,
+    reason: str,
+    now: int,
+    *,
+    is_told: bool = True,
+) -> None:
+    """Store the final effect of an ended run, and notify if it starts nothing."""
+    done = msgspec.structs.replace(one, state=state, reason=reason, decided=now, expires=0)
+    triggers.put(tx, done)
+    wanted = wishes(follower.meta)
+    if wanted is None or not is_told:
+        return
+    if state in (TriggerState.REFUSED, TriggerState.EXPIRED):
+        text = f"{_name_of(one)} did not start it: {reason}"
+        key = (one.namespace, one.job_id)
+        notifications.add(
+            tx, key, wanted, NotifyEvent.MISSED, run_id=one.job_id, reason=text, now=now
+        )

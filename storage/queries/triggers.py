@@ -1,0 +1,403 @@
+"""Triggers between jobs: which jobs follow others, and the ledger of ended runs and their effects.
+
+Imported late: `storage/queries/runs.py` knows whether any job follows another one.
+
+The write that ends a run adds a row for each follower. The row changes its state in the write that
+dispatches the child, so each end has exactly one effect.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from storage.queries import events
+from storage.read_pool import ReadSnapshot
+from storage.records.codec import encode
+from storage.records.flow import ARRIVED, FlowStatus, Source, TriggerWhen, sources_of, when_of
+from storage.records.job import Job
+from storage.records.trigger import (
+    MOST_WAITING,
+    FollowerLine,
+    JobTrigger,
+    SourceLine,
+    TriggerState,
+)
+from storage.writer import Transaction
+
+TABLE = "triggers"
+KEPT = 1000  # final rows of a follower; those whose child is active are kept in addition
+
+
+def topic(namespace: str, job_id: str) -> str:
+    """Return the topic of changes to the triggers of a follower."""
+    return f"triggers/{namespace}/{job_id}"
+
+
+# --- followers ---
+
+_SOURCES = """
+    SELECT source_namespace, source_id, since FROM job_sources
+     WHERE namespace = :namespace AND job_id = :job_id
+  ORDER BY place
+"""
+_FOLLOWERS = """
+    SELECT namespace, job_id, wanted FROM job_sources
+     WHERE source_namespace = :namespace AND source_id = :job_id AND since <= :index
+  ORDER BY namespace, job_id
+"""
+_FOLLOW = """
+    INSERT INTO job_sources (namespace, job_id, source_namespace, source_id, place, wanted, since)
+    VALUES (:namespace, :job_id, :source_namespace, :source_id, :place, :wanted, :since)
+"""
+_LEAVE = "DELETE FROM job_sources WHERE namespace = :namespace AND job_id = :job_id"
+_DECIDE_AGAIN = """
+    UPDATE triggers SET state = 'arrived', expires = 0
+     WHERE namespace = :namespace AND job_id = :job_id AND state = 'waiting'
+"""
+
+
+def sync_sources(tx: Transaction, job: Job) -> None:
+    """Store which jobs a new version follows. What waits is decided again."""
+    key = {"namespace": job.namespace, "job_id": job.id}
+    wanted, when = sources_of(job), when_of(job)
+    known = tx.all(_SOURCES, key)
+    since = {(row["source_namespace"], row["source_id"]): row["since"] for row in known}
+    tx.execute(_LEAVE, key)
+    for place, one in enumerate(wanted):
+        row = {"source_namespace": one.namespace, "source_id": one.job_id}
+        index = since.get((one.namespace, one.job_id), tx.index)
+        tx.execute(_FOLLOW, {**key, **row, "place": place, "wanted": when, "since": index})
+    tx.execute(_DECIDE_AGAIN, key)
+    tx.touch(TABLE, ARRIVED, topic(job.namespace, job.id))
+
+
+def sources(db: ReadSnapshot, namespace: str, job_id: str) -> list[Source]:
+    """Return the jobs that a follower names, in its order."""
+    rows = db.all(_SOURCES, {"namespace": namespace, "job_id": job_id})
+    return [Source(row["source_namespace"], row["source_id"]) for row in rows]
+
+
+def followers(
+    db: ReadSnapshot, namespace: str, job_id: str, index: int = 2**62
+) -> list[FollowerLine]:
+    """Return the followers of a job, by default all; else those that named it up to an index."""
+    rows = db.all(_FOLLOWERS, {"namespace": namespace, "job_id": job_id, "index": index})
+    return [
+        FollowerLine(
+            namespace=row["namespace"], job_id=row["job_id"], when=TriggerWhen(row["wanted"])
+        )
+        for row in rows
+    ]
+
+
+_SOURCE_LINES = """
+    SELECT s.source_namespace, s.source_id,
+           EXISTS (SELECT 1 FROM jobs j
+                    WHERE j.namespace = s.source_namespace AND j.id = s.source_id) AS there,
+           (SELECT count(*) FROM triggers t
+             WHERE t.namespace = s.namespace AND t.job_id = s.job_id AND t.state = 'waiting'
+               AND t.source_namespace = s.source_namespace AND t.source_id = s.source_id) AS waiting
+      FROM job_sources s
+     WHERE s.namespace = :namespace AND s.job_id = :job_id
+  ORDER BY s.place
+"""
+
+
+def source_lines(db: ReadSnapshot, namespace: str, job_id: str) -> list[SourceLine]:
+    """Return the sources of a follower with the number of their runs that wait."""
+    return [
+        SourceLine(
+            namespace=row["source_namespace"],
+            job_id=row["source_id"],
+            exists=bool(row["there"]),
+            waiting=row["waiting"],
+        )
+        for row in db.all(_SOURCE_LINES, {"namespace": namespace, "job_id": job_id})
+    ]
+
+
+# --- ends of runs ---
+
+_ADD = """
+    INSERT INTO triggers (namespace, job_id, source_namespace, source_id, run_job_id, number,
+                          version, attempt, status, state, reason, value, child_id, depth, ended,
+                          decided, expires, create_index, modify_index)
+    VALUES (:namespace, :job_id, :source_namespace, :source_id, :run_job_id, :number,
+            :version, :attempt, :status, :state, :reason, :value, :child_id, :depth, :ended,
+            :decided, :expires, :index, :index)
+    ON CONFLICT (namespace, job_id, source_namespace, run_job_id, number, attempt) DO NOTHING
+"""
+_DEPTH = """
+    SELECT max(depth) AS depth FROM triggers
+     WHERE namespace = :namespace AND child_id = :job_id AND child_id <> ''
+"""
+_WAIT = """
+    SELECT count(*) AS number
+      FROM (SELECT 1 FROM triggers
+             WHERE namespace = :namespace AND job_id = :job_id AND state IN ('arrived', 'waiting')
+             LIMIT :most)
+"""
+_WANTS = {
+    TriggerWhen.SUCCESS: (FlowStatus.SUCCEEDED,),
+    TriggerWhen.FAILURE: (FlowStatus.FAILED,),
+    TriggerWhen.ANY: (FlowStatus.SUCCEEDED, FlowStatus.FAILED, FlowStatus.CANCELED),
+}
+
+
+class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has just ended. A job that is no workflow has a run for each version.
+
+    `index` is that of the write in which its last task ended.
+    """
+
+    namespace: str
+    job_id: str
+    parent_id: str  # of a child; empty for other jobs
+    number: int
+    version: int
+    attempt: int = 1
+    status: FlowStatus
+    ended: int
+    index: int
+
+
+def note_end(tx: Transaction, run: EndedRun) -> None:
+    """Add a row for each follower of a job whose run has just ended."""
+    key: dict[str, object] = {"namespace": run.namespace, "job_id": run.job_id}
+    found: Any = tx.one(_DEPTH, key)
+    depth = 1 + (found["depth"] or 0)
+    for source_id in dict.fromkeys(filter(None, (run.job_id, run.parent_id))):
+        for row in followers(tx, run.namespace, source_id, run.index):
+            state, reason = _first_state(tx, row, run)
+            values = {
+                "namespace": row.namespace,
+                "job_id": row.job_id,
+                "source_namespace": run.namespace,
+                "source_id": source_id,
+                "run_job_id": run.job_id,
+                "number": run.number,
+                "version": run.version,
+                "attempt": run.attempt,
+                "status": run.status,
+                "state": state,
+                "reason": reason,
+                "value": "",
+                "child_id": "",
+                "depth": depth,
+                "ended": run.ended,
+                "decided": run.ended if state.is_final else 0,
+                "expires": 0,
+                "index": tx.index,
+            }
+            if tx.execute(_ADD, values):
+                _count(tx, state)
+                _trim(tx, row.namespace, row.job_id)
+                tx.touch(TABLE, ARRIVED, topic(row.namespace, row.job_id))
+
+
+def _first_state(
+    tx: Transaction, follower: FollowerLine, run: EndedRun
+) -> tuple[TriggerState, str]:
+    if run.status not in _WANTS[follower.when]:
+        reason = f"the run {run.status}" if run.status == FlowStatus.SUCCEEDED else ""
+        reason = reason or f"the run {_was(run.status)}"
+        return TriggerState.IGNORED, f"{reason}; the job starts after {_words(follower.when)}"
+    key = {"namespace": follower.namespace, "job_id": follower.job_id}
+    waiting: Any = tx.one(_WAIT, {**key, "most": MOST_WAITING})
+    if waiting["number"] >= MOST_WAITING:
+        return TriggerState.REFUSED, f"{MOST_WAITING} ended runs wait already, which is the most"
+    return TriggerState.ARRIVED, ""
+
+
+def _was(status: FlowStatus) -> str:
+    return "failed" if status == FlowStatus.FAILED else f"was {status}"
+
+
+def _words(when: TriggerWhen) -> str:
+    return {TriggerWhen.SUCCESS: "a success", TriggerWhen.FAILURE: "a failure"}.get(when, "any end")
+
+
+_NEWEST = """
+    SELECT max(job_version) AS version,
+           max(client_status IN ('pending', 'running', 'unknown')) AS is_alive
+      FROM allocations
+     WHERE namespace = :namespace AND job_id = :id
+"""
+_JUDGED = """
+    SELECT max(client_status IN ('failed', 'lost')) AS failed, max(modify_time) AS time,
+           max(modify_index) AS last
+      FROM allocations
+     WHERE namespace = :namespace AND job_id = :id AND job_version = :version
+       AND (desired_status = 'run' OR :stop) AND desired ->> '$.NextAllocation' IS NULL
+"""
+_IS_RUN = """
+    SELECT 1 FROM runs
+     WHERE namespace = :namespace AND job_id = :id AND version = :version
+"""
+
+
+def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
+    """Add a row for each follower of a dead batch job that is no workflow, if its tasks have ended.
+
+    `row` is that of the table `jobs`. Nothing has ended if its version had no allocation.
+    """
+    key = {"namespace": row["namespace"], "id": row["id"], "stop": bool(row["stop"])}
+    newest: Any = tx.one(_NEWEST, key)
+    version = newest["version"]
+    if version is None or newest["is_alive"] or (version != row["version"] and not row["stop"]):
+        return
+    found: Any = tx.one(_JUDGED, {**key, "version": version})
+    if found["time"] is None or tx.one(_IS_RUN, {**key, "version": version}) is not None:
+        return
+    status = FlowStatus.FAILED if found["failed"] else FlowStatus.SUCCEEDED
+    ended = EndedRun(
+        namespace=row["namespace"],
+        job_id=row["id"],
+        parent_id=row["parent_id"],
+        number=version,
+        version=version,
+        status=FlowStatus.CANCELED if row["stop"] else status,
+        ended=found["time"],
+        index=found["last"],
+    )
+    note_end(tx, ended)
+
+
+# --- decisions ---
+
+_UNDECIDED = "SELECT * FROM triggers WHERE state = 'arrived' ORDER BY id LIMIT :most"
+_FIND = "SELECT * FROM triggers WHERE id = :id"
+_EXPIRED = """
+    SELECT * FROM triggers WHERE state = 'waiting' AND expires <= :now ORDER BY expires LIMIT :most
+"""
+_NEXT_EXPIRY = "SELECT min(expires) AS at FROM triggers WHERE state = 'waiting'"
+_WAITING = """
+    SELECT * FROM triggers
+     WHERE namespace = :namespace AND job_id = :job_id AND value = :value AND state = 'waiting'
+  ORDER BY id
+"""
+_PUT = """
+    UPDATE triggers
+       SET state = :state, reason = :reason, value = :value, child_id = :child_id,
+           decided = :decided, expires = :expires, meta = :meta, modify_index = :index
+     WHERE id = :id
+"""
+_META = "SELECT meta FROM triggers WHERE id = :id"
+_TRIM = """
+    DELETE FROM triggers
+     WHERE namespace = :namespace AND job_id = :job_id
+       AND id <= (SELECT id FROM triggers
+                   WHERE namespace = :namespace AND job_id = :job_id
+                ORDER BY id DESC LIMIT 1 OFFSET :kept)
+       AND state NOT IN ('arrived', 'waiting')
+       AND NOT EXISTS (SELECT 1 FROM jobs j
+                        WHERE j.namespace = triggers.namespace AND j.id = triggers.child_id
+                          AND j.status <> 'dead')
+"""
+_TOTAL = """
+    INSERT INTO trigger_totals (state, number) VALUES (:state, 1)
+    ON CONFLICT (state) DO UPDATE SET number = number + 1
+"""
+_TOTALS = "SELECT state, number FROM trigger_totals"
+_TOLD = {
+    TriggerState.WAITING: "TriggerWaits",
+    TriggerState.FIRED: "TriggerFired",
+    TriggerState.REFUSED: "TriggerRefused",
+    TriggerState.REPLACED: "TriggerReplaced",
+    TriggerState.EXPIRED: "TriggerExpired",
+}
+
+
+def _trigger(row: sqlite3.Row) -> JobTrigger:
+    names = JobTrigger.__struct_fields__
+    values = {name: row[name] for name in names}
+    return JobTrigger(**{**values, "state": TriggerState(row["state"])})
+
+
+def undecided(db: ReadSnapshot, most: int) -> list[JobTrigger]:
+    """Return the oldest ended runs about which nothing is decided."""
+    return [_trigger(row) for row in db.all(_UNDECIDED, {"most": most})]
+
+
+def expired(db: ReadSnapshot, now: int, most: int) -> list[JobTrigger]:
+    """Return ended runs that have waited too long."""
+    return [_trigger(row) for row in db.all(_EXPIRED, {"now": now, "most": most})]
+
+
+def next_expiry(db: ReadSnapshot) -> int | None:
+    """Return when the next ended run has waited too long; None if none waits."""
+    row = db.one(_NEXT_EXPIRY)
+    return row["at"] if row else None
+
+
+def find(db: ReadSnapshot, trigger_id: int) -> JobTrigger | None:
+    """Return a row by its ID; None if it does not exist."""
+    row = db.one(_FIND, {"id": trigger_id})
+    return _trigger(row) if row else None
+
+
+def waiting(db: ReadSnapshot, namespace: str, job_id: str, value: str) -> list[JobTrigger]:
+    """Return the ended runs that wait at a follower for others with a value, oldest first."""
+    key = {"namespace": namespace, "job_id": job_id, "value": value}
+    return [_trigger(row) for row in db.all(_WAITING, key)]
+
+
+def meta_of(db: ReadSnapshot, trigger_id: int) -> dict[str, str]:
+    """Return the meta that an ended run passes on."""
+    row = db.one(_META, {"id": trigger_id})
+    return msgspec.json.decode(row["meta"], type=dict[str, str]) if row else {}
+
+
+def put(tx: Transaction, trigger: JobTrigger, meta: dict[str, str] | None = None) -> None:
+    """Store a decision about an ended run, with the meta that it passes on while it waits."""
+    values = {**msgspec.structs.asdict(trigger), "index": tx.index}
+    tx.execute(_PUT, {**values, "meta": encode(meta or {}).decode()})
+    _count(tx, trigger.state)
+    if trigger.state.is_final:
+        _trim(tx, trigger.namespace, trigger.job_id)
+    tx.touch(TABLE, ARRIVED, topic(trigger.namespace, trigger.job_id))
+    stored = msgspec.structs.replace(trigger, modify_index=tx.index)
+    keys = tuple(filter(None, (trigger.job_id, trigger.source_id, trigger.child_id)))
+    events.add(
+        tx,
+        "Trigger",
+        _TOLD[trigger.state],
+        namespace=trigger.namespace,
+        key=f"{trigger.job_id}/{trigger.id}",
+        filter_keys=keys,
+        payload=f'{{"Trigger":{encode(stored).decode()}}}',
+    )
+
+
+def _trim(tx: Transaction, namespace: str, job_id: str) -> None:
+    tx.execute(_TRIM, {"namespace": namespace, "job_id": job_id, "kept": KEPT})
+
+
+def _count(tx: Transaction, state: TriggerState) -> None:
+    if state.is_final:
+        tx.execute(_TOTAL, {"state": state})
+
+
+def totals(db: ReadSnapshot) -> dict[str, int]:
+    """Return how many ended runs had each effect, since the store exists."""
+    return {row["state"]: row["number"] for row in db.all(_TOTALS)}
+
+
+# --- ledger ---
+
+_OF_JOB = """
+    SELECT * FROM triggers
+     WHERE namespace = :namespace AND job_id = :job_id AND id <= :before
+  ORDER BY id DESC
+"""
+
+
+def of_job(
+    db: ReadSnapshot, namespace: str, job_id: str, before: int = 2**62
+) -> Iterator[JobTrigger]:
+    """Yield the ledger of a follower, newest first, from the row `before` on."""
+    key = {"namespace": namespace, "job_id": job_id, "before": before}
+    for row in db.each(_OF_JOB, key):
+        yield _trigger(row)

@@ -1,0 +1,485 @@
+"""Jobs that start after others: which ends start them, how ends join, and what is refused."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+import trio
+
+from daemon.jobs.evaluate import new_evaluation
+from daemon.jobs.followers import follow_errors, follow_warnings
+from daemon.jobs.stop import stop
+from daemon.jobs.triggers import Means, decide, expire, passed_on
+from daemon.jobspec.budgets import Budgets
+from daemon.process.parts import open_triggers
+from storage.queries import (
+    children,
+    evaluations,
+    invariants,
+    job_status,
+    jobs,
+    notifications,
+    runs,
+    triggers,
+)
+from storage.records.allocation import ClientStatus
+from storage.records.base import HOUR
+from storage.records.evaluation import Trigger
+from storage.records.group import ReschedulePolicy
+from storage.records.job import Job, Parameterized
+from storage.records.trigger import JobTrigger, SourceLine
+from storage.store import Store
+from storage.writer import Transaction
+from tests.parts.evals.cluster import Cluster
+from tests.parts.evals.test_workflows import report
+from tests.patience import HAPPENS_WITHIN
+from tests.samples import group, job, task
+
+KEYS = {
+    "when": "steward_after_when",
+    "join": "steward_after_join",
+    "key": "steward_after_key",
+    "within": "steward_after_within",
+    "passes": "steward_after_meta",
+}
+NEVER = ReschedulePolicy(attempts=0, unlimited=False)
+BUDGETS = Budgets()
+
+
+def plain(job_id: str, **fields: Any) -> Job:
+    return job(job_id, group("a", task(), reschedule_policy=NEVER), type="batch", **fields)
+
+
+def follower(job_id: str, after: str, **fields: Any) -> Job:
+    keys = {KEYS[key]: fields.pop(key) for key in KEYS if key in fields}
+    meta = {"steward_after": after, **keys, **fields.pop("meta", {})}
+    block = Parameterized(
+        meta_required=fields.pop("required", None), meta_optional=fields.pop("optional", None)
+    )
+    return plain(job_id, parameterized_job=block, meta=meta, **fields)
+
+
+class Jobs:
+    """A cluster in which jobs follow others; `settle` does what the loop does."""
+
+    def __init__(self, store: Store) -> None:
+        self.cluster = Cluster(store)
+        self.store, self.clock, self.ids = store, self.cluster.clock, unique()
+
+    async def register(self, *made: Job) -> None:
+        for one in made:
+            if one.launches_children:
+                await self.store.write(partial(stored, one=one))
+            else:
+                await self.cluster.register(one)
+                await self.cluster.work()
+
+    async def end(self, job_id: str, status: ClientStatus = ClientStatus.COMPLETE) -> None:
+        """Let what runs of a job end, and decide about the job."""
+        for one in self.cluster.allocations(job_id):
+            if not one.client_terminal:
+                await self.cluster.report(one, status)
+        await self.cluster.work()
+
+    async def run(self, job_id: str, **fields: Any) -> None:
+        await self.register(plain(job_id, **fields))
+        await self.end(job_id)
+
+    async def settle(self, budgets: Budgets = BUDGETS) -> None:
+        for one in self.store.read(lambda db: triggers.expired(db, self.clock.now(), 100)):
+            await self.store.write(partial(expire, trigger_id=one.id, now=self.clock.now()))
+        for one in self.store.read(lambda db: triggers.undecided(db, 100)):
+            await self.decide(one, budgets)
+        await self.cluster.work()
+
+    async def decide(self, one: JobTrigger, budgets: Budgets = BUDGETS) -> None:
+        passed = self.store.read(partial(passed_on, trigger=one))
+        assert passed is not None
+        means = Means(now=self.clock.now(), ids=self.ids, budgets=budgets, payloads="")
+        await self.store.write(partial(decide, trigger_id=one.id, passed=passed, means=means))
+
+    def ledger(self, job_id: str) -> list[JobTrigger]:
+        found = self.store.read(lambda db: list(triggers.of_job(db, "default", job_id)))
+        return found[::-1]
+
+    def states(self, job_id: str) -> list[str]:
+        return [one.state.value for one in self.ledger(job_id)]
+
+    def child(self, job_id: str) -> Job:
+        """Return the only child of a follower."""
+        (found,) = {one.child_id for one in self.ledger(job_id) if one.child_id}
+        return self.cluster.job(found)
+
+    def broken(self) -> list[str]:
+        return self.store.read(lambda db: list(invariants.find_violations(db)))
+
+
+def stored(tx: Transaction, one: Job) -> None:
+    jobs.append_version(tx, one)
+    job_status.refresh_summary(tx, one.namespace, one.id)
+
+
+def unique() -> Iterator[str]:
+    """Yield ids that differ in their first characters."""
+    return (f"{number:08x}-1111-4000-8000-000000000000" for number in count(1))
+
+
+@pytest.fixture
+async def made(store: Store) -> Jobs:
+    found = Jobs(store)
+    await found.cluster.join()
+    return found
+
+
+SUCCESS, FAILURE = ClientStatus.COMPLETE, ClientStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("when", "status", "state"),
+    [
+        ("success", SUCCESS, "fired"),
+        ("success", FAILURE, "ignored"),
+        ("failure", FAILURE, "fired"),
+        ("failure", SUCCESS, "ignored"),
+        ("any", SUCCESS, "fired"),
+        ("any", FAILURE, "fired"),
+    ],
+)
+async def test_a_follower_starts_after_the_results_that_it_names(
+    made: Jobs, when: str, status: ClientStatus, state: str
+) -> None:
+    await made.register(follower("load", "extract", when=when), plain("extract"))
+    await made.end("extract", status)
+    await made.settle()
+    assert made.states("load") == [state]
+    assert bool(made.ledger("load")[0].child_id) == (state == "fired")
+    assert bool(made.ledger("load")[0].reason) == (state == "ignored")
+    assert made.broken() == []
+
+
+async def test_the_child_of_a_follower_runs(made: Jobs) -> None:
+    await made.register(follower("load", "extract"))
+    await made.run("extract")
+    await made.settle()
+    child = made.child("load")
+    assert child.parent_id == "load"
+    assert [one.client_status for one in made.cluster.allocations(child.id)] == ["pending"]
+
+
+async def test_a_stopped_run_starts_only_followers_of_any_end_after_its_last_task(
+    made: Jobs,
+) -> None:
+    await made.register(follower("load", "extract"), follower("watch", "extract", when="any"))
+    await made.register(plain("extract"))
+    eval_id = next(made.cluster.ids)
+    await made.store.write(
+        lambda tx: stop(tx, made.cluster.job("extract"), now=made.clock.now(), eval_id=eval_id)
+    )
+    await made.cluster.work()
+    assert made.ledger("watch") == []
+    await made.end("extract")
+    await made.settle()
+    assert (made.states("load"), made.states("watch")) == (["ignored"], ["fired"])
+    assert [one.status for one in made.ledger("watch")] == ["canceled"]
+
+
+async def test_each_version_of_a_plain_job_starts_a_follower_once(made: Jobs) -> None:
+    await made.register(follower("load", "extract"))
+    await made.run("extract", meta={"n": "1"})
+    await made.settle()
+    await made.run("extract", meta={"n": "2"})
+    await made.settle()
+    again = next(made.cluster.ids)
+    await made.store.write(partial(evaluated_again, eval_id=again, now=made.clock.now()))
+    await made.cluster.work()
+    await made.settle()
+    assert [(one.number, one.state) for one in made.ledger("load")] == [(0, "fired"), (1, "fired")]
+
+
+def evaluated_again(tx: Transaction, eval_id: str, now: int) -> None:
+    one = jobs.current(tx, "default", "extract")
+    assert one is not None
+    evaluations.put(tx, new_evaluation(one, eval_id, Trigger.JOB_REGISTER, job_modify_index=0), now)
+    job_status.refresh_summary(tx, "default", "extract")
+
+
+async def test_a_run_that_had_ended_before_starts_nothing(made: Jobs) -> None:
+    await made.run("extract")
+    await made.register(follower("load", "extract"))
+    again = next(made.cluster.ids)
+    await made.store.write(partial(evaluated_again, eval_id=again, now=made.clock.now()))
+    await made.cluster.work()
+    assert made.ledger("load") == []
+
+
+async def test_runs_of_children_count_as_runs_of_their_parent(made: Jobs) -> None:
+    await made.register(follower("load", "extract"), follower("extract", "start"))
+    await made.run("start")
+    await made.settle()
+    child = made.child("extract").id
+    await made.end(child)
+    await made.settle()
+    (line,) = made.ledger("load")
+    assert (line.source_id, line.run_job_id, line.state, line.depth) == (
+        "extract",
+        child,
+        "fired",
+        2,
+    )
+
+
+async def test_a_join_waits_for_one_run_of_each_source(made: Jobs) -> None:
+    await made.register(follower("report", "a, b", join="all"))
+    await made.run("a")
+    await made.settle()
+    assert made.states("report") == ["waiting"]
+    lines = made.store.read(lambda db: triggers.source_lines(db, "default", "report"))
+    assert lines == [
+        SourceLine(namespace="default", job_id="a", exists=True, waiting=1),
+        SourceLine(namespace="default", job_id="b", exists=False, waiting=0),
+    ]
+    await made.run("a", meta={"n": "2"})
+    await made.settle()
+    assert made.states("report") == ["replaced", "waiting"]
+    await made.run("b")
+    await made.settle()
+    assert made.states("report") == ["replaced", "fired", "fired"]
+    assert made.child("report").parent_id == "report"
+    assert made.broken() == []
+
+
+async def test_a_join_with_a_key_keeps_values_apart(made: Jobs) -> None:
+    await made.register(follower("report", "a, b", join="all", key="day"))
+    await made.run("a", meta={"day": "mon"})
+    await made.run("b", meta={"day": "tue"})
+    await made.settle()
+    assert made.states("report") == ["waiting", "waiting"]
+    await made.run("b", meta={"day": "mon"})
+    await made.settle()
+    assert made.states("report") == ["fired", "waiting", "fired"]
+
+
+async def test_a_join_that_is_too_late_expires_and_notifies(made: Jobs) -> None:
+    told = {"steward_notify": "missed", "steward_notify_webhook": "https://example.org/x"}
+    await made.register(follower("report", "a, b", join="all", within="1h", meta=told))
+    await made.run("a")
+    await made.settle()
+    made.cluster.wait(HOUR / 10**9 - 1)
+    await made.settle()
+    assert made.states("report") == ["waiting"]
+    made.cluster.wait(1)
+    await made.settle()
+    (line,) = made.ledger("report")
+    assert (line.state, line.reason) == ("expired", "default/b did not end in time")
+    sent = made.store.read(lambda db: notifications.of_job(db, "default", "report"))
+    assert [one.reason for one in sent] == [
+        'run 0 of "default/a" did not start it: default/b did not end in time'
+    ]
+
+
+async def test_a_new_version_of_a_follower_decides_again_about_runs_that_wait(made: Jobs) -> None:
+    await made.register(follower("report", "a, b, c", join="all"))
+    await made.run("a")
+    await made.run("b")
+    await made.settle()
+    await made.register(follower("report", "b", join="each"))
+    await made.settle()
+    first, second = made.ledger("report")
+    assert (first.state, first.reason) == ("refused", "the job does not follow default/a any more")
+    assert second.state == "fired"
+
+
+async def test_meta_of_the_run_is_passed_on(made: Jobs) -> None:
+    texts = '{"day": "${meta.day}", "from": "${run.job} ${run.number} ${run.status}", "x": "-"}'
+    await made.register(
+        follower("load", "extract", passes=texts, required=["day", "from"], optional=["x"])
+    )
+    await made.run("extract", meta={"day": "mon"})
+    await made.settle()
+    meta = made.child("load").meta or {}
+    assert {name: meta[name] for name in ("day", "from", "x")} == {
+        "day": "mon",
+        "from": "extract 0 succeeded",
+        "x": "-",
+    }
+
+
+async def test_a_join_passes_the_first_text_that_is_not_empty(made: Jobs) -> None:
+    await made.register(
+        follower("load", "a, b", join="all", passes='{"day": "${meta.day}"}', optional=["day"])
+    )
+    await made.run("b", meta={"day": "tue"})
+    await made.run("a")
+    await made.settle()
+    assert (made.child("load").meta or {})["day"] == "tue"
+
+
+async def test_a_purged_source_starts_its_followers_unless_they_need_its_values(
+    made: Jobs,
+) -> None:
+    await made.register(
+        follower("load", "extract"),
+        follower("report", "extract", passes='{"day": "${meta.day}"}', optional=["day"]),
+    )
+    await made.run("extract")
+    await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("extract")))
+    await made.settle()
+    assert made.states("load") == ["fired"]
+    (line,) = made.ledger("report")
+    assert (line.state, line.reason) == (
+        "refused",
+        'run 0 of "default/extract" was deleted before its values could be read',
+    )
+
+
+async def test_a_dispatch_that_is_not_possible_is_in_the_ledger(made: Jobs) -> None:
+    await made.register(follower("load", "extract", required=["day"]))
+    await made.run("extract")
+    await made.settle()
+    (line,) = made.ledger("load")
+    assert (line.state, line.reason) == (
+        "refused",
+        "Dispatch did not provide required meta keys: [day]",
+    )
+    assert made.store.read(triggers.totals) == {"refused": 1}
+
+
+async def test_a_child_that_would_exceed_a_limit_is_refused(made: Jobs) -> None:
+    await made.register(
+        follower("load", "extract", passes='{"day": "${meta.day}"}', optional=["day"])
+    )
+    await made.run("extract", meta={"day": "x" * 20_000})
+    await made.settle(Budgets(job_max_kb=8))
+    (line,) = made.ledger("load")
+    assert line.state == "refused"
+    assert "job_max_kb" in line.reason
+
+
+async def test_a_chain_that_comes_back_ends_after_32_runs(made: Jobs) -> None:
+    await made.register(follower("ping", "start, pong"), follower("pong", "ping"))
+    await made.run("start")
+    for _ in range(33):
+        await made.settle()
+        for name in ("ping", "pong"):
+            for one in made.ledger(name):
+                if one.child_id:
+                    await made.end(one.child_id)
+    await made.settle()
+    fired = sum(made.states(name).count("fired") for name in ("ping", "pong"))
+    (refused,) = [one for one in made.ledger("ping") if one.state == "refused"]
+    assert (fired, refused.reason) == (
+        32,
+        "the chain of jobs has 32 runs already; 32 is the most",
+    )
+
+
+async def test_two_decisions_about_one_end_start_one_child(made: Jobs) -> None:
+    await made.register(follower("load", "extract"))
+    await made.run("extract")
+    (line,) = made.store.read(lambda db: triggers.undecided(db, 9))
+    await made.decide(line)
+    await made.decide(line)
+    found = made.store.read(lambda db: children.unstopped(db, "default", "load", 9))
+    assert len(found) == 1
+
+
+async def test_only_the_newest_final_lines_are_kept(
+    made: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "KEPT", 2)
+    await made.register(follower("load", "extract", when="failure"))
+    for number in range(4):
+        await made.run("extract", meta={"n": str(number)})
+    assert [one.number for one in made.ledger("load")] == [2, 3]
+
+
+async def test_at_most_so_many_ends_wait(made: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triggers, "MOST_WAITING", 1)
+    await made.register(follower("load", "extract"))
+    for number in range(2):
+        await made.run("extract", meta={"n": str(number)})
+    assert made.states("load") == ["arrived", "refused"]
+
+
+async def test_the_run_of_a_workflow_starts_followers_and_passes_outputs(made: Jobs) -> None:
+    flow = job("flow", group("a", task(), meta={"steward_outputs": "rows"}), type="batch")
+    texts = '{"rows": "${output.a.rows}", "none": "${output.b.rows}"}'
+    await made.register(follower("load", "flow", passes=texts, optional=["rows", "none"]), flow)
+    (one,) = made.cluster.allocations("flow")
+    await report(made.cluster, one, rows="17")
+    await made.cluster.work()
+    assert made.store.read(lambda db: runs.newest(db, "default", "flow")) is not None
+    await made.settle()
+    (line,) = made.ledger("load")
+    meta = made.child("load").meta or {}
+    assert (line.number, line.attempt, meta["rows"], meta["none"]) == (1, 1, "17", "")
+
+
+async def test_the_loop_starts_followers_by_itself(made: Jobs) -> None:
+    cluster = made.cluster
+    with trio.fail_after(HAPPENS_WITHIN):
+        async with open_triggers(made.store, made.clock, made.ids, cluster.fences, BUDGETS):
+            await made.register(follower("load", "extract"))
+            await made.run("extract")
+            while made.states("load") != ["fired"]:
+                with made.store.watch(triggers.topic("default", "load")) as change:
+                    if made.states("load") != ["fired"]:
+                        await change.wait()
+    assert made.child("load").parent_id == "load"
+
+
+# --- rules of registration ---
+
+
+def everywhere(_: str) -> bool:
+    return True
+
+
+async def test_a_follower_needs_rights_on_itself_and_on_its_sources(made: Jobs) -> None:
+    one = follower("load", "extract, billing/pay")
+    asked = partial(follow_errors, job=one)
+
+    def errors(readable: set[str], *, dispatch: bool) -> list[str]:
+        return made.store.read(
+            lambda db: list(
+                asked(
+                    db,
+                    may_read=lambda name: name in readable,
+                    may_dispatch=lambda _: dispatch,
+                )
+            )
+        )
+
+    assert errors({"default", "billing"}, dispatch=True) == []
+    assert errors({"default"}, dispatch=False) == [
+        "steward_after starts the job without you: it needs the capability dispatch-job or "
+        'submit-job in namespace "default"',
+        'steward_after needs the capability read-job in namespace "billing", whose jobs it names',
+    ]
+
+
+async def test_a_source_has_a_limited_number_of_followers(
+    made: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.jobs.followers.MOST_FOLLOWERS", 1)
+    await made.register(follower("load", "extract"))
+
+    def errors(job_id: str) -> list[str]:
+        one = follower(job_id, "extract")
+        return made.store.read(lambda db: list(follow_errors(db, one, everywhere, everywhere)))
+
+    assert errors("load") == []
+    assert errors("other") == ['1 jobs follow "default/extract" already; 1 is the most']
+
+
+async def test_a_registration_warns_of_missing_sources_services_and_chains(made: Jobs) -> None:
+    await made.register(job("web", group("a", task()), type="service"), follower("b", "a"))
+    one = follower("a", "b, web, none")
+    told = made.store.read(lambda db: list(follow_warnings(db, one, everywhere)))
+    assert told == [
+        'steward_after names "default/web", which is of type service and has no end',
+        'steward_after names "default/none", which does not exist yet',
+        "the chain of jobs comes back: default/a -> default/b -> default/a; it ends after 32 runs",
+    ]
