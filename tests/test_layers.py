@@ -91,6 +91,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.flow",
         "daemon.jobs",
         "daemon.jobspec",
+        "daemon.matching",
         "daemon.scheduler",
     ),
     "daemon.otlp": (

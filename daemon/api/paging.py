@@ -216,6 +216,24 @@ class _Walk(Generic[T]):
             return ListPart(step.lines + end, is_cut=is_cut)
         return ListPart(step.lines, lambda later: self.part(later, then), is_cut)
 
+    def beginning(
+        self, db: ReadSnapshot, place: _Place, index: int, lines: Sequence[bytes] = ()
+    ) -> HandlerReply:
+        """Return a whole list in parts, of which the first is full.
+
+        The steps before it continue the search. So an error in them, such as a filter that takes
+        too long, is still the answer. `lines` were encoded by earlier steps.
+        """
+        step = self._step(db, place, STEP_BYTES - sum(map(len, lines)))
+        lines, then = [*lines, *step.lines], step.then
+        if then is None:
+            return reply.read_reply(listed(lines), index)
+        if sum(map(len, lines)) < STEP_BYTES:
+            return HandlerReply(later=lambda later: self.beginning(later, then, index, lines))
+        is_cut = self._listing.group is not None
+        part = ListPart(list(lines), lambda later: self.part(later, then), is_cut)
+        return msgspec.structs.replace(reply.read_reply(None, index), part=part)
+
     def page(
         self,
         db: ReadSnapshot,
@@ -250,10 +268,7 @@ def show(listing: Listing[T], query: QueryParameters, db: ReadSnapshot, index: i
     start = _parse(token, is_number=listing.is_number) if token else None
     if per_page:
         return walk.page(db, _Place(start, max(per_page, 0)), index)
-    part = walk.part(db, _Place(start))
-    if part.rest is None:
-        return reply.read_reply(listed(part.lines), index)
-    return msgspec.structs.replace(reply.read_reply(None, index), part=part)
+    return walk.beginning(db, _Place(start), index)
 
 
 def in_steps(

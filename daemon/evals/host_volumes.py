@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from daemon.evals.node_actions import NodeChangeResult, offer_volumes
+from daemon.matching import regexp
 from daemon.scheduler.nodes.constraints import DISTINCT_HOSTS, DISTINCT_PROPERTY, matches
 from storage.errors import Conflict, Malformed, NotFound
 from storage.queries import host_volumes, namespaces, nodes
@@ -135,12 +136,17 @@ def _node(db: ReadSnapshot, asked: DynamicVolume, node_id: str, region: str) -> 
         raise NotFound("node not found")
     if asked.node_pool not in (*_ANYWHERE, node.node_pool):
         raise Malformed(f'volume {asked.name!r}: no machine is in node pool "{asked.node_pool}"')
-    for constraint in asked.constraints or ():
-        if not matches(constraint, node, region):
-            raise Malformed(
-                f"volume {asked.name!r}: the node does not meet the constraint "
-                f"{constraint.l_target} {constraint.operand or '='} {constraint.r_target}"
-            )
+    try:
+        with regexp.limited():
+            unmet = (one for one in asked.constraints or () if not matches(one, node, region))
+            constraint = next(unmet, None)
+    except regexp.PatternsTooCostly as error:
+        raise Malformed(f"volume {asked.name!r}: Constraints: {error}") from error
+    if constraint is not None:
+        raise Malformed(
+            f"volume {asked.name!r}: the node does not meet the constraint "
+            f"{constraint.l_target} {constraint.operand or '='} {constraint.r_target}"
+        )
     return node
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from daemon.evals.cluster_state import node_states
 from daemon.evals.placement_precheck import OPERANDS_OF_MOMENT, values_of
+from daemon.matching import regexp
 from daemon.scheduler.nodes.capacity import NodeCapacity, ResourceAsk, resource_ask
 from daemon.scheduler.nodes.cluster_capacity import cluster_capacity
 from daemon.scheduler.nodes.constraints import matches, text_of
@@ -36,7 +37,11 @@ def explain_group(
     found = describe_metric(msgspec.structs.replace(metric, resources_exhausted=None))
     filtered = metric.constraint_filtered or {}
     parts = [found, *_asked(group, need, [*filtered, *short])]
-    parts += _values(job, group, [one.node for one in here], filtered)
+    try:
+        with regexp.limited():
+            parts += _values(job, group, [one.node for one in here], filtered)
+    except regexp.PatternsTooCostly as error:
+        parts.append(str(error))
     parts += _amounts(need, [cluster_capacity(one, ()) for one in here], short)
     if any(name.startswith(_COLLISION) for name in short):
         parts += _ports(db, job, need, here)

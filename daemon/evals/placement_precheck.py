@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from daemon.matching import regexp
 from daemon.scheduler.nodes.constraints import (
     DISTINCT_HOSTS,
     DISTINCT_PROPERTY,
@@ -18,6 +19,7 @@ from daemon.scheduler.nodes.constraints import (
     text_of,
 )
 from daemon.scheduler.nodes.feasibility import in_datacenter, in_pool
+from storage.errors import Malformed
 from storage.queries import nodes
 from storage.read_pool import ReadSnapshot
 from storage.records.constraints import Constraint
@@ -58,7 +60,18 @@ Look = Callable[[Task], TaskFindings]  # returns the errors and warnings of a ta
 
 
 def prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
-    """Return the errors and warnings of a complete job; `look` checks a task on this host."""
+    """Return the errors and warnings of a complete job; `look` checks a task on this host.
+
+    Raises `Malformed` if its patterns take too long.
+    """
+    try:
+        with regexp.limited():
+            return _prospects(db, job, look)
+    except regexp.PatternsTooCostly as error:
+        raise Malformed(f"Constraints: {error}") from error
+
+
+def _prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
     members = list(nodes.every(db))
     found = PlacementRemarks([], list(_of_scope(job, members)))
     for group in job.task_groups or ():

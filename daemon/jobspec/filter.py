@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from daemon.jobspec.filters.conditions import Conditions
 
 _CHARACTER = 1  # µs of CPU time to read one, without attempts at forms
+_FREE_STEPS = 100  # for each object: less than reading the object takes
+MAX_STEPS = 2_000_000  # beyond the free ones, for all objects of a request: 6 s of CPU time
 
 Item = TypeVar("Item", bound=msgspec.Struct)
 
 
 class Filter:
-    """A predicate on the wire documents of a record.
+    """A predicate on the wire documents of a record, for the objects of one request.
 
-    The constructor and the call raise `Malformed` with the listing's error text.
+    The constructor and the call raise `Malformed` with the listing's error text. A list may be of
+    any length: only steps beyond the free ones of an object count for the limit of the request.
     """
 
     def __init__(self, text: str, record: type[msgspec.Struct]) -> None:
@@ -41,13 +44,23 @@ class Filter:
                 f"failed to create result paginator: failed to read filter expression: {error}"
             ) from error
         self._look, self._shape = FilterEvaluation, shape_of(record)
+        self._left = MAX_STEPS
 
     def __call__(self, document: object) -> bool:
         """Return whether a document matches."""
+        look = self._look(document, self._shape)
         try:
-            return self._look(document, self._shape).at(self._node, ())
+            found = look.at(self._node, ())
+            self._left -= max(look.taken - _FREE_STEPS, 0)
+            if self._left < 0:
+                raise Malformed(  # noqa: TRY301  # one text for all errors of the filter
+                    f"the filter takes too long: more than {MAX_STEPS} steps for all objects, "
+                    f"in addition to {_FREE_STEPS} for each; use shorter patterns or fewer any and "
+                    "all, or limit the list by prefix or namespace"
+                )
         except Malformed as error:
             raise Malformed(f"failed to read result page: {error}") from error
+        return found
 
     def conditions(self, columns: Mapping[str, str]) -> "Conditions":
         """Return conditions that the store can apply. The caller must still check each object."""

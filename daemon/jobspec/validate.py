@@ -14,6 +14,7 @@ from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.rules.job import job as job_rules
 from daemon.jobspec.rules.services import mesh
 from daemon.jobspec.rules.warnings import warnings as job_warnings
+from daemon.matching import regexp
 from daemon.text.go_format import multi_error
 from storage.records.codec import Document
 from storage.records.job import Job, JobType
@@ -62,13 +63,21 @@ def validate(
         return ValidationResult(errors=tuple(faults))
     errors = [
         *_services_beside_us(job),
-        *job_rules(job, budgets.job_max_count),
+        *_rules(job, budgets.job_max_count),
         *_refused(job),
         *_not_offered(job),
         *steward_meta.problems(job),
     ]
     remarks = job_warnings(job, oversubscription=oversubscription)
     return ValidationResult(errors=tuple(errors), remarks=tuple(remarks))
+
+
+def _rules(job: Job, max_count: int) -> Iterator[str]:
+    with regexp.limited():
+        try:
+            yield from job_rules(job, max_count)
+        except regexp.PatternsTooCostly as error:
+            yield f"Constraints and Affinities: {error}"
 
 
 def scaling_refusal(document: Document) -> str | None:

@@ -3,11 +3,16 @@ r"""Regular expressions in Go syntax, matched in linear time.
 Constraints and filters contain user patterns, and no pattern may block the daemon. RE2 guarantees
 linear time, and Go uses RE2's syntax. Errors have Go's texts. Only `\B` differs: RE2 looks between
 bytes, so `\B` also matches inside a non-ASCII character.
+
+A search has an upper limit of its time, and `limited` bounds all the work of a block. Times are
+upper estimates in microseconds of CPU time, so equal work gives equal results on any host.
 """
 
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Protocol
 
@@ -24,6 +29,11 @@ _IMPORT = 20_000
 _COMPILE = 100
 _COMPILE_CHARACTER = 60  # a class of Unicode characters takes most
 _COMPILE_REPETITION = 15_000  # short patterns with repetitions may reach the memory limit
+MAX_SEARCH = 60_000  # of one search
+MAX_BLOCK = 20_000_000  # of all patterns of a job, or of a decision
+_LEAST_SEARCH = 1  # of one search in the work of a block
+
+_SHOWN = 40  # characters of a pattern in an error
 
 # RE2's texts and Go's. Texts that are not listed are equal in both.
 _IN_GO = {
@@ -40,6 +50,50 @@ _TOO_LARGE = "expression too large"
 _LOOK_BEHIND = ("(?<=", "(?<!")
 _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")  # in a replacement
 _ESCAPE = re.compile(r"\\Q.*?(?:\\E|\Z)|\\(.)", re.DOTALL)  # a quoted text, or one letter
+
+
+class PatternsTooCostly(Invalid):
+    """The patterns of a block take longer than its limit."""
+
+
+class _Work:
+    """The time that a block may still take, and the results of its searches."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+        self.results: dict[tuple[str, str], bool] = {}
+
+    def take(self, cost: int) -> None:
+        """Count some work. Raises `PatternsTooCostly`."""
+        self._left -= cost
+        if self._left < 0:
+            raise PatternsTooCostly(
+                f"the regular expressions take longer than {self._most / 1e6:g} s: "
+                "use fewer or shorter ones, or less repetition"
+            )
+
+
+class _Current(threading.local):
+    """The work of the block that this thread is in."""
+
+    work: _Work | None = None
+
+
+_CURRENT = _Current()
+
+
+@contextmanager
+def limited(most: int = MAX_BLOCK) -> Iterator[None]:
+    """Limit the time of compiling and searching in this block, in microseconds.
+
+    A search that is repeated in the block costs nothing. Beyond the limit, the functions of this
+    module raise `PatternsTooCostly`.
+    """
+    before, _CURRENT.work = _CURRENT.work, _Work(most)
+    try:
+        yield
+    finally:
+        _CURRENT.work = before
 
 
 class _Match(Protocol):
@@ -67,17 +121,50 @@ class _Pattern(Protocol):
 
 
 def pattern_error(pattern: str) -> str | None:
-    """Return why a pattern is invalid, with Go's text; None if it is valid."""
+    """Return why a pattern is invalid, with Go's text; None if it is valid.
+
+    Raises `PatternsTooCostly`.
+    """
     try:
         _compile(pattern)
+    except PatternsTooCostly:
+        raise
     except Invalid as error:
         return str(error)
     return None
 
 
-def search(pattern: str, text: str) -> bool:
-    """Return whether a pattern matches anywhere in a text. Raises `Invalid` for a bad pattern."""
-    return _compile(pattern).search(_encode(text)) is not None
+def search(pattern: str, text: str, most: int | None = MAX_SEARCH) -> bool:
+    """Return whether a pattern matches anywhere in a text.
+
+    `most` is the limit of the search in microseconds; None if the caller has counted `match_cost`.
+    Raises `Invalid` for a bad pattern or a search beyond the limit, and `PatternsTooCostly`.
+    """
+    work = _CURRENT.work
+    if work is not None and (known := work.results.get((pattern, text))) is not None:
+        return known
+    cost = match_cost(pattern, text)
+    if most is not None and cost > most:
+        raise Invalid(_too_long(pattern, text, most))
+    if work is not None:
+        work.take(cost + _LEAST_SEARCH)
+    spend(cost)
+    found = _compile(pattern).search(_encode(text)) is not None
+    if work is not None:
+        work.results[pattern, text] = found
+    return found
+
+
+def search_error(pattern: str, text: str) -> str | None:
+    """Return why a search is refused because of its time; None if it is not. Raises `Invalid`."""
+    return None if match_cost(pattern, text) <= MAX_SEARCH else _too_long(pattern, text, MAX_SEARCH)
+
+
+def _too_long(pattern: str, text: str, most: int) -> str:
+    return (
+        f"the search of `{pattern[:_SHOWN]}` in {len(text)} characters may take longer than "
+        f"{most // 1000} ms: use a shorter pattern or text, or less repetition"
+    )
 
 
 def match_cost(pattern: str, text: str) -> int:
@@ -152,7 +239,10 @@ def _replacement_parts(replacement: str, compiled: _Pattern) -> Iterator[bytes |
 def _compile(pattern: str, *, captures: bool = False) -> _Pattern:
     if len(pattern) > MAX_LENGTH:
         raise _refusal(_TOO_LARGE, f"{pattern[:20]}...")
-    spend(_compile_cost(pattern))
+    cost = _compile_cost(pattern)
+    if _CURRENT.work is not None:
+        _CURRENT.work.take(cost)
+    spend(cost)
     import re2  # a large library, and few jobs have patterns
 
     options = re2.Options()

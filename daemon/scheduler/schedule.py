@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from daemon.flow.workflow_keys import is_workflow
+from daemon.matching import regexp
 from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, by_number, is_on_lost_node
 from daemon.scheduler.nodes.placement import Placer
 from daemon.scheduler.plan_builder import PlanBuilder
@@ -23,8 +24,13 @@ def schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iter
     """Return the plan for an evaluation.
 
     `now` is in nanoseconds. `ids` returns unique IDs for new allocations, deployments and
-    evaluations.
+    evaluations. Raises `PatternsTooCostly`.
     """
+    with regexp.limited():
+        return _schedule(state, evaluation, now=now, ids=ids)
+
+
+def _schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]) -> Plan:
     job = state.job
     if job is None or job.stop:
         return _end_run(

@@ -49,10 +49,11 @@ def _replace_all(budget: StepBudget, old: object, new: object, value: object) ->
 
 
 def _matches(budget: StepBudget, pattern: object, value: object) -> bool:
-    text = text_of(value)
+    wanted, text = text_of(pattern), text_of(value)
     budget.make(len(text))
     try:
-        return regexp.search(text_of(pattern), text)
+        budget.spend(regexp.match_cost(wanted, text) // _MICROSECONDS_OF_A_STEP)
+        return regexp.search(wanted, text, most=None)
     except Invalid as error:
         raise TemplateError(str(error)) from error
 

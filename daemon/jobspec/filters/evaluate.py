@@ -46,7 +46,7 @@ class FilterEvaluation:
         self, document: object, shape: DocumentShape, most: int | None = MAX_STEPS
     ) -> None:
         self.document, self.shape = document, shape
-        self._most, self._taken = most, 0
+        self._most, self.taken = most, 0  # `taken`: the steps until now
 
     def step(self) -> None:
         """Count a step. Raises `Malformed` after too many."""
@@ -54,8 +54,8 @@ class FilterEvaluation:
         self._take(1, "use fewer any and all inside each other")
 
     def _take(self, steps: int, fix: str) -> None:
-        self._taken += steps
-        if self._most is not None and self._taken > self._most:
+        self.taken += steps
+        if self._most is not None and self.taken > self._most:
             raise Malformed(
                 f"the condition takes too long: more than {self._most} steps for one object; {fix}"
             )
@@ -67,7 +67,6 @@ class FilterEvaluation:
                 f"use a shorter pattern than {quote(node.value[:_SHOWN])}, or with less repetition"
             )
             self._take(cost // _STEP, fix)
-            spend(cost)
         return OPERATORS[node.operator](node, value, shape)
 
     def at(self, node: Node, names: Names) -> bool:

@@ -77,7 +77,7 @@ def _matches(node: Comparison, value: Any, shape: DocumentShape) -> bool:
     if shape.kind != "string":
         raise Malformed(f"value of type {shape.name} is not convertible to []byte")
     try:
-        return regexp.search(node.value, value)
+        return regexp.search(node.value, value, most=None)  # the evaluation counts `match_cost`
     except Invalid as error:
         raise _bad_pattern(node, error) from error
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from daemon.matching import regexp, versions
 from daemon.text.go_format import quote, uint_error, wrap_error
+from storage.errors import Invalid
 from storage.records.constraints import Affinity, Constraint, Spread
 from storage.records.job import JobType
 from storage.records.numbers import parse_integer
@@ -76,6 +77,7 @@ def constraint(item: Constraint) -> Iterator[str]:
         )
     if item.operand != "distinct_hosts":
         yield from _attribute(item.l_target)
+    yield from _search(item)
 
 
 def affinity(item: Affinity) -> Iterator[str]:
@@ -91,6 +93,7 @@ def affinity(item: Affinity) -> Iterator[str]:
     )
     if not item.l_target:
         yield "No LTarget provided but is required"
+    yield from _search(item)
     if item.weight == 0:
         yield "Affinity weight cannot be zero"
     if not -100 <= item.weight <= 100:
@@ -138,6 +141,20 @@ def _operand(
             yield f"{what}: {problem}"
     else:
         yield f"{unknown} {quote(operand)}"
+
+
+def _search(item: Constraint | Affinity) -> Iterator[str]:
+    """Yield why the search of a pattern in a literal text is refused."""
+    if item.operand != "regexp" or item.l_target.startswith("${"):
+        return
+    try:
+        problem = regexp.search_error(item.r_target, item.l_target)
+    except regexp.PatternsTooCostly:
+        raise
+    except Invalid:  # an error of the pattern, which has its own text
+        return
+    if problem:
+        yield f"LTarget: {problem}"
 
 
 def _distinct_count(value: str) -> Iterator[str]:

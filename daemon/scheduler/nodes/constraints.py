@@ -2,7 +2,7 @@
 
 Targets are `${node...}`, `${attr...}`, `${meta...}`, or literal text. A missing attribute fails
 every operator except `is_not_set` and `!=`. An invalid constraint (an unknown operator, a malformed
-version or pattern) always fails. The job is then blocked, and the placement metrics name the
+version or pattern, a pattern that takes too long) always fails. The job is then blocked, and the placement metrics name the
 constraint.
 """
 
@@ -132,6 +132,8 @@ def _version(dialect: versions.VersionDialect) -> Callable[[str, str], bool]:
 def _regexp(left: str, right: str) -> bool:
     try:
         return regexp.search(right, left)
+    except regexp.PatternsTooCostly:
+        raise  # the limit of the whole decision
     except Invalid:
         return False
 

@@ -15,6 +15,7 @@ from daemon.api.cluster import evaluations as api_evaluations
 from daemon.api.cluster import services as api_services
 from daemon.api.paging import Key, paginate
 from daemon.api.routes import LIST, READ_ALL
+from daemon.jobspec import filter as filters
 from daemon.jobspec.filter import compile_filter
 from daemon.jobspec.filters.conditions import Conditions
 from daemon.jobspec.filters.syntax import parse
@@ -23,6 +24,7 @@ from daemon.web.parameters import QueryParameters
 from daemon.web.reply import HandlerReply
 from daemon.web.request import ReadHandler, ReadRoute
 from daemon.web.response_cache import ResponseCache
+from storage.errors import Malformed
 from storage.queries import allocations, evaluations, job_status, jobs, namespaces, services
 from storage.queries.pages import PageRequest
 from storage.records import allocation_views
@@ -332,3 +334,17 @@ async def walked(store: Store, per_page: int, reverse: str) -> list[Any]:
         pages.append(said(made))
         if not (token := made.next_token):
             return pages
+
+
+@pytest.mark.parametrize("query", [{}, {"per_page": 7}])
+async def test_a_filter_that_takes_too_long_is_the_answer_though_a_step_has_ended_before(
+    filled: Store, monkeypatch: pytest.MonkeyPatch, query: dict[str, object]
+) -> None:
+    monkeypatch.setattr(paging, "STEP_ROWS", 5)
+    monkeypatch.setattr(filters, "_FREE_STEPS", 0)
+    monkeypatch.setattr(filters, "MAX_STEPS", 40)
+    asked = {"namespace": "*", "filter": 'JobID matches "^none$"', **query}
+    with pytest.raises(Malformed, match="the filter takes too long: more than 40 steps"):
+        await ask(filled, "/evaluations", **asked)
+    monkeypatch.setattr(filters, "MAX_STEPS", 400)
+    assert said(await ask(filled, "/evaluations", **asked)) == []

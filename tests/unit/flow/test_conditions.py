@@ -5,6 +5,7 @@ import time
 import pytest
 
 from daemon.flow.conditions import RunFacts, Undecidable, holds, problems
+from daemon.jobspec import filter as filters
 from daemon.jobspec.filter import compile_filter
 from storage.errors import Malformed
 from storage.records.job import Job
@@ -59,3 +60,23 @@ def test_a_pattern_that_may_take_too_long_is_refused_before_the_search() -> None
     ):
         compile_filter(f"Meta.a matches `{pattern}`", Job)(document)
     assert time.thread_time() - began < 6 * MOST
+
+
+def test_steps_of_all_objects_of_a_request_have_a_limit_together() -> None:
+    documents = [{"Meta": {"a": "x" * 500}}] * 1_000
+    began = time.thread_time()
+    costly = compile_filter("Meta.a matches `x[^y]{300}z|q`", Job)
+    with pytest.raises(
+        Malformed, match="the filter takes too long: more than 2000000 steps for all objects"
+    ):
+        list(map(costly, documents * 10))
+    assert time.thread_time() - began < 6 * MOST
+
+
+def test_a_filter_that_costs_little_per_object_may_select_from_a_long_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(filters, "MAX_STEPS", 10)
+    document = {"Meta": {f"k{number}": "x" for number in range(10)}}
+    cheap = filters.compile_filter("Meta.k1 matches `^x$` and (any Meta as m { m == `k9` })", Job)
+    assert all(cheap(document) for _ in range(5_000))

@@ -114,6 +114,26 @@ def test_constraints_are_numbered_where_they_stand() -> None:
     assert errors(job(group(task(Constraints=[good, bad])))) == in_task(second)
 
 
+def test_a_pattern_that_may_take_too_long_in_a_literal_text_is_refused() -> None:
+    costly = limit("regexp", "x[^y]{900}z", "x" * 100_000)
+    (found,) = errors(job(Constraints=[costly]))
+    assert "LTarget: the search of `x[^y]{900}z` in 100000 characters may take longer" in found
+    (found,) = errors(job(group(Affinities=[{**costly, "Weight": 50}])))
+    assert "LTarget: the search of" in found
+    assert errors(job(Constraints=[limit("regexp", "x[^y]{900}z")])) == []
+
+
+def test_patterns_of_a_job_have_a_limit_together() -> None:
+    # Each may take 15 ms to compile.
+    many = [limit("regexp", f"^{number}a{{2}}$") for number in range(2_000)]
+    *_, last = errors(job(Constraints=many))
+    assert last == (
+        "Constraints and Affinities: the regular expressions take longer than 20 s: "
+        "use fewer or shorter ones, or less repetition"
+    )
+    assert errors(job(Constraints=many[:1_000])) == []
+
+
 @pytest.mark.parametrize("operand", ["distinct_hosts", "distinct_property"])
 def test_a_task_alone_cannot_be_distinct(operand: str) -> None:
     assert errors(job(group(task(Constraints=[limit(operand)])))) == in_task(

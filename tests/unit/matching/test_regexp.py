@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from daemon.matching.regexp import MAX_LENGTH, pattern_error, replace, search
+from daemon.matching.regexp import (
+    MAX_LENGTH,
+    PatternsTooCostly,
+    limited,
+    match_cost,
+    pattern_error,
+    replace,
+    search,
+)
 from storage.errors import Invalid
 
 TOO_LARGE = r"(\pL{100}|x)" * 9
@@ -154,7 +162,7 @@ def test_a_broken_pattern_is_said_in_the_answer_only(capfd: pytest.CaptureFixtur
 )
 def test_no_pattern_keeps_the_daemon_busy(pattern: str) -> None:
     start = time.process_time()
-    assert not search(pattern, "a" * 20_000)
+    assert not search(pattern, "a" * 20_000, most=None)
     assert time.process_time() - start < 2
 
 
@@ -206,3 +214,39 @@ def test_a_replacement_that_grows_too_much_is_stopped_on_the_way() -> None:
 
     with pytest.raises(OverflowError, match="110"):
         replace("a", "x" * 10, "a" * 1000, check)
+
+
+# --- bounds ---
+
+LONG = "x" * 100_000
+
+
+def test_a_search_that_may_take_too_long_is_refused() -> None:
+    assert not search("^xy", LONG)
+    began = time.thread_time()
+    with pytest.raises(Invalid, match=r"`x\[\^y\]\{900\}z` in 100000 characters may take longer"):
+        search("x[^y]{900}z", LONG)
+    assert time.thread_time() - began < 0.5
+    assert not search("x[^y]{900}z", LONG, most=None)  # the caller counts
+
+
+def test_patterns_of_a_block_have_a_limit_together() -> None:
+    many = [f"a[^b]c{number}" for number in range(1_000)]
+    with limited(3_000), pytest.raises(PatternsTooCostly, match=r"take longer than 0\.003 s: use"):
+        [search(one, "abc" * 100) for one in many]
+    with limited(3_000), pytest.raises(PatternsTooCostly):  # also to compile them
+        pattern_error("unseen pattern " * 10)
+
+
+def test_a_repeated_search_of_a_block_costs_once() -> None:
+    pattern_error("^y+$")
+    with limited(match_cost("^y+$", LONG[:1_000]) + 1):
+        assert [search("^y+$", LONG[:1_000]) for _ in range(5)] == [False] * 5
+
+
+def test_a_block_inside_another_has_its_own_limit() -> None:
+    pattern_error("^q$")
+    with limited(10):
+        with limited(100_000):
+            search("^q$", LONG[:3_000])
+        assert not search("^q$", "x")

@@ -135,3 +135,10 @@ def test_only_unique_targets_set_nodes_of_a_class_apart(target: str, escaped: bo
 def test_a_constraint_is_named_as_it_is_written() -> None:
     constraint = Constraint(l_target="${meta.zone}", operand="=", r_target="zz")
     assert text_of(constraint) == "${meta.zone} = zz"
+
+
+def test_a_search_that_may_take_too_long_fails_its_constraint() -> None:
+    texts = {"attr": "x" * 100_000}
+    rule = Constraint(l_target="${meta.attr}", operand="regexp", r_target="x[^y]{900}z|x")
+    assert not matches(rule, node("node-2", meta=texts), "global")
+    assert matches(rule, node("node-2", meta={"attr": "x"}), "global")

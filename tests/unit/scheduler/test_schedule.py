@@ -1,13 +1,17 @@
 """The entry: jobs that are wanted no more, that run nothing themselves, and evaluations for them."""
 
+from functools import partial
+
 import msgspec
 import pytest
 
+from daemon.matching import regexp
 from daemon.scheduler.alloc_sets import NOT_NEEDED
 from daemon.scheduler.rollout import STOPPED
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, Plan
 from storage.records.allocation import DesiredStatus
+from storage.records.constraints import Constraint
 from storage.records.evaluation import Trigger
 from storage.records.job import JobType, Parameterized, Periodic
 from tests.samples import NOW, evaluation, group, job
@@ -111,3 +115,17 @@ def test_a_job_decides_by_its_own_type_not_by_that_of_the_evaluation() -> None:
     world.register(job("web", type=JobType.SYSTEM))
     plan = world.evaluate(type="service", triggered_by=Trigger.DEPLOYMENT_WATCHER)
     assert [one.job_type for one in plan.place] == [JobType.SYSTEM]
+
+
+def test_patterns_of_a_decision_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    constraints = [
+        Constraint(l_target="x" * 1000, operand="regexp", r_target=f"x{number}|x")
+        for number in range(100)
+    ]
+    world = World()
+    assert len(world.run(job("web", group("web"), constraints=constraints)).place) == 1
+    monkeypatch.setattr(regexp, "limited", partial(regexp.limited, 20_000))
+    world = World()
+    world.register(job("api", group("web"), constraints=constraints))
+    with pytest.raises(regexp.PatternsTooCostly, match="use fewer or shorter ones"):
+        world.evaluate()

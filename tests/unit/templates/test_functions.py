@@ -161,6 +161,13 @@ def test_a_file_is_text_and_has_to_be_there() -> None:
     assert look_up("{{ file `local/data` }}", {data: None}).missing == {data}
 
 
+def test_a_search_counts_as_steps_of_the_template() -> None:
+    text = "x" * 30_000
+    assert write(f"{{{{ `{text}` | regexMatch `^x+$` }}}}") == "true"
+    with pytest.raises(TemplateError, match="the template takes more than 500000 steps"):
+        write(f"{{{{ `{text}` | regexMatch `x[^y]{{900}}z|x[^w]{{900}}q` }}}}")
+
+
 NAMES = """
     env envOrDefault file nomadService nomadServices nomadVar nomadVarExists nomadVarList timestamp
     toJSON toJSONPretty toYAML parseJSON parseBool parseInt base64Encode base64Decode join split
