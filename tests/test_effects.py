@@ -97,6 +97,8 @@ ALLOWED = {
     "fingerprint.py:": KERNEL,
     "host_usage.py:HostMeter.measure:Path.read_text": KERNEL,
     "launcher/fork.py:_alone:os.open": KERNEL,
+    "launcher/fork.py:_serve:os.open": KERNEL,
+    "launcher/log_guard.py:_held:os.open": TOP,
     "launcher/readable_files.py:entries:os.open": OPENED,
     "launcher/readable_files.py:open_file:os.open": OPENED,
     "launcher/alloc_dir.py:make_root:": TOP,

@@ -1,18 +1,18 @@
-"""Open the claim files and logs of an allocation.
+"""Open the claim files and logs of an allocation; reserve and free their disk space.
 
 Everything is below the directory of all allocations, and no path component follows a link. Names
 were validated with the message: they have no slash and no leading dot.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
 import re
 import stat
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 
 from daemon.launcher.safe_open import step
 
@@ -24,12 +24,13 @@ _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC
 _CLAIM_MODE, _LOG_MODE = 0o600, 0o644
 _ROOM = 8192  # bytes reserved for a claim
-_KEEP_SIZE = 1  # from linux/falloc.h
-_CANNOT = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+_KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02  # from linux/falloc.h
+_NO_HOLES = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _GET_FLAGS, _SET_FLAGS, _IN_PLACE = 0x80086601, 0x40086602, 0x00800000  # from linux/fs.h
 MOST_CLAIM = 32768  # maximum bytes of a claim, which has a few lines
 _CLAIMED = re.compile(re.escape(CLAIM) + r"([^/]+)\.(\d{1,9})")
 _SHIM = re.compile(rb"^shim (\d{1,9})\n", re.MULTILINE)
+_KEEPS = re.compile(rb"^logs (\d{1,18})\n", re.MULTILINE)
 # Errors for files with which a task may have replaced a log: a link, a pipe, a directory.
 _NO_FILE = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
 
@@ -107,12 +108,13 @@ def attempts(folder: int) -> list[tuple[str, int]]:
 def is_held(folder: int, task: str, attempt: int) -> bool:
     """Return whether a shim holds the claim of an attempt. Raises `OSError`."""
     with _claim(folder, task, attempt) as descriptor:
-        return descriptor is not None and _is_locked(descriptor)
+        return descriptor is not None and is_locked(descriptor)
 
 
-def _is_locked(descriptor: int) -> bool:
+def is_locked(descriptor: int, kind: int = fcntl.LOCK_SH) -> bool:
+    """Return whether another process holds the lock of a file; otherwise take it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     return False
@@ -129,20 +131,28 @@ def _reserve(descriptor: int) -> None:
         fcntl.ioctl(descriptor, _GET_FLAGS, flags)
         flags[0] |= _IN_PLACE
         fcntl.ioctl(descriptor, _SET_FLAGS, flags)
-    library = ctypes.CDLL(None, use_errno=True)
-    call = library.fallocate64 if hasattr(library, "fallocate64") else library.fallocate
-    call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    if call(descriptor, _KEEP_SIZE, 0, _ROOM) and ctypes.get_errno() not in _CANNOT:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    _allocate(descriptor, _ROOM)
 
 
 def shim_of(folder: int, task: str, attempt: int) -> int | None:
     """Return the process ID of the shim that holds the claim, or None. Raises `OSError`."""
     with _claim(folder, task, attempt) as descriptor:
-        if descriptor is None or not _is_locked(descriptor):
+        if descriptor is None or not is_locked(descriptor):
             return None
         found = _SHIM.search(os.pread(descriptor, MOST_CLAIM, 0))
         return int(found[1]) if found else None
+
+
+def opened_claim(folder: int, task: str, attempt: int) -> tuple[int, int] | None:
+    """Return a descriptor of a claim that a shim holds, and the bytes that each log keeps.
+
+    None if no shim holds it, or the task has no logs. Raises `OSError`.
+    """
+    with _claim(folder, task, attempt) as descriptor:
+        if descriptor is None or not is_locked(descriptor):
+            return None
+        found = _KEEPS.search(os.pread(descriptor, MOST_CLAIM, 0))
+        return (os.dup(descriptor), int(found[1])) if found else None
 
 
 def read_claim(folder: int, task: str, attempt: int) -> tuple[bytes, int]:
@@ -232,3 +242,42 @@ def open_own(folder: int, name: str, flags: int) -> int:
     os.fchmod(descriptor, _LOG_MODE)
     os.set_blocking(descriptor, True)
     return descriptor
+
+
+# --- disk space ---
+
+
+class HolePunchUnsupported(Exception):
+    """The file system does not support holes."""
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Reserve the first bytes of a file, where the file system can. Raises `OSError`."""
+    number = _fallocate()(descriptor, _KEEP_SIZE, 0, size)
+    if number and number not in _NO_HOLES:
+        raise OSError(number, os.strerror(number))
+
+
+def punch_hole(descriptor: int, start: int, end: int) -> None:
+    """Punch a hole from `start` to `end`. Raises `HolePunchUnsupported` or `OSError`."""
+    number = _fallocate()(descriptor, _PUNCH_HOLE | _KEEP_SIZE, start, end - start)
+    if number in _NO_HOLES:
+        raise HolePunchUnsupported
+    if number:
+        raise OSError(number, os.strerror(number))
+
+
+@cache
+def _fallocate() -> Callable[[int, int, int, int], int]:
+    """Return the function of the C library, which returns an errno or 0."""
+    import ctypes  # loaded at the first use
+
+    library = ctypes.CDLL(None, use_errno=True)
+    call = library.fallocate64 if hasattr(library, "fallocate64") else library.fallocate
+    call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+    def fallocate(descriptor: int, mode: int, offset: int, length: int) -> int:
+        done = call(descriptor, mode, offset, length)
+        return 0 if done == 0 else ctypes.get_errno()
+
+    return fallocate

@@ -16,6 +16,7 @@ _NULL = "/dev/null"
 _FIRST = 3  # lower descriptors are the standard streams
 _PR_SET_NAME = 15  # from linux/prctl.h
 _NAME = b"steward-launch"  # shown by `ps`; at most 15 bytes
+_GUARD = b"steward-logs"  # after the end of the daemon
 
 
 def begin() -> socket.socket:
@@ -29,12 +30,29 @@ def begin() -> socket.socket:
 
 
 def become(channel: socket.socket) -> int:
-    """Run the launcher until the daemon's end closes; return the exit status."""
+    """Run the launcher until the daemon's end closes; return the exit status.
+
+    Then it limits the logs of running tasks until the next launcher starts.
+    """
     try:
-        return Server(_alone(channel)).run()
+        return _serve(_alone(channel))
     except BaseException:  # a defect ends both processes
         traceback.print_exc()
         return 1
+
+
+def _serve(channel: socket.socket) -> int:
+    server = Server(channel)
+    status = server.run()
+    if status == 0:
+        _name(_GUARD)
+        os.dup2(os.open(_NULL, os.O_RDWR), 2)  # the daemon's log may be a pipe, which must end
+        server.limit_logs()
+    return status
+
+
+def _name(name: bytes) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
 def _alone(channel: socket.socket) -> socket.socket:
@@ -44,7 +62,7 @@ def _alone(channel: socket.socket) -> socket.socket:
     os.umask(0o077)
     disable_core_dumps()
     come_before_tasks()
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
+    _name(_NAME)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     null = os.open(_NULL, os.O_RDWR)

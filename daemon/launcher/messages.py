@@ -119,7 +119,8 @@ class StartTask(Message, frozen=True, kw_only=True, tag=2):
     """Start the shim of an attempt, unless it was started.
 
     Descriptor: a sealed `TaskCommand`. `group` is the label by which the processes are found again.
-    Without `is_logged` the output of the task is discarded.
+    Without `is_logged` the output of the task is discarded. While no daemon runs, each log keeps
+    its last `keeps` bytes; 0 keeps all.
     """
 
     allocation: Id
@@ -127,6 +128,7 @@ class StartTask(Message, frozen=True, kw_only=True, tag=2):
     attempt: Number
     group: Line
     is_logged: bool
+    keeps: Number = 0
 
 
 class SendSignal(Message, frozen=True, kw_only=True, tag=3):

@@ -20,6 +20,7 @@ from daemon.launcher import (
     alloc_removal,
     cgroups,
     child_processes,
+    log_guard,
     process_scan,
     readable_files,
     secrets_tmpfs,
@@ -131,6 +132,7 @@ class Server:
         self._sessions = ExecSessions()
         self._shims = Shims(self._over, self._errands.halted)
         self._directory = ""  # of all allocations; empty before the greeting
+        self._lock = -1
         self._groups: frozenset[str] = frozenset()  # parent cgroups of tasks
 
     def run(self) -> int:
@@ -157,6 +159,15 @@ class Server:
             return _EXIT_WRONG
         except (BrokenPipeError, ConnectionResetError):  # the daemon ended before the answer
             return 0
+
+    def limit_logs(self) -> None:
+        """Limit the logs of running tasks until the next launcher starts; the daemon has ended."""
+        if self._lock < 0:
+            return
+        signal.set_wakeup_fd(-1)
+        self._channel.close()
+        os.close(self._lock)
+        log_guard.limit_logs(self._directory, f"{self._directory}/{LOCK}")
 
     def _serve_one(self) -> bool:
         """Answer the next request; return whether there was one. Raises `ProtocolViolation` or `OSError`."""
@@ -219,8 +230,9 @@ class Server:
         self.allow(read_record(descriptors[0], MOST_PAYLOAD, _policy), request.directory)
         alloc_dir.make_root(request.directory)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        # The descriptor stays open, and so locked, until this process ends.
-        fcntl.flock(os.open(f"{request.directory}/{LOCK}", flags, 0o600), fcntl.LOCK_EX)
+        # The descriptor stays open, and so locked, until the daemon ends.
+        self._lock = os.open(f"{request.directory}/{LOCK}", flags, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         if (span := self._own_uids) is not None and os.geteuid() == 0:
             self._users.uids = AllocUids(request.directory, span)
         return HelloReply(is_root=os.geteuid() == 0), []

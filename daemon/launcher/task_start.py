@@ -102,7 +102,8 @@ class Starter:
                 outputs.append(_output(folder, name, is_kept=request.is_logged))
                 held.callback(os.close, outputs[-1])
             os.ftruncate(claim, 0)
-            os.write(claim, f"group {request.group}\n".encode())
+            keeps = f"logs {request.keeps}\n" if request.is_logged and request.keeps else ""
+            os.write(claim, f"group {request.group}\n{keeps}".encode())
             actions = [
                 (os.POSIX_SPAWN_OPEN, 0, _NULL, os.O_RDONLY, 0),
                 *((os.POSIX_SPAWN_DUP2, *pair) for pair in zip(outputs, (_OUT, _ERR), strict=True)),

@@ -129,7 +129,10 @@ HARMLESS = {
     "shutil": frozenset({"copyfileobj", "disk_usage", "get_terminal_size", "which"}),
     "subprocess": frozenset(),
     "signal": frozenset(
-        {"Signals", "alarm", "getsignal", "set_wakeup_fd", "signal", "strsignal", "valid_signals"}
+        {
+            *("Signals", "alarm", "getsignal", "pthread_sigmask", "set_wakeup_fd", "signal"),
+            *("sigtimedwait", "strsignal", "valid_signals"),
+        }
     ),
 }
 APART = {

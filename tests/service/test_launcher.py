@@ -2,12 +2,14 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
 
 from daemon.config.data_directory import alloc_dir
 from daemon.launcher.shims import children
+from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import as_development, open_steward
 from tests.service.test_life import service
 
@@ -75,3 +77,43 @@ async def test_daemon_ends_with_status_1_when_its_launcher_dies(tmp_path: Path) 
         await steward.start()
         (after,) = await steward.allocations("web", "running")
         assert (after["ID"], after["TaskStates"]["main"]["Restarts"]) == (before["ID"], 0)
+
+
+WRITER = """
+fill() { head -c 9000000 /dev/zero | tr '\\0' x; echo; echo "$1 words"; }
+fill first
+mkfifo local/pipe; read x <local/pipe; fill second
+mkfifo local/done; read x <local/done; fill third; exec sleep 600
+"""
+
+
+async def test_logs_stay_limited_while_no_daemon_runs(tmp_path: Path) -> None:
+    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
+        (alloc,) = await steward.run_job(service(script=WRITER))
+        place = alloc_dir(steward.data_dir) / alloc["ID"]
+        log = place / "alloc/logs/main.stdout.0"
+        with trio.fail_after(HAPPENS_WITHIN):
+            await until(lambda: (place / "main/local/pipe").exists())
+            await steward.kill()
+            await tell(place / "main/local/pipe")
+            await until(lambda: (place / "main/local/done").exists())
+            await until(lambda: log.stat().st_blocks * 512 <= 2**20 + 8192)
+        assert log.stat().st_size > 18_000_000
+        await steward.start()
+        shown = await steward.log_of(alloc["ID"], "main")
+        assert shown.endswith("x\nsecond words\n")
+        assert "\0" not in shown
+        with trio.fail_after(HAPPENS_WITHIN):  # the rotation of the daemon continues
+            await tell(place / "main/local/done")
+            await until(lambda: log.stat().st_size > 27_000_000)
+            await until(lambda: log.stat().st_blocks * 512 <= 2**20 + 8192)
+        assert (await steward.log_of(alloc["ID"], "main")).endswith("x\nthird words\n")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110  # nobody tells
+        await trio.sleep(0.02)
+
+
+async def tell(pipe: Path) -> None:
+    await trio.to_thread.run_sync(pipe.write_text, "")

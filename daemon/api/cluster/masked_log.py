@@ -76,7 +76,7 @@ class MaskedStream(Stream):
     def _window(self, position: int, most: int, around: int) -> "_Window | None":
         """Return the data at an offset with bytes around it; None at the end."""
         pieces, limit = self.pieces(), self._masked.limit
-        first = self._masked.kept_from(pieces[-1].end)
+        first = self.first(pieces)
         position = max(position, first)
         most = min(most, limit - position % limit)
         begin, data = self._between(pieces, max(first, position - around), position, most + around)

@@ -10,6 +10,7 @@ The launcher opens the task's file without following links. While the task runs,
 cached for the next reader, up to a limit.
 """
 
+import errno
 import os
 import resource
 import stat
@@ -199,6 +200,11 @@ class TaskLog:
         """Record whether the log grows; the descriptors of growing logs are cached."""
         self._logs.grow(self.place, grows=grows)
 
+    @property
+    def keeps(self) -> int:
+        """Return the number of bytes that are retained at most."""
+        return self.limit * self.most
+
     def kept_from(self, end: int) -> int:
         """Return the first retained offset of a stream of this length."""
         last = max(0, end - 1) // self.limit
@@ -263,8 +269,19 @@ class Stream:
 
     def span(self) -> tuple[int, int]:
         """Return the first readable offset and the end offset."""
-        end = self.pieces()[-1].end
-        return self._log.kept_from(end), end
+        pieces = self.pieces()
+        return self.first(pieces), pieces[-1].end
+
+    def first(self, pieces: list[LogSegment]) -> int:
+        """Return the first retained offset of a stream that consists of these files.
+
+        Limits may have been lower before, so there may be a hole from which on they retain data.
+        """
+        oldest, *_, present = (pieces[0], *pieces)
+        first = max(self._log.kept_from(present.end), oldest.start)
+        if self._present is None or not present.start <= first < present.end:
+            return first
+        return present.start + _data_from(self._present.descriptor, first - present.start)
 
     def files(self) -> list[LogFile]:
         """Return the numbered files; empty when the task has no log."""
@@ -272,9 +289,10 @@ class Stream:
             return []
         first, end = self.span()
         limit = self._log.limit
+        begin = first // limit * limit
         return [
             LogFile(self._log.name(start), start, min(limit, end - start))
-            for start in range(first, max(end, first + 1), limit)
+            for start in range(begin, max(end, begin + 1), limit)
         ]
 
     def locate(self, origin: str, offset: int) -> int:
@@ -288,7 +306,7 @@ class Stream:
         An offset that was rotated away means the first retained one.
         """
         pieces = self.pieces()
-        position = max(position, self._log.kept_from(pieces[-1].end))
+        position = max(position, self.first(pieces))
         piece = next((one for one in pieces if one.start <= position < one.end), None)
         if piece is None:
             return None
@@ -330,6 +348,15 @@ class Stream:
         _, end = self.span()
         limit = self._log.limit
         return max(0, end - 1) // limit * limit
+
+
+def _data_from(descriptor: int, offset: int) -> int:
+    """Return the first offset with data from an offset on; a hole up to the end has none."""
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        # The file system may not know its holes.
+        return os.fstat(descriptor).st_size if error.errno == errno.ENXIO else offset
 
 
 def _size(path: str) -> int:

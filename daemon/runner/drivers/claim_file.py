@@ -9,6 +9,7 @@ nothing was started. With an exit line, the task ended with that status. Otherwi
 killed.
 
     group <label of the process group>  written by the launcher
+    logs <bytes>                        that each log keeps while no daemon runs
     shim <pid>                          from here on by the shim
     main <pid>                          only where processes are found by scanning /proc
     Killed                              the shell's message for a death by signal, or its own error
@@ -63,6 +64,8 @@ def parse(text: str) -> ClaimRecord:
         match key:
             case "group":
                 trace = msgspec.structs.replace(trace, group=value)
+            case "logs" if value.isdecimal():
+                pass  # for the guard of the logs
             case "shim" | "main" if value.isdecimal():
                 trace = msgspec.structs.replace(trace, **{key: int(value)})
             case "exit" if value.isdecimal():

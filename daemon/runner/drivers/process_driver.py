@@ -213,6 +213,7 @@ class ProcessDriver:
             attempt=attempt.number,
             group=group.label,
             is_logged=not attempt.log.disabled,
+            keeps=max((log.keeps for log in attempt.logs.values()), default=0),
         )
         started = await self._launcher.start(request, order)
         if started is None:

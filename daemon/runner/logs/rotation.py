@@ -16,10 +16,9 @@ from typing import Protocol
 import trio
 
 from daemon.fences import Fences
+from daemon.launcher.claims_and_logs import HolePunchUnsupported, punch_hole
 from daemon.runner.core.opened_files import OpenedFile
 from daemon.runner.core.task_log import LogSegment, Place, Stream, TaskLog
-from daemon.runner.logs import sparse
-from daemon.runner.logs.sparse import HolePunchUnsupported
 
 # Seconds between two passes. Logs can exceed their limit by what all tasks write in this time.
 # Shorter periods would only slow down the writers.
@@ -61,7 +60,7 @@ class LogRotator:
 
     def __init__(
         self,
-        punch: Punch = sparse.punch_hole,
+        punch: Punch = punch_hole,
         fences: Fences | None = None,
         now: Callable[[], int] = time.time_ns,
     ) -> None:

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.launcher.claims_and_logs import HolePunchUnsupported
 from daemon.runner.core.task_log import LogChunk, Logs, TaskLog
 from daemon.runner.logs.rotation import LogRotator, recover_all_rotations, recover_rotation
-from daemon.runner.logs.sparse import HolePunchUnsupported
 from storage.records.task import LogConfig
 from tests.launchers import Direct
 from tests.parts.runner.conftest import needs_root

@@ -8,6 +8,7 @@ import trio
 import trio.lowlevel
 
 from daemon.config.data_directory import alloc_dir, output_dir
+from daemon.launcher.claims_and_logs import HolePunchUnsupported
 from daemon.launcher.client import Launcher
 from daemon.launcher.messages import AllocDirLayout, TaskDirLayout
 from daemon.runner.core.task_env import TaskDirectories
@@ -16,7 +17,6 @@ from daemon.runner.core.task_log import Logs, TaskLog
 from daemon.runner.logs import retained_logs
 from daemon.runner.logs.alloc_files import AllocFiles, FileAccessDenied
 from daemon.runner.logs.rotation import LogRotator
-from daemon.runner.logs.sparse import HolePunchUnsupported
 from storage.records.task import LogConfig
 from tests.parts.launcher.conftest import ALLOCATION
 from tests.parts.runner.conftest import needs_root

@@ -11,10 +11,9 @@ from contextlib import suppress
 
 import trio
 
+from daemon.launcher.claims_and_logs import HolePunchUnsupported, punch_hole
 from daemon.runner.core.opened_files import OpenedFile
 from daemon.runner.core.task_log import TaskLog
-from daemon.runner.logs import sparse
-from daemon.runner.logs.sparse import HolePunchUnsupported
 
 _CHUNK = 256 * 1024  # bytes per move
 _BLOCK = 4096
@@ -94,7 +93,7 @@ class ContainerLogReader:
             with open(self._noted, "w", encoding="ascii") as file:
                 file.write(str(self._moved))
             with suppress(HolePunchUnsupported, OSError):
-                sparse.punch_hole(descriptor, 0, self._moved // _BLOCK * _BLOCK)
+                punch_hole(descriptor, 0, self._moved // _BLOCK * _BLOCK)
             return True
         finally:
             os.close(descriptor)

@@ -1,0 +1,126 @@
+"""Limit the logs of running tasks while no daemon runs.
+
+The launcher does this after its daemon has ended. It cannot pause tasks, and a limit of the kernel
+would affect them. So it punches holes over the data that the logs do not keep, which neither blocks
+a writer nor changes an offset. It keeps the claims and the logs open, so a task cannot lead it to
+another file. On file systems without holes, logs grow until the next daemon starts.
+
+Each pass holds the lock of the launcher, so the next launcher waits for its end. When the lock is
+taken, the next launcher runs, and the guard ends. It also ends with the last task.
+"""
+
+import fcntl
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from daemon.launcher.channel import close
+from daemon.launcher.claims_and_logs import (
+    LOGS,
+    SHARED,
+    HolePunchUnsupported,
+    attempts,
+    below,
+    is_locked,
+    open_own,
+    opened_claim,
+    punch_hole,
+)
+
+_PERIOD = 1.0  # seconds between two passes
+_BLOCK = 4096  # holes consist of whole blocks
+_LEAST = 256 * 1024  # bytes of a hole, except the last ones
+
+
+class _GuardedLog(msgspec.Struct):
+    """An open log, and the end of the hole at its start."""
+
+    descriptor: int
+    keeps: int
+    dropped: int = 0
+
+    def trim(self) -> None:
+        """Punch a hole over the data that the log does not keep.
+
+        Raises `HolePunchUnsupported` or `OSError`.
+        """
+        end = (os.fstat(self.descriptor).st_size - self.keeps) // _BLOCK * _BLOCK
+        if end - self.dropped >= _LEAST:
+            punch_hole(self.descriptor, 0, end)
+            self.dropped = end
+
+
+class LogGuard:
+    """The logs of all tasks that run when the daemon ends."""
+
+    def __init__(self, directory: str) -> None:
+        """Open the logs below the directory of all allocations. Raises `OSError`."""
+        self._attempts = dict(_running(directory))
+
+    def run(self, lock: str) -> None:
+        """Limit the logs until the next launcher holds the lock, or the last task has ended.
+
+        Raises `OSError`.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        while self._attempts:
+            with _held(lock) as is_held:
+                if not is_held:
+                    return
+                self.look()
+            signal.sigtimedwait({signal.SIGCHLD}, _PERIOD)
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+
+    def look(self) -> None:
+        """Trim each log, and forget attempts that have ended."""
+        for claim, logs in list(self._attempts.items()):
+            if not is_locked(claim):
+                close([claim, *(log.descriptor for log in self._attempts.pop(claim))])
+                continue
+            for log in logs:
+                # It is tried again in the next pass, also on a file system without holes.
+                with suppress(OSError, HolePunchUnsupported):
+                    log.trim()
+
+
+def limit_logs(directory: str, lock: str) -> None:
+    """Limit the logs of all running tasks until the next launcher holds the lock."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with suppress(OSError):
+        LogGuard(directory).run(lock)
+
+
+def _running(directory: str) -> Iterator[tuple[int, list[_GuardedLog]]]:
+    """Yield the claim and the logs of each attempt that a shim holds. Raises `OSError`."""
+    for allocation in os.listdir(directory):
+        if allocation.startswith("."):
+            continue
+        # The allocation may be removed, or its logs replaced. Without free descriptors, the
+        # logs that are open are limited.
+        with suppress(OSError), below(directory, allocation) as folder:
+            for task, attempt in attempts(folder):
+                if (found := opened_claim(folder, task, attempt)) is not None:
+                    yield found[0], list(_logs(folder, task, found[1]))
+
+
+def _logs(folder: int, task: str, keeps: int) -> Iterator[_GuardedLog]:
+    for kind in ("stdout", "stderr"):
+        with suppress(OSError), below(folder, SHARED, LOGS) as logs:
+            yield _GuardedLog(open_own(logs, f"{task}.{kind}.0", os.O_WRONLY), keeps)
+
+
+@contextmanager
+def _held(lock: str) -> Iterator[bool]:
+    """Hold the lock of the launcher in this block; yield whether it was free. Raises `OSError`."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield not is_locked(descriptor, fcntl.LOCK_EX)
+    finally:
+        os.close(descriptor)
