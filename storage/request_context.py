@@ -18,6 +18,34 @@ _ORIGIN: ContextVar[str] = ContextVar("origin", default="")
 _PERSON: ContextVar[str] = ContextVar("person", default="")
 
 
+class Permission:
+    """Whether the present request has shown that its caller may make it."""
+
+    __slots__ = ("is_shown",)
+
+    def __init__(self) -> None:
+        self.is_shown = False
+
+
+_PERMISSION: ContextVar[Permission | None] = ContextVar("permission", default=None)
+
+
+def permission_scope(permission: Permission) -> AbstractContextManager[None]:
+    """Let the request of this block show its permission."""
+    return RequestScope(_PERMISSION, permission)
+
+
+def show_permission() -> None:
+    """Note that the caller of the present request has a permission that the request needs."""
+    if (found := _PERMISSION.get()) is not None:
+        found.is_shown = True
+
+
+def is_permitted() -> bool:
+    """Return whether the present work has a permission, or belongs to no request."""
+    return (found := _PERMISSION.get()) is None or found.is_shown
+
+
 def current() -> str:
     """Return the ID of the request that caused the current work; empty for none."""
     return _ORIGIN.get().partition(" ")[0]

@@ -14,6 +14,7 @@ from daemon.jobs.child_limits import child_evaluation, may_start_child
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.rules.job import total_count
 from daemon.jobspec.steward_meta import CHILDREN_BEYOND, OverflowPolicy
+from storage import request_context
 from storage.errors import Invalid, Malformed, Refused
 from storage.queries import evaluations, job_status, jobs
 from storage.queries.new_children import ChildRows, NewChild
@@ -98,20 +99,30 @@ async def dispatch_job(
     without an evaluation, or dropped (`TooOften`). Raises `Refused` or `Invalid` with Nomad's
     texts.
     """
+    recorder, origin = request_context.TRACING.recorder, ""
 
     def write(tx: Transaction) -> DispatchOutcome:
+        nonlocal origin
         parent = jobs.current(tx, namespace, parent_id)
         if parent is None:
             raise Refused("parameterized job not found")
         check(parent, request)
+        own = tx.request_id
+        if recorder is not None:  # the child has its own trace, as in a bulk dispatch
+            origin = tx.request_id = recorder.begin_child(own)
         children = ChildDispatcher(
             tx, parent, budgets=budgets, now=now, ids=ids, payloads=payloads_beside(store.path)
         )
         outcome = children.dispatch(request, suffix)
         children.close()
+        tx.request_id = own
         return outcome
 
-    return await store.write(write)
+    outcome = await store.write(write)
+    if recorder is not None and outcome.eval_id:
+        about = {"steward.namespace": namespace, "steward.job": outcome.job_id}
+        recorder.end_child(origin, now, about)
+    return outcome
 
 
 class ChildDispatcher:

@@ -94,7 +94,7 @@ class Recorder:
         """Record the block as a span of the current trace, with the type of its error."""
         origin = request_context.origin()
         parent = _trace(origin)
-        if parent is None or not parent.is_sampled:
+        if parent is None or not parent.is_sampled or not request_context.is_permitted():
             yield
             return
         own = parent._replace(span_id=_new_span_id())

@@ -9,6 +9,7 @@ import re
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from urllib.parse import quote, unquote
 
@@ -122,15 +123,21 @@ class _RequestSpan:
         self._method = head.method if head.method in _METHODS else _OTHER_METHOD
         self._parent = head.headers.get("traceparent", "")
         self._began = recorder.now()
+        self.permission = request_context.Permission()
         self.origin = recorder.begin_request(request_id, head.method, self._parent)
 
     def end(self, way: RouteMatch, answer: WireResponse) -> None:
-        """Record the span, unless there is no route, and tell the client its trace."""
+        """Record the span and tell the client its trace.
+
+        A request without a route, or without a permission, makes no span.
+        """
         trace = self.origin.partition(" ")[2]
         if not trace:
             return
         answer.headers["traceparent"] = trace
         if way.route is None and answer.status in _WITHOUT_ROUTE:
+            return
+        if not self.permission.is_shown:  # such clients must not fill the queue
             return
         # Paths of the Vault API may hold secrets.
         route = way.route.path if way.route else "the Vault API" if way.is_secret else "a page"
@@ -194,7 +201,8 @@ class Dispatcher:
             span = _RequestSpan(request_context.TRACING.recorder, head, request_id)
             origin = span.origin
         account = RequestAccount(self._fairness, self._client(head))
-        with request_context.request_scope(origin), under(account):
+        shown = request_context.permission_scope(span.permission) if span else nullcontext()
+        with request_context.request_scope(origin), under(account), shown:
             answer = await counted(account, self._answered(head, body, way))
         account.settle()
         answer.headers[REQUEST_ID] = request_id
@@ -335,6 +343,8 @@ class Dispatcher:
         job_id = asked.parameters.get("job_id", "")
         if not asked.caller.has(route.needs, asked.namespace, job_id):
             raise Denied
+        if route.needs.asks is not Requirement.NOTHING:
+            request_context.show_permission()
         person = asked.caller.token.person if self._parts.tokens.asks else ""
         with timed(asked.method, route.path), request_context.person_scope(person):
             reply = await self._handled(route, asked, trail)

@@ -116,7 +116,7 @@ class VaultApi:
         endpoint = found.endpoint if found else None
         try:
             if not is_login:
-                _require(call, endpoint)
+                _permit(call, endpoint)
             if found is None:
                 return _nothing_there(call)
             if endpoint is None and "help" in call.query and _is_mount(call, found):
@@ -128,6 +128,7 @@ class VaultApi:
             if (handler := endpoint.handler(call.operation)) is None:
                 return _not_offered(endpoint, call.operation)
             answer = await handler(call)
+            _note_login(call, is_login=is_login)
             if isinstance(answer, HandlerReply):
                 return answer
             reply = await _enveloped(call, _with_warning(answer, endpoint, call))
@@ -150,6 +151,18 @@ async def _enveloped(call: RouteCall, answer: VaultBody) -> HandlerReply:
     if answer.wrap_info:
         return vault_envelope.enveloped(answer, path="", request_id="")
     return vault_envelope.enveloped(answer, path=call.name, request_id=request_context.current())
+
+
+def _permit(call: RouteCall, endpoint: Endpoint | None) -> None:
+    """Note that the caller's policies allow a call. Raises `Denied`."""
+    _require(call, endpoint)
+    request_context.show_permission()
+
+
+def _note_login(call: RouteCall, *, is_login: bool) -> None:
+    """Note a permission if a call of an open endpoint has shown who its caller is."""
+    if is_login and call.operation is Operation.WRITE:
+        request_context.show_permission()
 
 
 def _is_open(endpoint: Endpoint, operation: Operation) -> bool:

@@ -6,7 +6,9 @@ valid, and must send an `Origin`. Its first message has a secret that only pages
 know. The connection ends with the token, and for a page also when its user signs out.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
 
 import msgspec
 import trio
@@ -25,6 +27,7 @@ from daemon.web.router import Router
 from daemon.web.stream_auth import RECHECK, StreamSubscriber
 from daemon.web.ui_session import UiPages
 from daemon.web.websocket import WebSocketChannel, reject_handshake, run_websocket
+from storage import request_context
 from storage.errors import Denied, Malformed
 
 OF_PAGES = "/ui"  # prefix of the path for connections of pages
@@ -114,7 +117,8 @@ class WebSockets:
                 asked, lasts = await self._speaking(asked, headers, shown), _always
             trail.known(asked.caller.token.accessor)
             await trail.acted()
-            await _while_allowed(asked, lasts, route.handler(asked, socket))
+            with _traced(asked, headers.get("traceparent", ""), route):
+                await _while_allowed(asked, lasts, route.handler(asked, socket))
         except _CutOff:
             raise
         except Denied as error:
@@ -127,6 +131,32 @@ class WebSockets:
             secret, asked.address, party=asked.party, operator=asked.operator
         )
         return msgspec.structs.replace(asked, token=secret, caller=caller)
+
+
+@contextmanager
+def _traced(asked: Request, parent: str, route: WebSocketRoute) -> Iterator[None]:
+    """Record a session as a span if its client sends a sampled trace.
+
+    A session without a permission makes no span.
+    """
+    recorder = request_context.TRACING.recorder
+    if recorder is None:
+        yield
+        return
+    request_id, began = next(asked.parts.ids), recorder.now()
+    origin = recorder.begin_request(request_id, "GET", parent)
+    try:
+        with request_context.request_scope(origin):
+            yield
+    finally:
+        if asked.passed:  # else the handler has not found a permission
+            about: request_context.Attributes = {
+                "http.request.method": "GET",
+                "http.route": route.path,
+                "http.response.status_code": HTTPStatus.SWITCHING_PROTOCOLS,
+                "steward.request_id": request_id,
+            }
+            recorder.end_request(origin, parent, f"GET {route.path}", began, about)
 
 
 class _CutOff(Denied):

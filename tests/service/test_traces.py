@@ -13,6 +13,7 @@ import trio
 from tests.fakes.collector import Collector, Span, metrics_of, open_collector
 from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, open_steward
+from tests.service.test_acl import SECRET
 from tests.service.test_imports import below, imported
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -152,6 +153,62 @@ async def test_children_of_a_bulk_dispatch_have_traces_with_a_link(
             lambda spans, trace=child.trace_id: named(spans, "allocation", trace)
         )
         assert path_to_root(ended, collector.spans())[-1] == "dispatch"
+
+
+async def test_child_of_a_dispatch_has_a_trace_with_a_link(
+    steward: Steward, collector: Collector
+) -> None:
+    await steward.register(job("each", "true", ParameterizedJob={"Payload": "optional"}))
+    await ask(steward, "/v1/job/each/dispatch", {})
+    request = await collector.until(lambda spans: named(spans, "POST /v1/job/{job_id}/dispatch"))
+    child = await collector.until(
+        lambda spans: next((one for one in spans if one.name == "dispatch"), None)
+    )
+    assert child.trace_id != TRACE
+    assert [(one.trace_id, one.span_id) for one in child.links] == [(TRACE, request.span_id)]
+    ended = await collector.until(lambda spans: named(spans, "allocation", child.trace_id))
+    assert path_to_root(ended, collector.spans())[-1] == "dispatch"
+
+
+async def test_session_of_a_task_is_a_span(steward: Steward, collector: Collector) -> None:
+    (allocation,) = await steward.run_job(job("talks", "exec sleep 600", Type="service"))
+    path = f"/v1/client/allocation/{allocation['ID']}/exec?task=main&command=%5B%22true%22%5D"
+    head = {
+        **TRACED,
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+        answer = await client.get(f"{steward.address}{path}", headers=head)
+    assert answer.status_code == 101
+    name = "GET /v1/client/allocation/{alloc_id}/exec"
+    span = await collector.until(lambda spans: named(spans, name))
+    assert span.parent_span_id == PARENT
+    assert span.about["http.response.status_code"] == 101
+
+
+async def test_strangers_make_no_spans(tmp_path: Path, collector: Collector) -> None:
+    settings = tmp_path / "steward.toml"
+    settings.write_text(f'otlp_url = "{collector.url}"\n')
+    async with open_steward(tmp_path, "--dev", "--acl", "--config", str(settings)) as steward:
+        await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
+        asked = {
+            "GET": ("/v1/status/leader", "/v1/agent/health", "/v1/sys/health", "/ui/sign-in"),
+            "POST": ("/v1/jobs", "/v1/auth/azure/login", "/v1/acl/token/onetime/exchange"),
+        }
+        async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+            for method, paths in asked.items():
+                for path in paths:
+                    await client.request(
+                        method, f"{steward.address}{path}", content="{}", headers=TRACED
+                    )
+            known = {**TRACED, "X-Service-Token": SECRET}
+            await client.get(f"{steward.address}/v1/jobs", headers=known)
+        await collector.until(lambda spans: named(spans, "GET /v1/jobs"))
+        found = [one.name for one in collector.spans() if one.trace_id == TRACE]
+        assert found == ["GET /v1/jobs"]
 
 
 async def test_metrics_are_sent(steward: Steward, collector: Collector) -> None:
