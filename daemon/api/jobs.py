@@ -1,9 +1,13 @@
 """Jobs: list, read, register, update, stop."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from daemon.acl.check import EVERYWHERE
+from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.task_tokens import why_refused
 from daemon.api.cluster.operator import check_accepts
 from daemon.api.paging import Listing, show, wish_of
@@ -39,6 +43,7 @@ from storage.records.base import Record
 from storage.records.codec import Document, parse
 from storage.records.job import Job
 from storage.records.times import rfc3339
+from storage.writer import Transaction
 
 MAY_PURGE = ("submit-job", "purge-job")
 
@@ -289,7 +294,15 @@ def registration_context(request: Request, secret: str = "") -> RegistrationCont
         may_dispatch=lambda namespace: request.caller.grant.may(
             namespace, "dispatch-job", "submit-job"
         ),
+        keep_sensitive=partial(_keep_sensitive, parts.seal),
     )
+
+
+def _keep_sensitive(seal: EnvelopeCipher, tx: Transaction, job: Job, values: Sequence[str]) -> None:
+    # Imported late, because few job files have sensitive variables.
+    from daemon.variables import job_secrets
+
+    job_secrets.keep(tx, seal, (job.namespace, job.id, job.version), values)
 
 
 async def deregister_job(request: Request) -> HandlerReply:

@@ -1,6 +1,7 @@
 """Dry run of a registration."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from msgspec import UNSET, UnsetType
 
@@ -10,11 +11,19 @@ from daemon.flow import graph
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.periodic import zone_of
 from daemon.jobs.preserve import preserve
-from daemon.jobs.register import check_next_version, check_place, complete, state_warnings
+from daemon.jobs.register import (
+    SENSITIVE,
+    check_next_version,
+    check_place,
+    complete,
+    sensitive_variables,
+    state_warnings,
+)
 from daemon.jobspec.rules.job import total_count
 from daemon.net.port_listeners import listeners_on
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
+from storage import garbage
 from storage.errors import Malformed, Refused
 from storage.queries import jobs, nodes
 from storage.read_pool import ReadSnapshot
@@ -23,7 +32,7 @@ from storage.records.codec import JobDocument, encode
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
 from storage.records.flow import FlowGraph
-from storage.records.job import Job
+from storage.records.job import Job, Submission
 from storage.records.node import DriverLimit
 from storage.records.times import rfc3339
 
@@ -37,6 +46,7 @@ class JobPlanRequest(Record, frozen=True, kw_only=True):
     preserve_counts: bool = False
     preserve_resources: bool = False
     namespace: str = ""
+    submission: Submission | None = None  # masks its sensitive variables in the response
 
 
 class JobPlanResponse(Record, frozen=True, kw_only=True):
@@ -108,7 +118,18 @@ async def plan(request: Request) -> HandlerReply:
 
     async with parts.admission.turn(request.client):  # a large job takes a second
         index, answer = await parts.store.read_long(lambda db: _encoded(look(db)))
+    if parts.tokens.asks and (source := body.submission) is not None and SENSITIVE in source.source:
+        answer = await garbage.in_thread(partial(_masked, answer, source))
     return HandlerReply(body=answer, index=index)
+
+
+def _masked(answer: bytes, source: Submission) -> bytes:
+    """Return a response with the sensitive variables of a source masked."""
+    # Imported late, because few job files have sensitive variables.
+    from daemon.variables.task_secrets import matcher_of
+
+    found = sensitive_variables(source)
+    return matcher_of(found.values).mask(answer) if found.values else answer
 
 
 def _encoded(response: JobPlanResponse) -> tuple[int, bytes]:

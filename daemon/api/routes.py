@@ -226,7 +226,7 @@ ROUTES: tuple[Route, ...] = (
         methods=frozenset({"GET", "POST"}),
     ),
     ReadRoute("/v1/jobs/launches", dispatch.upcoming_launches, LIST, ("periodic",), long=True),
-    ReadRoute("/v1/job/{job_id}", jobs.read, READ, _JOB, tables=("jobs",)),
+    ReadRoute("/v1/job/{job_id}", jobs.read, READ, _JOB, tables=("jobs",), is_definition=True),
     WriteRoute("POST", "/v1/job/{job_id}", jobs.update, SUBMIT),
     WriteRoute("DELETE", "/v1/job/{job_id}", jobs.deregister_job, STOP),
     ReadRoute(
@@ -236,15 +236,18 @@ ROUTES: tuple[Route, ...] = (
         _JOB,
         any_method=True,
         long=True,
+        is_definition=True,
     ),
     WriteRoute("POST", "/v1/job/{job_id}/versions/{name}/tag", job_versions.tag, TAG),
     WriteRoute("DELETE", "/v1/job/{job_id}/versions/{name}/tag", job_versions.untag, TAG),
     ReadRoute("/v1/job/{job_id}/tag", job_versions.tag_not_supported, ANYONE, any_method=True),
-    WriteRoute("POST", "/v1/job/{job_id}/plan", plan.plan, PLAN),
+    WriteRoute("POST", "/v1/job/{job_id}/plan", plan.plan, PLAN, shows_jobs=True),
     WriteRoute("POST", "/v1/job/{job_id}/revert", job_versions.revert, REVERT),
     WriteRoute("POST", "/v1/job/{job_id}/stable", job_versions.set_stable, STABLE),
-    ReadRoute("/v1/job/{job_id}/submission", job_versions.submission, READ),
-    ReadRoute("/v1/job/{job_id}/definition", definition.definition, READ, long=True),
+    ReadRoute("/v1/job/{job_id}/submission", job_versions.submission, READ, is_definition=True),
+    ReadRoute(
+        "/v1/job/{job_id}/definition", definition.definition, READ, long=True, is_definition=True
+    ),
     ReadRoute(
         "/v1/job/{job_id}/summary",
         job_status.summary,

@@ -223,6 +223,14 @@ class OutputMasks(Protocol):
         ...
 
 
+class JobMaskSource(Protocol):
+    """The sensitive variables of job files, which are masked in responses."""
+
+    async def matcher(self) -> Matcher | None:
+        """Return the matcher, or None if no job has sensitive variables."""
+        ...
+
+
 class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     """The open parts of one daemon."""
 
@@ -241,6 +249,7 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     door: LazyMethods  # the login methods
     notify: Receivers
     output: OutputMasks
+    job_masks: JobMaskSource | None = None  # None without access control
     wrappers: WrapperProtocol | None = None  # None without clusters
     policies: JobPolicySet = JobPolicySet()
     feed: EventFeed = msgspec.field(default_factory=EventFeed)

@@ -6,6 +6,7 @@ itself, the enforced index, and immutable fields.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -36,6 +37,7 @@ from storage.writer import Transaction
 PRIORITIES = range(1, 101)
 MAY_OPEN = "exec-unfiltered"  # capability in a namespace
 _LARGE = 4 * 1024  # bytes of a request; completing a larger one takes more than 3 ms
+SENSITIVE = "sensitive"  # in each source with such a variable
 MAX_SOURCE = 1_000_000  # bytes; a longer source is not stored (recorded from Nomad: submissions)
 
 
@@ -95,6 +97,8 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     look: Callable[[Task], Sequence[str]] = lambda _: ()
     may_read: Callable[[str], bool] = lambda _: False
     may_dispatch: Callable[[str], bool] = lambda _: False
+    # Stores the values of a version's sensitive variables.
+    keep_sensitive: Callable[[Transaction, Job, Sequence[str]], None] = lambda tx, job, values: None
 
     def unreadable(self, job: Job) -> Iterator[str]:
         """Yield the errors in the driver configurations of a job's tasks."""
@@ -192,6 +196,11 @@ async def register_job(
 
     # The next slots of a schedule may take long to compute, depending on its expressions.
     is_large = size > _LARGE or "Periodic" in (request.job or {})
+    is_sensitive = request.submission is not None and SENSITIVE in request.submission.source
+    sensitive = SensitiveVariables()
+    if is_sensitive:
+        sensitive = await garbage.in_thread(partial(sensitive_variables, request.submission))
+        remarks = [*remarks, *sensitive.warnings]
     job, findings, unreadable = await garbage.in_thread(complete) if is_large else complete()
     if job.region != surroundings.region:
         raise Refused("No path to region")
@@ -234,9 +243,44 @@ async def register_job(
             submitted=job,
             budgets=surroundings.budgets,
         )
+        if sensitive.values and (stored := jobs.current(tx, job.namespace, job.id)):
+            surroundings.keep_sensitive(tx, stored, sensitive.values)
         return msgspec.structs.replace(done, warnings=findings.with_warnings(*told).warnings)
 
     return await store.write(write, is_long=is_large)
+
+
+class SensitiveVariables(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of the sensitive variables of a job file, and why they are unknown."""
+
+    values: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def sensitive_variables(source: Submission | None) -> SensitiveVariables:
+    """Return the sensitive variables of a source. A long source takes long."""
+    if source is None or SENSITIVE not in source.source:
+        return SensitiveVariables()
+    # Imported late, because few job files have such variables.
+    from daemon.jobspec.hcl.scope import FunctionEnvironment
+    from daemon.jobspec.hcl.source import HclError
+    from daemon.jobspec.parse import FILE_NAME, JobFile, sensitive_values
+
+    file = JobFile(
+        text=source.source,
+        variable_files=((FILE_NAME, source.variables),) if source.variables else (),
+        flags=source.variable_flags or {},
+        is_v1=source.format == "hcl1",
+    )
+    try:
+        return SensitiveVariables(
+            values=tuple(sensitive_values(file, FunctionEnvironment(random=bytes)))
+        )
+    except HclError as error:
+        if source.format == "json":  # a job in the form of the API has no variables
+            return SensitiveVariables()
+        reason = f"sensitive variables are not masked, because their values are unknown: {error}"
+        return SensitiveVariables(warnings=(reason,))
 
 
 def _size(source: Submission) -> int:

@@ -22,7 +22,7 @@ from daemon.jobspec.hcl.strings import sound
 from daemon.jobspec.hcl.tree import Argument, AttrStep, Block, Body, ObjectExpr, key_text
 from daemon.jobspec.hcl.values import Value
 from daemon.jobspec.hcl.walk import references
-from daemon.jobspec.variables import VariableValue, declared, given_in_file, values_of
+from daemon.jobspec.variables import VariableValue, declared, given_in_file, texts_of, values_of
 from storage.records.codec import Document
 
 MAX_LENGTH = 4 * 2**20  # characters per text: twice the largest known job
@@ -56,6 +56,21 @@ def parse_job(file: JobFile, outside: FunctionEnvironment) -> Document:
         raise HclError(found.problems)
     known = _with_values(scope, found, given, is_strict=file.is_strict)
     return _job([block for block in found.blocks if block.kind == "job"], known)
+
+
+def sensitive_values(file: JobFile, outside: FunctionEnvironment) -> list[str]:
+    """Return the texts in the values of the variables with `sensitive = true`. Raises `HclError`."""
+    scope = _scope(file, outside)
+    found = contents(_body(file, scope.source), scope.source, frozenset(), _TOP)
+    constants = msgspec.structs.replace(scope, functions=None)
+    problems: list[Diagnostic] = []
+    variables = [
+        one for one in declared(_declarations(found), constants, problems) if one.is_sensitive
+    ]
+    values = values_of(variables, _given(file), constants, scope, problems)
+    if problems:
+        raise HclError(problems)
+    return list(dict.fromkeys(text for value in values.values() for text in texts_of(value)))
 
 
 def environment_used(file: JobFile) -> dict[str, str]:

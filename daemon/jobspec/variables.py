@@ -19,17 +19,19 @@ from daemon.jobspec.hcl.typenames import read_type
 from daemon.jobspec.hcl.values import (
     ANY,
     BOOL,
+    CollectionType,
     ConversionError,
     Type,
     Value,
     convert,
+    is_number,
     to_text,
     type_of,
 )
 from daemon.jobspec.hcl.walk import references
 
 _NAME = re.compile(r"[^\W\d][\w-]*")
-_ARGUMENTS = frozenset({"type", "default", "description"})
+_ARGUMENTS = frozenset({"type", "default", "description", "sensitive"})
 _RULE_ARGUMENTS = frozenset({"condition", "error_message"})
 _AS_TEXT = ("string", "number", "any")  # types whose values are bare text
 
@@ -58,6 +60,7 @@ class InputVariable(msgspec.Struct, frozen=True, kw_only=True):
     type: Type
     default: VariableValue | None = None
     rules: tuple[ValidationRule, ...] = ()
+    is_sensitive: bool = False
 
 
 # --- declarations ---
@@ -124,6 +127,7 @@ def _variable(block: Block, scope: Scope) -> InputVariable:
     except HclError as error:
         raise HclError([*problems, *error.diagnostics]) from error
     rules = [_rule(one, label.text, scope, problems) for one in found.blocks]
+    is_sensitive = _is_sensitive(found.arguments.get("sensitive"), scope, problems)
     if problems:
         raise HclError(problems)
     return InputVariable(
@@ -134,7 +138,32 @@ def _variable(block: Block, scope: Scope) -> InputVariable:
         if default
         else None,
         rules=tuple([rule for rule in rules if rule is not None]),
+        is_sensitive=is_sensitive,
     )
+
+
+def _is_sensitive(argument: Argument | None, scope: Scope, problems: list[Diagnostic]) -> bool:
+    if argument is None:
+        return False
+    value = evaluate(argument.value, scope)
+    if not isinstance(value, bool):
+        problems += scope.fault(
+            argument.value, "Invalid sensitive argument", "Write true or false."
+        ).diagnostics
+    return value is True
+
+
+def texts_of(value: Value) -> Iterator[str]:
+    """Yield the texts and numbers in a value, as texts."""
+    inner = value.items if isinstance(value, CollectionType) else value
+    if isinstance(inner, dict):
+        for one in inner.values():
+            yield from texts_of(one)
+    elif isinstance(inner, tuple):
+        for one in inner:
+            yield from texts_of(one)
+    elif isinstance(inner, str) or is_number(inner):
+        yield to_text(inner)
 
 
 def _type(arguments: Mapping[str, Argument], scope: Scope) -> Type:

@@ -452,7 +452,7 @@ async def _dev_login(parts: DaemonParts) -> None:
 
 async def _context(parts: DaemonParts) -> None:
     """Collect what the request handlers use."""
-    from daemon.variables.task_secrets import OutputMatchers
+    from daemon.variables.task_secrets import JobMasks, OutputMatchers
 
     parts.context = AppContext(
         config=parts.config,
@@ -472,6 +472,7 @@ async def _context(parts: DaemonParts) -> None:
         policies=parts.policies,
         wrappers=parts.engine.desk if parts.engine else None,
         output=OutputMatchers(parts.store, parts.seal),
+        job_masks=JobMasks(parts.store, parts.seal),
     )
 
 

@@ -78,7 +78,7 @@ async def plan(visit: UiRequest) -> HandlerReply:
     try:
         job = await _parsed(visit, source, given)
         namespace = job.get("Namespace") or "default"
-        body = {"Job": job, "Diff": True}
+        body = {"Job": job, "Diff": True, "Submission": _submission(visit, source, given)}
         path = formatting.address("/v1/job/", job["ID"], "/plan")
         planned = await visit.post(path, body, namespace=namespace, limits=True)
     except (*_OF_FILE, Denied) as error:
@@ -155,20 +155,23 @@ async def run(visit: UiRequest) -> str:
     given = await _given(source)
     job = await _parsed(visit, source, given)
     namespace = job.get("Namespace") or "default"
-    submission = {
+    body = {
+        "Job": job,
+        "EnforceIndex": True,
+        "JobModifyIndex": int(index),
+        "Submission": _submission(visit, source, given),
+    }
+    await visit.post("/v1/jobs", body, namespace=namespace)
+    return formatting.address("/ui/job/", job["ID"], namespace=namespace)
+
+
+def _submission(visit: UiRequest, source: str, given: dict[str, Any] | None) -> dict[str, object]:
+    return {
         "Source": source,
         "Format": _format(visit, given),
         "Variables": _variables(visit),
         "VariableFlags": _flags(visit),
     }
-    body = {
-        "Job": job,
-        "EnforceIndex": True,
-        "JobModifyIndex": int(index),
-        "Submission": submission,
-    }
-    await visit.post("/v1/jobs", body, namespace=namespace)
-    return formatting.address("/ui/job/", job["ID"], namespace=namespace)
 
 
 def _variables(visit: UiRequest) -> str:

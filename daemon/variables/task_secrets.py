@@ -4,6 +4,7 @@ The values outlive the variable that they came from, the token, and the daemon. 
 with the logs of their allocation.
 """
 
+import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
@@ -15,13 +16,16 @@ from daemon.acl.seal import EnvelopeCipher
 from daemon.text.masking import Matcher, TaskSecrets
 from storage import garbage
 from storage.errors import Refused, StorageUnavailable, Unsealable
-from storage.queries import secrets
+from storage.queries import events, jobs, secrets
 from storage.queries.secrets import SealedSecret
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.store import Store
 from storage.writer import Transaction
 
 _ROOT = "output/"
+JOB_ROOT = "job-variables/"  # by namespace, job and version
+JOB_TABLE = "job_secrets"  # the name of the index of their last change
 _MOST_ROWS = 200  # deliveries of an allocation, until one row replaces them
 _MOST_MATCHERS = 64  # allocations whose matcher is cached
 _STEP = 100  # allocations per write of a cleanup
@@ -70,6 +74,11 @@ class TaskSecretStore:
         except (StorageUnavailable, Unsealable) as error:
             raise Refused(f"secrets cannot be recorded for masking: {error}") from error
 
+    async def of_job(self, namespace: str, job_id: str) -> list[str]:
+        """Return the values of the sensitive variables of a job, oldest first."""
+        rows = await self._store.look(lambda db: job_values(db, namespace, job_id))
+        return decrypted(self._seal, rows)
+
     async def tidy(self, has_logs: Callable[[str], Awaitable[bool]]) -> None:
         """Delete the secrets of allocations that have neither a directory nor retained logs."""
         found = await self._store.read_long(lambda db: secrets.places(db, _ROOT))
@@ -79,6 +88,9 @@ class TaskSecretStore:
             await self._store.write(partial(_forget, ids=gone[first : first + _STEP]))
         for alloc_id in gone:
             self._in_use.pop(alloc_id, None)
+        purged = await self._store.read_long(purged_jobs)
+        for first in range(0, len(purged), _STEP):
+            await self._store.write(partial(_remove, places=purged[first : first + _STEP]))
 
 
 class _Known(NamedTuple):
@@ -114,6 +126,60 @@ class OutputMatchers:
         return known.matcher
 
 
+class _KnownOfJobs(NamedTuple):
+    """The matcher for the values at an index of their last change; None without values."""
+
+    changed: int
+    matcher: Matcher | None
+
+
+class JobMasks:
+    """The matcher for the sensitive values of all jobs, made again after each change of a value."""
+
+    def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
+        self._store, self._seal = store, seal
+        self._moment, self._known = -1, _KnownOfJobs(-1, None)
+
+    async def matcher(self) -> Matcher | None:
+        """Return the matcher, or None if no job has sensitive values."""
+        commits = self._store.commits
+        if commits != self._moment:
+            index = self._store.read(lambda db: db.table_index(JOB_TABLE))
+            if index != self._known.changed:
+                self._known = await self._read(index)
+            self._moment = commits
+        return self._known.matcher
+
+    async def _read(self, index: int) -> _KnownOfJobs:
+        rows = await self._store.read_long(partial(secrets.below, prefix=JOB_ROOT))
+        if not rows:
+            return _KnownOfJobs(index, None)
+        return _KnownOfJobs(
+            index, await garbage.in_thread(partial(_matcher_of_jobs, self._seal, rows))
+        )
+
+
+def matcher_of(values: Sequence[str]) -> Matcher:
+    """Return the matcher for values in JSON. It has 20,000 forms at most, of the newest values."""
+    known = TaskSecrets(values)
+    known.drop_oldest()
+    found = Matcher(form for value in known.values for form in _in_json(value))
+    found.warm()
+    return found
+
+
+def _matcher_of_jobs(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Matcher:
+    """Return the matcher for stored values."""
+    return matcher_of(decrypted(seal, rows))
+
+
+def _in_json(value: str) -> list[bytes]:
+    """Return a value as it is, and as the text in a JSON string, if that differs."""
+    plain = value.encode(errors="replace")
+    escaped = json.dumps(value, ensure_ascii=False)[1:-1].encode(errors="replace")
+    return [plain] if escaped == plain else [plain, escaped]
+
+
 def decrypted(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> list[str]:
     """Return the values in rows. Raises `Unsealable`."""
     found: dict[str, None] = {}
@@ -129,6 +195,39 @@ def _matcher(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Matcher:
     found = Matcher(known)
     found.warm()
     return found
+
+
+def job_prefix(namespace: str, job_id: str) -> str:
+    """Return the path of the values of a job's sensitive variables."""
+    return f"{JOB_ROOT}{namespace}/{job_id}/"
+
+
+def job_values(db: ReadSnapshot, namespace: str, job_id: str) -> list[SealedSecret]:
+    """Return the encrypted values of a job's sensitive variables, oldest version first."""
+    prefix = job_prefix(namespace, job_id)
+    # The name of a child begins with that of its parent and a slash.
+    rows = secrets.below(db, prefix)
+    return [row for row in rows if "/" not in row.place.removeprefix(prefix)]
+
+
+def purged_jobs(db: ReadSnapshot) -> list[str]:
+    """Return the paths of values of jobs that do not exist, and that no stored event shows."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for place in secrets.places(db, JOB_ROOT):
+        namespace, _, rest = place.removeprefix(JOB_ROOT).partition("/")
+        places.setdefault((namespace, rest.rpartition("/")[0]), []).append(place)
+    return [
+        place
+        for key, found in places.items()
+        if jobs.current(db, *key) is None and not events.mentions(db, *key)
+        for place in found
+    ]
+
+
+def _remove(tx: Transaction, *, places: Sequence[str]) -> None:
+    for place in places:
+        secrets.remove(tx, place)
+    tx.touch(JOB_TABLE)
 
 
 def _prefix(alloc_id: str) -> str:

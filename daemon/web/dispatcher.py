@@ -348,6 +348,8 @@ class Dispatcher:
         person = asked.caller.token.person if self._parts.tokens.asks else ""
         with timed(asked.method, route.path), request_context.person_scope(person):
             reply = await self._handled(route, asked, trail)
+        if self._parts.tokens.asks:
+            reply = await self._masked(route, asked, reply)
         # What an assistant reads may leave this host, so it is recorded like a change. What all may
         # read is not, because each entry is a write.
         is_known = asked.caller.token.accessor not in ("", ANONYMOUS)
@@ -355,6 +357,17 @@ class Dispatcher:
         if asked.query.text("via") == _ASSISTANT and is_known and not is_open:
             await trail.acted()
         return reply
+
+    async def _masked(
+        self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, reply: HandlerReply
+    ) -> HandlerReply:
+        """Return a reply with masks in place of the sensitive variables of job files."""
+        masks = self._parts.job_masks
+        if masks is None or (reply.stream is None and await masks.matcher() is None):
+            return reply
+        from daemon.web import job_masks  # imported late: few stores have such values
+
+        return await job_masks.masked(route, asked, reply)
 
     async def _handled(
         self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, trail: AuditScope

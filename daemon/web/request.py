@@ -145,6 +145,7 @@ class ReadRoute(msgspec.Struct, frozen=True):
     methods: frozenset[str] = frozenset({"GET"})
     tables: tuple[str, ...] = ()
     shows_secrets: bool = False
+    is_definition: bool = False  # shows jobs unmasked to callers that may submit them
 
 
 class WriteRoute(msgspec.Struct, frozen=True):
@@ -158,6 +159,7 @@ class WriteRoute(msgspec.Struct, frozen=True):
     # must be reported to the audit log.
     acts: bool = False
     in_any_region: bool = False  # served for any region in the query
+    shows_jobs: bool = False  # its response has parts of stored jobs, which are masked
     hot: bool = False  # so frequent that the fast path answers it (`fast_path.py`)
 
     @property

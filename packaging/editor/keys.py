@@ -47,7 +47,7 @@ class _Shapes:
 
 def _own_keys(around: str) -> list[str]:
     """Return Steward's own keys in the meta of a block."""
-    return sorted(one.name for one in EXTENSIONS if one.place == _PLACES[around])
+    return sorted(one.name for one in EXTENSIONS if _PLACES[around] in one.place.split(" or "))
 
 
 def text() -> str:
@@ -55,7 +55,7 @@ def text() -> str:
     shapes = _Shapes()
     job = shapes.number(JOB, "job")
     root = {"a": [], "b": {"job": job, "variable": len(shapes.found) + 1}}
-    variable = {"a": ["default", "description", "type"], "b": {}}
+    variable = {"a": ["default", "description", "sensitive", "type"], "b": {}}
     document = {"root": len(shapes.found), "shapes": [*shapes.found, root, variable]}
     return json.dumps(document, separators=(",", ":")) + "\n"
 

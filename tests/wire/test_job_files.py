@@ -23,6 +23,7 @@ DECIDED = {
     "err-hclv1-flag-v1-syntax",
     "err-hclv1-flag-v1-syntax-other",
     "err-var-flags-missing-default",
+    "err-var-sensitive",
     "group-vault-and-secret-inherit",
     "secret-blocks",
     "var-flags",

@@ -96,11 +96,14 @@ def plan(
 
     Example: steward job plan web.hcl
     """
-    job = registration(read_source(file), file, given)["Job"]
+    request = registration(read_source(file), file, given)
+    job = request["Job"]
     path = f"/v1/job/{segment(_id(job, file))}/plan"
     dubious: list[str] = []
     check_prospects(client, job, dubious.append)
     body = {"Job": job, "Diff": diff, "PolicyOverride": policy_override}
+    if submission := request.get("Submission"):  # for its sensitive variables
+        body["Submission"] = submission
     answer = client.send(
         "POST",
         path,

@@ -17,6 +17,10 @@ class SecretKeeper(Protocol):
         """Store secrets. Raises `Refused`."""
         ...
 
+    async def of_job(self, namespace: str, job_id: str) -> list[str]:
+        """Return the values of the sensitive variables of a job, oldest first."""
+        ...
+
     def note_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
         """Replace the secrets that a task uses, which are dropped last."""
         ...
@@ -26,6 +30,7 @@ class SecretKeeper(Protocol):
         ...
 
 
+_JOB_FILE = "the job file"  # a source
 _MOST_SOURCES = 1000  # of one task; a template can compute the paths that it reads
 
 
@@ -56,6 +61,14 @@ class GivenSecrets:
         self._in_use[source] = present
         if len(self._in_use) > _MOST_SOURCES:
             del self._in_use[next(iter(self._in_use))]
+
+    async def add_of_job(self, namespace: str, job_id: str) -> None:
+        """Add and store the sensitive variables of the job file. Raises `Refused`."""
+        if self._keeper is None:
+            return
+        if values := await self._keeper.of_job(namespace, job_id):
+            self.add(_JOB_FILE, *values)
+            await self.store()
 
     async def store(self) -> None:
         """Store new secrets; call it before a task receives them. Raises `Refused`."""

@@ -376,6 +376,13 @@ class TaskSetup:
             text = f"the results of earlier steps cannot be given: {error}"
             self._note(task_events.setup_failure(self._now(), text))
             return AttemptOutcome.UNRECOVERABLE
+        try:
+            await self._secrets.add_of_job(
+                instance.job.namespace, instance.job.parent_id or instance.job.id
+            )
+        except Refused as error:
+            self._note(task_events.setup_failure(self._now(), str(error)))
+            return AttemptOutcome.FAILED
         if task.secrets_config or task.templates or self._identities.wanted:
             await self._host.secret_dirs.seclude(
                 instance.allocation.id, task.name, task.resources.secrets_mb
@@ -419,19 +426,22 @@ class TaskSetup:
             self._note(task_events.download_failed(self._now(), text))
             return AttemptOutcome.FAILED
         self._note(task_events.downloading(self._now()))
-        env = self.environment()
+        env, matcher = self.environment(), await self.matcher()
         try:
             fetcher = self._host.fetcher()
             with request_context.span("artifacts"):
                 for artifact in task.artifacts:
-                    await fetcher.fetch(self._order(artifact, env))
+                    await fetcher.fetch(self._order(artifact, env, matcher))
         except FetchFailed as error:
-            self._note(task_events.download_failed(self._now(), str(error)))
+            said = matcher.mask_text(str(error))
+            self._note(task_events.download_failed(self._now(), said))
             return AttemptOutcome.FAILED if error.recoverable else AttemptOutcome.UNRECOVERABLE
         await self._files.note("fetched", "")
         return None
 
-    def _order(self, artifact: Artifact, env: Mapping[str, str]) -> "ArtifactRequest":
+    def _order(
+        self, artifact: Artifact, env: Mapping[str, str], matcher: Matcher
+    ) -> "ArtifactRequest":
         from daemon.runner.setup.artifacts.fetch import ArtifactRequest
 
         filled = resolve_config(msgspec.to_builtins(artifact), env, self._values)
@@ -441,7 +451,9 @@ class TaskSetup:
             payload=self._digest_of,
             kept=self._kept_digest,
             namespace=self._instance().job.namespace,
-            arrived=progress_reporter(artifact.getter_source, self._now, self._note),
+            arrived=progress_reporter(
+                matcher.mask_text(artifact.getter_source), self._now, self._note
+            ),
         )
 
     def _digest_of(self, name: str) -> str:

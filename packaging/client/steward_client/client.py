@@ -192,7 +192,7 @@ class Client:
 
     async def plan(self, job: AnyJob, *, diff: bool = True) -> Plan:
         """Return the effect of a registration, without registering the job."""
-        body = _Registration(job=_document(job), diff=diff)
+        body = _Registration(job=_document(job), submission=_submission(job), diff=diff)
         return await self._post(f"/v1/job/{segment(job.id)}/plan", body, Plan, _of(job))
 
     async def run(self, job: AnyJob, *, enforce_index: int | None = None) -> Run:

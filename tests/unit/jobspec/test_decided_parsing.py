@@ -2,7 +2,9 @@
 
 import pytest
 
+from daemon.jobspec.hcl.scope import FunctionEnvironment
 from daemon.jobspec.hcl.source import HclError
+from daemon.jobspec.parse import JobFile, sensitive_values
 from tests.unit.jobspec.hcl.build import job, parse, refused
 
 V1 = """
@@ -133,4 +135,36 @@ def test_a_task_has_its_own_secrets_and_those_around_it_once() -> None:
         ("own", "task"),
         ("both", "task"),
         ("all", "job"),
+    ]
+
+
+def test_sensitive_variable_is_accepted() -> None:
+    text = 'variable "x" {\n  default   = "s3"\n  sensitive = true\n}\njob "v" { name = var.x }\n'
+    assert parse(text)["Name"] == "s3"
+
+
+def test_sensitive_must_be_true_or_false() -> None:
+    said = refused('variable "x" {\n  sensitive = "yes"\n}\njob "v" {}\n', flags={"x": "1"})
+    assert "Write true or false" in str(said)
+
+
+def test_sensitive_values_are_all_texts_in_them() -> None:
+    text = """
+variable "one" {
+  type      = map(object({ key = string, list = list(number) }))
+  sensitive = true
+}
+variable "two" { default = "open" }
+variable "three" {
+  default   = "from the default"
+  sensitive = true
+}
+job "v" {}
+"""
+    file = JobFile(text=text, flags={"one": '{ a = { key = "k1", list = [12345678, 2] } }'})
+    assert sensitive_values(file, FunctionEnvironment(random=bytes)) == [
+        "k1",
+        "12345678",
+        "2",
+        "from the default",
     ]

@@ -1,0 +1,152 @@
+"""Sensitive variables of job files: masked for readers, and unmasked for callers that submit jobs."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.daemon import Steward, open_steward
+from tests.service.streaming import open_stream
+from tests.service.test_acl import SECRET, as_, new_token
+
+PASSWORD = 'p"ssw0rd <of> the store'  # noqa: S105  # of this test
+OTHER = "another one for later"
+READS = 'namespace "default" { policy = "read" }'
+WRITES = 'namespace "default" { policy = "write" }'
+SOURCE = """
+variable "password" {
+  type      = string
+  sensitive = true
+}
+
+variable "user" {
+  default = "not secret at all"
+}
+
+job "talks" {
+  type = "batch"
+
+  group "main" {
+    task "main" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "printf '%s' \\"$LOGIN\\""]
+      }
+      env {
+        LOGIN = "${var.user}:${var.password}"
+      }
+    }
+  }
+}
+"""
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
+    async with open_steward(tmp_path, "--dev", "--acl") as steward:
+        await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
+        steward.token = SECRET
+        yield steward
+
+
+async def request_of(steward: Steward, password: str = PASSWORD) -> dict[str, Any]:
+    """Return the registration of the job file."""
+    flags = {"password": password}
+    job = await steward.post("/v1/jobs/parse", {"JobHCL": SOURCE, "VariableFlags": flags})
+    return {
+        "Job": job,
+        "Submission": {"Source": SOURCE, "Format": "hcl2", "VariableFlags": flags},
+    }
+
+
+async def registered(steward: Steward) -> str:
+    """Run the job to its end; return its allocation."""
+    await steward.post("/v1/jobs", await request_of(steward))
+    (allocation,) = await steward.allocations("talks", "complete")
+    return str(allocation["ID"])
+
+
+def routes(alloc_id: str) -> dict[str, bool]:
+    """Return requests that show the job, and whether they show its definition."""
+    return {
+        "/v1/job/talks": True,
+        "/v1/job/talks/versions": True,
+        "/v1/job/talks/versions?diffs=true": True,
+        "/v1/job/talks/submission?version=0": True,
+        "/v1/job/talks/definition": True,
+        f"/v1/allocation/{alloc_id}": False,
+    }
+
+
+async def test_callers_without_submit_job_see_masks(guarded: Steward) -> None:
+    alloc_id = await registered(guarded)
+    reader = await new_token(guarded, READS)
+    writer = await new_token(guarded, WRITES, "writer")
+    for _ in range(2):
+        for route, is_definition in routes(alloc_id).items():
+            answer = await as_(guarded, reader, "GET", route)
+            plain = await as_(guarded, writer, "GET", route)
+            assert answer.status_code == plain.status_code == 200, route
+            assert "ssw0rd" not in answer.text, route
+            assert "masked" in answer.text, route
+            assert ("ssw0rd" in plain.text) is is_definition, route
+            answer.json()  # the masks keep it valid
+            if is_definition:
+                assert len(answer.content) == len(plain.content), route
+        await guarded.kill_and_restart()
+
+
+async def test_output_and_events_are_masked(guarded: Steward) -> None:
+    alloc_id = await registered(guarded)
+    writer = await new_token(guarded, WRITES, "writer")
+    route = f"/v1/client/fs/logs/{alloc_id}?task=main&type=stdout&plain=true"
+    answer = await as_(guarded, writer, "GET", route)
+    assert answer.text == "not secret at all:‹masked***********›"
+    seen = b""
+    async with open_stream(guarded, "/v1/event/stream", index=1) as stream:
+        while not (b"AllocationUpdated" in seen and b"JobRegistered" in seen):
+            seen += await stream.line()
+    assert b"ssw0rd" not in seen
+    assert "‹masked".encode() in seen
+
+
+async def test_differences_of_a_plan_are_masked(guarded: Steward) -> None:
+    await registered(guarded)
+    body = {**await request_of(guarded, OTHER), "Diff": True}
+    answer = await guarded.request("POST", "/v1/job/talks/plan", body)
+    assert answer.status_code == 200
+    assert "ssw0rd" not in answer.text
+    assert OTHER not in answer.text
+    assert answer.text.count("masked") == 2
+    assert answer.json()["Diff"]["Type"] == "Edited"
+
+
+async def test_submitted_mask_is_refused(guarded: Steward) -> None:
+    await registered(guarded)
+    reader = await new_token(guarded, READS)
+    found = (await as_(guarded, reader, "GET", "/v1/job/talks")).json()
+    answer = await guarded.request("POST", "/v1/jobs", {"Job": found})
+    assert answer.status_code == 400
+    assert "has a mask" in answer.text
+
+
+async def test_unknown_values_are_a_warning(guarded: Steward) -> None:
+    request = await request_of(guarded)
+    del request["Submission"]["VariableFlags"]
+    answer = await guarded.post("/v1/jobs", request)
+    assert "sensitive variables are not masked" in answer["Warnings"]
+
+
+async def test_children_and_later_versions_are_masked(guarded: Steward) -> None:
+    request = await request_of(guarded)
+    request["Job"]["ParameterizedJob"] = {}
+    await guarded.post("/v1/jobs", request)
+    child = (await guarded.post("/v1/job/talks/dispatch", {}))["DispatchedJobID"]
+    (allocation,) = await guarded.allocations(child.replace("/", "%2F"), "complete")
+    reader = await new_token(guarded, READS)
+    route = f"/v1/client/fs/logs/{allocation['ID']}?task=main&type=stdout&plain=true"
+    assert "ssw0rd" not in (await as_(guarded, reader, "GET", route)).text
+    answer = await as_(guarded, reader, "GET", f"/v1/job/{child.replace('/', '%2F')}")
+    assert "ssw0rd" not in answer.text
