@@ -160,6 +160,7 @@ SCALE = on_namespace("scale-job", "submit-job")
 EVALUATE = on_namespace("submit-job", "evaluate-job")
 DISPATCH = on_namespace("dispatch-job")
 FORCE = on_namespace("dispatch-job", "submit-job")
+PAYLOAD = on_namespace("dispatch-job", "submit-job")
 PLAN = on_object("submit-job", "plan-job")
 REVERT = on_namespace("submit-job", "revert-job")
 STABLE = on_namespace("submit-job", "stable-job")
@@ -323,8 +324,8 @@ ROUTES: tuple[Route, ...] = (
     WriteRoute("POST", "/v1/job/{job_id}/evaluate", job_status.evaluate, EVALUATE),
     WriteRoute("POST", "/v1/job/{job_id}/dispatch", dispatch.dispatch, DISPATCH, hot=True),
     WriteRoute("POST", "/v1/job/{job_id}/dispatch/payload", dispatch.dispatch_payload, DISPATCH),
-    ReadRoute("/v1/payload/{digest}", payload_files.show, DISPATCH),
-    WriteRoute("POST", "/v1/payload/{digest}", payload_files.receive, DISPATCH),
+    ReadRoute("/v1/payload/{digest}", payload_files.show, PAYLOAD),
+    WriteRoute("POST", "/v1/payload/{digest}", payload_files.receive, PAYLOAD),
     WriteRoute(
         "POST",
         "/v1/job/{job_id}/dispatch/bulk",

@@ -320,6 +320,22 @@ def attach_files(
             payload_files.touch(tx, namespace, digest, now)
 
 
+def replace_files(
+    tx: Transaction, namespace: str, job_id: str, files: Mapping[str, str], now: int
+) -> None:
+    """Give files to a registered job, and remove those that no version of it names.
+
+    Raises `Malformed` if the job then has too many.
+    """
+    payload_files.detach_unnamed(tx, namespace, job_id)
+    attach_files(tx, namespace, job_id, files, now)
+    if (number := payload_files.number_of_job(tx, namespace, job_id)) > MOST_FILES:
+        raise Malformed(
+            f"Files: the versions of job {job_id!r} would have {number} files, and a job has at most "
+            f"{MOST_FILES}: purge the job, or register it under another ID"
+        )
+
+
 async def collect_files(store: Store, root: str, now: int) -> None:
     """Delete files below `root` that no job uses."""
     files = PayloadFiles(store, root, PayloadLimits(file=0, namespace=0))

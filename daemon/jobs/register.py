@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from daemon.config.data_directory import payloads_beside
 from daemon.flow.workflow_keys import has_keys
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.namespaces import forbidden_drivers
@@ -53,6 +54,7 @@ class JobRegisterRequest(Record, frozen=True, kw_only=True):
     policy_override: bool = False
     preserve_counts: bool = False
     preserve_resources: bool = False
+    files: dict[str, str] | None = None  # digests of input files by name, for `payload://NAME`
 
 
 class JobValidateRequest(Record, frozen=True, kw_only=True):
@@ -196,11 +198,8 @@ async def register_job(
 
     # The next slots of a schedule may take long to compute, depending on its expressions.
     is_large = size > _LARGE or "Periodic" in (request.job or {})
-    is_sensitive = request.submission is not None and SENSITIVE in request.submission.source
-    sensitive = SensitiveVariables()
-    if is_sensitive:
-        sensitive = await garbage.in_thread(partial(sensitive_variables, request.submission))
-        remarks = [*remarks, *sensitive.warnings]
+    sensitive = await _sensitive_variables(request.submission)
+    remarks = [*remarks, *sensitive.warnings]
     job, findings, unreadable = await garbage.in_thread(complete) if is_large else complete()
     if job.region != surroundings.region:
         raise Refused("No path to region")
@@ -243,6 +242,8 @@ async def register_job(
             submitted=job,
             budgets=surroundings.budgets,
         )
+        if request.files:
+            _give_files(tx, store, job, request.files, now)
         if sensitive.values and (stored := jobs.current(tx, job.namespace, job.id)):
             surroundings.keep_sensitive(tx, stored, sensitive.values)
         return msgspec.structs.replace(done, warnings=findings.with_warnings(*told).warnings)
@@ -255,6 +256,23 @@ class SensitiveVariables(msgspec.Struct, frozen=True, kw_only=True):
 
     values: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+def _give_files(
+    tx: Transaction, store: Store, job: Job, files: Mapping[str, str], now: int
+) -> None:
+    """Give input files to a registered job. Raises `Malformed`."""
+    # Imported late, because few jobs have files.
+    from daemon.jobs.payload_files import check_files, replace_files
+
+    check_files(tx, payloads_beside(store.path), job.namespace, files)
+    replace_files(tx, job.namespace, job.id, files, now)
+
+
+async def _sensitive_variables(source: Submission | None) -> SensitiveVariables:
+    if source is None or SENSITIVE not in source.source:
+        return SensitiveVariables()
+    return await garbage.in_thread(partial(sensitive_variables, source))
 
 
 def sensitive_variables(source: Submission | None) -> SensitiveVariables:

@@ -25,6 +25,17 @@ _PUT = """
 _ATTACH = """
     INSERT INTO job_files (namespace, job_id, name, digest)
     VALUES (:namespace, :job_id, :name, :digest)
+    ON CONFLICT (namespace, job_id, name) DO UPDATE SET digest = excluded.digest
+"""
+_DETACH_UNNAMED = """
+    DELETE FROM job_files
+     WHERE namespace = :namespace AND job_id = :job_id
+       AND NOT EXISTS (SELECT 1 FROM job_versions AS v
+                        WHERE v.namespace = :namespace AND v.job_id = :job_id
+                          AND instr(v.document, 'payload://' || job_files.name) > 0)
+"""
+_NUMBER_OF_JOB = """
+    SELECT count(*) AS number FROM job_files WHERE namespace = :namespace AND job_id = :job_id
 """
 _OF_JOB = """
     SELECT digest FROM job_files
@@ -119,6 +130,17 @@ def put(
 def attach(tx: Transaction, namespace: str, job_id: str, name: str, digest: str) -> None:
     """Give a file to a job. The job and the complete file must exist."""
     tx.execute(_ATTACH, {"namespace": namespace, "job_id": job_id, "name": name, "digest": digest})
+
+
+def detach_unnamed(tx: Transaction, namespace: str, job_id: str) -> None:
+    """Remove the files of a job that no stored version of it names."""
+    tx.execute(_DETACH_UNNAMED, {"namespace": namespace, "job_id": job_id})
+
+
+def number_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> int:
+    """Return the number of files of a job."""
+    row = db.one(_NUMBER_OF_JOB, {"namespace": namespace, "job_id": job_id})
+    return int(row["number"]) if row else 0
 
 
 def digest_of(db: ReadSnapshot, namespace: str, job_id: str, name: str) -> str:

@@ -49,3 +49,38 @@ async def test_child_gets_an_uploaded_file(
     digest, result = await backend.with_client(steward, program)
     assert digest == wanted
     assert result.tasks["main"].stdout.split()[0].decode() == wanted
+
+
+SOURCE = """
+job "direct" {
+  type = "batch"
+  group "group" {
+    task "main" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "sha256sum < local/in"]
+      }
+      artifact {
+        source      = "payload://in"
+        destination = "local/"
+      }
+    }
+  }
+}
+"""
+
+
+async def test_registered_job_gets_an_uploaded_file(
+    backend: Backend, steward: Steward, tmp_path: Path
+) -> None:
+    (tmp_path / "input").write_bytes(b"content")
+
+    async def program(client: Client):
+        digest = await client.upload(tmp_path / "input")
+        run = await client.run(await client.parse(SOURCE), files={"in": digest})
+        return await client.wait(run)
+
+    result = await backend.with_client(steward, program)
+    wanted = hashlib.sha256(b"content").hexdigest()
+    assert result.tasks["main"].stdout.split()[0].decode() == wanted

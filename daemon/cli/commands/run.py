@@ -19,7 +19,7 @@ from daemon.cli.core.job_file import (
     with_variables,
 )
 from daemon.cli.core.options import with_client, with_output
-from daemon.cli.core.output import Screen, SilentDisplay
+from daemon.cli.core.output import ProgressRow, Screen, SilentDisplay
 from daemon.cli.core.responses import RegisterResult
 from storage.errors import Invalid
 
@@ -39,6 +39,9 @@ _Json = dict[str, object]
 @click.option("--eval-priority", type=int, metavar="N", help="Priority of the evaluation, 1-100.")
 @click.option("--preserve-counts", is_flag=True, help="Keep the current counts of groups.")
 @click.option("--preserve-resources", is_flag=True, help="Keep the current resources of tasks.")
+@click.option(
+    "--with", "directories", multiple=True, metavar="DIR", help="Directory for all tasks."
+)
 @with_variables
 @with_output
 @with_client
@@ -57,6 +60,7 @@ def run(
     eval_priority: int | None,
     preserve_counts: bool,
     preserve_resources: bool,
+    directories: tuple[str, ...],
 ) -> int:
     """Submit the job in FILE (- reads standard input) and wait for it.
 
@@ -68,6 +72,10 @@ def run(
     failed first, or 124 after the time of --timeout or of the job. Running tasks then continue. For
     an unchanged job, the command waits for its existing allocations. A periodic or parameterized
     job is rejected, because only its children run.
+
+    --with gives a directory to all tasks, as local/NAME, where NAME is its last component. It is
+    uploaded unless the daemon has the same content. Its files are read-only for the tasks. It may
+    have no links.
 
     Example: steward job run --logs --timeout 10m report.hcl
     """
@@ -84,6 +92,7 @@ def run(
         request["PreserveCounts"] = True
     if preserve_resources:
         request["PreserveResources"] = True
+    request = _with_directories(client, screen, request, directories, uploads=not output)
     if output:
         screen.document(msgspec.json.encode(request))
         return 0
@@ -101,6 +110,40 @@ def run(
     except KeyboardInterrupt:
         screen.warn("\nno longer waiting; the job continues, see: steward job status")
         return EXIT_INTERRUPTED
+
+
+def _with_directories(
+    client: ApiClient,
+    screen: Screen,
+    request: _Json,
+    directories: tuple[str, ...],
+    *,
+    uploads: bool,
+) -> _Json:
+    """Return the request with directories for the tasks, uploaded if `uploads` is set."""
+    if not directories:
+        return request
+    # Imported late, because few jobs have directories.
+    from daemon.cli.core.directories import packed, with_artifacts
+    from daemon.cli.core.uploads import digest_of, upload
+
+    job = request["Job"]
+    named = msgspec.convert(job, dict[str, object]).get("Namespace")
+    namespace = namespace_of(client, job) or str(named or "")
+    files = dict[str, str]()
+    with packed(directories) as found:
+        for one in found:
+            if not uploads:
+                files[one.file] = digest_of(one.path)
+                continue
+            with screen.progress() as progress:
+
+                def tell(sent: int, size: int, name: str = one.name) -> None:
+                    percent = f"{100 * sent // max(size, 1)} %"
+                    progress.show([ProgressRow("directory", name, "", "uploading", percent)])
+
+                files[one.file] = upload(client, one.path, namespace, tell)
+        return {**request, "Job": with_artifacts(job, found), "Files": files}
 
 
 def _check_waiting(screen: Screen, job: object, *, detach: bool, logs: bool) -> None:

@@ -20,6 +20,15 @@ def parse_file(text: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file. Raises `Invalid` if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise Invalid(f"cannot read the file {path}: {error.strerror}") from error
+
+
 def upload(client: ApiClient, path: Path, namespace: str, tell: Callable[[int, int], None]) -> str:
     """Upload a file unless the daemon has it; return its digest.
 

@@ -457,12 +457,15 @@ class TaskSetup:
         )
 
     def _digest_of(self, name: str) -> str:
-        """Return the digest of a file of the job by its name; empty if there is none."""
+        """Return the digest of a file of the job, or of its parent, by its name; empty if there is none."""
         from storage.queries import payload_files  # imported late, because few jobs have files
 
         job = self._instance().job
-        found = partial(payload_files.digest_of, namespace=job.namespace, job_id=job.id, name=name)
-        return self._host.store.read(found)
+        store, find = self._host.store, partial(payload_files.digest_of, namespace=job.namespace)
+        own = store.read(partial(find, job_id=job.id, name=name))
+        if own or not job.parent_id:
+            return own
+        return store.read(partial(find, job_id=job.parent_id, name=name))
 
     async def _kept_digest(self, step: str, element: int | None, path: str) -> str:
         """Return the digest of a file that an earlier step left; empty if there is none.

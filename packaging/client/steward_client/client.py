@@ -66,6 +66,7 @@ class _Registration(Definition, frozen=True, kw_only=True):
     enforce_index: bool = False
     job_modify_index: int | None = None
     diff: bool = False
+    files: dict[str, str] | None = None
 
 
 class _Parse(Definition, frozen=True, kw_only=True):
@@ -195,8 +196,16 @@ class Client:
         body = _Registration(job=_document(job), submission=_submission(job), diff=diff)
         return await self._post(f"/v1/job/{segment(job.id)}/plan", body, Plan, _of(job))
 
-    async def run(self, job: AnyJob, *, enforce_index: int | None = None) -> Run:
+    async def run(
+        self,
+        job: AnyJob,
+        *,
+        enforce_index: int | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> Run:
         """Register a job, or a new version of it.
+
+        `files` has the digests of uploaded files by name, for artifacts with `payload://NAME`.
 
         With `enforce_index`, the job must not have changed since a plan with that index (0: must not
         exist); otherwise `ApiError`.
@@ -206,6 +215,7 @@ class Client:
             submission=_submission(job),
             enforce_index=enforce_index is not None,
             job_modify_index=enforce_index,
+            files=dict(files) if files else None,
         )
         answer = await self.request(
             "POST", "/v1/jobs", query=_of(job), body=body, repeatable=enforce_index is None

@@ -165,9 +165,15 @@ class Client:
         """Return the effect of a registration, without registering the job."""
         return self._call(self._client.plan, job, diff=diff)
 
-    def run(self, job: AnyJob, *, enforce_index: int | None = None) -> Run:
-        """Register a job, or a new version of it."""
-        return self._call(self._client.run, job, enforce_index=enforce_index)
+    def run(
+        self,
+        job: AnyJob,
+        *,
+        enforce_index: int | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> Run:
+        """Register a job, or a new version of it, with the digests of its uploaded files."""
+        return self._call(self._client.run, job, enforce_index=enforce_index, files=files)
 
     def follow(self, run: Run) -> Iterator[Event]:
         """Yield the events of a registration until its outcome is certain."""

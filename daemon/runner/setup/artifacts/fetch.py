@@ -89,7 +89,8 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
                     await self._bring(source, order, workshop)
                     unpack = partial(self._unpack, source, order, workshop, target)
                     tree = await trio.to_thread.run_sync(unpack)
-                    await self._hand_over(tree, order, target[0])
+                    is_read_only = source.options.get("readonly") == "true"
+                    await self._hand_over(tree, order, target[0], is_read_only=is_read_only)
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(partial(install.discard, workshop))
@@ -262,14 +263,16 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
 
     # --- installation ---
 
-    async def _hand_over(self, tree: str, order: ArtifactRequest, folder: str) -> None:
+    async def _hand_over(
+        self, tree: str, order: ArtifactRequest, folder: str, *, is_read_only: bool
+    ) -> None:
         """Install a tree into a directory of the task. Raises `BadArchive` or `OSError`."""
         end, ours = os.pipe()
         troubles: list[Exception] = []
 
         async def send() -> None:
             try:
-                await trio.to_thread.run_sync(partial(_send, tree, ours))
+                await trio.to_thread.run_sync(partial(_send, tree, ours, is_read_only=is_read_only))
             except BrokenPipeError:  # the launcher reports the reason
                 pass
             except (BadArchive, OSError) as error:
@@ -336,9 +339,10 @@ async def _kept_digest(source: ArtifactSource, order: ArtifactRequest) -> str:
     return digest
 
 
-def _send(tree: str, stream: int) -> None:
+def _send(tree: str, stream: int, *, is_read_only: bool) -> None:
+    check = trio.from_thread.check_cancelled
     with open(stream, "wb") as file:
-        install.send(tree, file, trio.from_thread.check_cancelled)
+        install.send(tree, file, check, is_read_only=is_read_only)
 
 
 def destination(order: ArtifactRequest) -> tuple[str, str]:

@@ -13,16 +13,23 @@ from daemon.launcher.unpacker import LENGTH
 from daemon.runner.setup.artifacts.archive import BadArchive
 
 _PIECE = 256 * 1024
+_WRITE = 0o222
 _encoder = msgspec.msgpack.Encoder()
 
 
-def send(tree: str, stream: BinaryIO, check: Callable[[], None]) -> None:
+def send(
+    tree: str, stream: BinaryIO, check: Callable[[], None], *, is_read_only: bool = False
+) -> None:
     """Write a tree to a stream; links come last. `check` can abort by raising.
+
+    With `is_read_only`, nobody may write to its files.
 
     Raises `BadArchive` or `OSError`.
     """
     for member, path in _members(tree):
         check()
+        if is_read_only and member.kind == "file":
+            member = msgspec.structs.replace(member, mode=member.mode & ~_WRITE)
         _write(stream, member)
         if member.kind == "file":
             with open(path, "rb") as file:

@@ -11,7 +11,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import msgspec
 
 # Options for Steward; all others are part of the address.
-_OURS = frozenset({"archive", "checksum", "filename", "ref", "depth", "sshkey", "element"})
+_OURS = frozenset(
+    {"archive", "checksum", "filename", "ref", "depth", "sshkey", "element", "readonly"}
+)
 _FORGES = ("github.com/", "gitlab.com/", "bitbucket.org/")
 _REPOSITORY_DEPTH = 3  # host, owner, repository
 

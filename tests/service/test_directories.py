@@ -1,0 +1,89 @@
+"""Directories of `run --with`: uploaded once, and read-only for tasks and children."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.daemon import Steward, open_steward
+
+SOURCE = """
+job "{name}" {{
+  type = "batch"
+  {more}
+  group "main" {{
+    task "main" {{
+      driver = "raw_exec"
+      config {{
+        command = "/bin/sh"
+        args    = ["-c", "local/scripts/sub/run.sh; cat local/scripts/data; stat -c %a local/scripts/data"]
+      }}
+    }}
+  }}
+}}
+"""
+
+
+@pytest.fixture
+async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
+    async with open_steward(tmp_path, "--dev") as one:
+        yield one
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    folder = tmp_path / "input" / "scripts"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "data").write_text("content\n")
+    (folder / "sub/run.sh").write_text("#!/bin/sh\necho ran\n")
+    (folder / "sub/run.sh").chmod(0o755)
+    return folder
+
+
+async def run(steward: Steward, folder: Path, name: str = "uses", more: str = "") -> None:
+    source = SOURCE.format(name=name, more=more)
+    words = ("job", "run", "--detach", "--with", str(folder), "-")
+    done = await steward.cli(*words, stdin=source)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+async def output(steward: Steward, job_id: str) -> list[str]:
+    found = await steward.allocations(job_id.replace("/", "%2F"), "complete")
+    return [await steward.log_of(one["ID"], "main") for one in found]
+
+
+async def test_tasks_get_the_directory_read_only(steward: Steward, scripts: Path) -> None:
+    await run(steward, scripts)
+    assert await output(steward, "uses") == ["ran\ncontent\n444\n"]
+    (scripts / "data").write_text("changed\n")
+    await run(steward, scripts)
+    path = "/v1/job/uses/allocations"
+    await steward.until(
+        path, lambda all_: [one["ClientStatus"] for one in all_] == ["complete"] * 2
+    )
+    assert sorted(await output(steward, "uses")) == [
+        "ran\nchanged\n444\n",
+        "ran\ncontent\n444\n",
+    ]
+
+
+async def test_children_get_the_directory_of_their_parent(steward: Steward, scripts: Path) -> None:
+    await run(steward, scripts, "parent", "parameterized {}")
+    child = (await steward.post("/v1/job/parent/dispatch", {}))["DispatchedJobID"]
+    assert await output(steward, child) == ["ran\ncontent\n444\n"]
+
+
+async def test_unknown_file_is_refused(steward: Steward) -> None:
+    job = {
+        "ID": "x",
+        "TaskGroups": [
+            {
+                "Name": "g",
+                "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}],
+            }
+        ],
+    }
+    answer = await steward.request("POST", "/v1/jobs", {"Job": job, "Files": {"a.tar": "b" * 64}})
+    assert answer.status_code == 400
+    assert "upload the file first" in answer.text
+    assert (await steward.request("GET", "/v1/job/x")).status_code == 404
