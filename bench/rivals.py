@@ -1,0 +1,428 @@
+"""Many short jobs: Steward next to the queues that people use on one host.
+
+    python -m bench.rivals [--jobs 500] [--rounds 3] [--only NAME,NAME]
+
+The rivals are task-spooler (`tsp` or `ts`), GNU parallel, pueue and HyperQueue (`hq`). A rival whose
+program is not on the PATH is named as absent. All run `/bin/true`, four at once, in turns, with their
+defaults. A share is the rate relative to fork+exec in the same round.
+
+Then each runs jobs that write their begin and end to a ledger. When a quarter has begun, the program
+that holds the queue is killed with SIGKILL and continued as its documentation says. The ledger shows
+which jobs never began (lost), which did not end (cut), and which began more than once (doubled).
+"""
+
+import argparse
+import http.client
+import json
+import os
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bench.limits import fork_exec_per_s
+
+AT_ONCE = 4
+_DEADLINE = 300.0  # seconds for one round
+_QUIET = 5.0  # seconds without a new line, after which nothing more is expected
+_POLL = 0.02
+Command = Sequence[str]
+
+
+class Rival:
+    """A program with a queue of jobs, in one directory."""
+
+    name = ""
+    programs: tuple[str, ...] = ()  # one of them must be on the PATH
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.env = {**os.environ, "HOME": str(directory), "TMPDIR": str(directory)}
+
+    @classmethod
+    def program(cls) -> str | None:
+        """Return the path of the program, or None if it is absent."""
+        return next(filter(None, map(shutil.which, cls.programs)), None)
+
+    def start(self) -> None:
+        """Start what must run before jobs are submitted."""
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        """Submit jobs, and return when all are accepted."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Return when all submitted jobs have ended."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """Kill the process that holds the queue, and no job."""
+        raise NotImplementedError
+
+    def go_on(self) -> None:
+        """Continue after a kill, as the documentation says."""
+        self.start()
+
+    def stop(self) -> None:
+        """End everything."""
+        with suppress(ProcessLookupError):
+            self.kill()
+
+    def run(self, *words: str) -> str:
+        """Run the program and return its output."""
+        program = self.program()
+        assert program is not None
+        done = subprocess.run([program, *words], env=self.env, stdout=-1, stderr=-3, check=False)
+        return done.stdout.decode()
+
+
+class TaskSpooler(Rival):
+    """One call of the program for each job."""
+
+    name, programs = "task-spooler", ("tsp", "ts")
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.env["TS_SOCKET"] = str(directory / "socket")
+        self._ids: list[str] = []
+
+    def start(self) -> None:
+        variable = f"TS_SOCKET={self.directory}/socket"
+        name = Path(str(self.program())).name
+        before = _processes(name, variable)
+        self.run("-S", str(AT_ONCE))  # starts the server
+        (self._server,) = _processes(name, variable) - before
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        self._ids += [self.run(*command).strip() for command in commands]
+
+    def wait(self) -> None:
+        for one in self._ids[-2 * AT_ONCE :]:
+            self.run("-w", one)
+
+    def kill(self) -> None:
+        os.kill(self._server, signal.SIGKILL)
+
+
+class Parallel(Rival):
+    """One process that reads a file of commands, and notes ended ones in a job log."""
+
+    name, programs = "GNU parallel", ("parallel",)
+
+    def start(self) -> None:
+        (self.directory / ".parallel").mkdir(exist_ok=True)
+        (self.directory / ".parallel/will-cite").touch()
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        (self.directory / "commands").write_text("".join(f"{shlex.join(c)}\n" for c in commands))
+        self._begin()
+
+    def wait(self) -> None:
+        self._process.wait()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def go_on(self) -> None:
+        self._begin("--resume")
+
+    def _begin(self, *more: str) -> None:
+        words = [
+            str(self.program()),
+            "-j",
+            str(AT_ONCE),
+            "--joblog",
+            f"{self.directory}/log",
+            *more,
+        ]
+        with open(self.directory / "commands") as file:
+            self._process = subprocess.Popen(words, stdin=file, env=self.env, stdout=-3, stderr=-3)
+
+
+class Pueue(Rival):
+    """A daemon, and one call of its client for each job."""
+
+    name, programs = "pueue", ("pueue",)
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        for one in ("CONFIG", "DATA", "RUNTIME"):
+            place = directory / one.lower()
+            place.mkdir(mode=0o700, exist_ok=True)
+            self.env["XDG_RUNTIME_DIR" if one == "RUNTIME" else f"XDG_{one}_HOME"] = str(place)
+
+    def start(self) -> None:
+        words = [str(shutil.which("pueued"))]
+        self._process = subprocess.Popen(words, env=self.env, stdout=-3, stderr=-3)
+        _until(lambda: "Group" in self.run("status"))
+        self.run("parallel", str(AT_ONCE))
+        self.run("start")
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self.run("add", "--", shlex.join(command))
+
+    def wait(self) -> None:
+        self.run("wait", "--all", "--quiet")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class HyperQueue(Rival):
+    """A server and a worker, and one call of the client for each job."""
+
+    name, programs = "HyperQueue", ("hq",)
+
+    def start(self) -> None:
+        journal = f"--journal={self.directory}/journal"
+        self._server = self._begin("server", "start", journal)
+        _until(lambda: "Server UID" in self.run("server", "info"))
+        self._worker = self._begin("worker", "start", f"--cpus={AT_ONCE}")
+        _until(lambda: "RUNNING" in self.run("worker", "list"))
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self.run("submit", *command)
+
+    def wait(self) -> None:
+        self.run("job", "wait", "all")
+
+    def kill(self) -> None:
+        self._server.kill()
+        self._server.wait()
+
+    def stop(self) -> None:
+        super().stop()
+        self._worker.kill()
+        self._worker.wait()
+
+    def _begin(self, *words: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([str(self.program()), *words], env=self.env, stdout=-3, stderr=-3)
+
+
+class Steward(Rival):
+    """A daemon; four clients dispatch one child for each call."""
+
+    name = "Steward, one call per job"
+
+    @classmethod
+    def program(cls) -> str | None:
+        return sys.executable
+
+    def start(self) -> None:
+        words = ["-m", "daemon", "agent", "--dev", "--port=0", f"--data-dir={self.directory}/data"]
+        with open(self.directory / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *words],
+                stdout=-1,
+                stderr=log,
+                env=self.env,
+                start_new_session=True,  # as a service, which leads its session
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode()
+        self._port = int(line.rpartition(":")[2].split()[0].strip("/,"))
+        _until(lambda: any(one["Status"] == "ready" for one in self._ask("GET", "/v1/nodes")))
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        self._count = len(commands)
+        self._register(commands)
+        numbers, lock = iter(range(len(commands))), threading.Lock()
+
+        def send() -> None:
+            while True:
+                with lock:
+                    number = next(numbers, None)
+                if number is None:
+                    return
+                self._ask("POST", "/v1/job/rival/dispatch", _dispatch(number))
+
+        threads = [threading.Thread(target=send) for _ in range(AT_ONCE)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+
+    def _register(self, commands: Sequence[Command]) -> None:
+        (command, *_) = {tuple(_template(one)) for one in commands}
+        task = {
+            "Name": "main",
+            "Driver": "raw_exec",
+            "Config": {"command": command[0], "args": list(command[1:])},
+            "Resources": {"CPU": 1, "MemoryMB": 10},
+            "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
+        }
+        group = {"Name": "main", "Tasks": [task], "EphemeralDisk": {"SizeMB": 10}}
+        job = {
+            "ID": "rival",
+            "Type": "batch",
+            "Datacenters": ["*"],
+            "TaskGroups": [group],
+            "ParameterizedJob": {"MetaRequired": ["number"]},
+            "Meta": {"steward_children_at_once": str(AT_ONCE)},
+        }
+        self._ask("POST", "/v1/jobs", {"Job": job})
+
+    def wait(self) -> None:
+        def ended() -> bool:
+            children = self._ask("GET", "/v1/job/rival/summary")["Children"] or {}
+            return int(children.get("Dead", 0)) >= self._count
+
+        _until(ended)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401  # JSON
+        data = body if isinstance(body, bytes) else json.dumps(body).encode() if body else None
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_DEADLINE)
+        with suppress(ConnectionError):
+            connection.request(method, path, data)
+            answer = connection.getresponse()
+            said = answer.read()
+            connection.close()
+            if answer.status >= http.client.BAD_REQUEST:
+                raise RuntimeError(f"{method} {path}: {answer.status} {said[:200]!r}")
+            return json.loads(said) if data is None else said
+        return []
+
+
+class StewardBulk(Steward):
+    """One call dispatches all children."""
+
+    name = "Steward, one call for all"
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        self._count = len(commands)
+        self._register(commands)
+        lines = b"".join(
+            json.dumps(_dispatch(number)).encode() + b"\n" for number in range(len(commands))
+        )
+        self._ask("POST", "/v1/job/rival/dispatch/bulk", lines)
+
+
+def _dispatch(number: int) -> dict[str, object]:
+    return {"Meta": {"number": str(number)}}
+
+
+def _template(command: Command) -> list[str]:
+    """Return the command of all jobs: the last word, a number, comes from the metadata."""
+    return [*command[:-1], "${NOMAD_META_number}"] if command[-1].isdecimal() else [*command]
+
+
+RIVALS: tuple[type[Rival], ...] = (TaskSpooler, Parallel, Pueue, HyperQueue, StewardBulk, Steward)
+
+
+def _processes(name: str, variable: str) -> set[int]:
+    """Return the processes of a name that have a variable in their environment."""
+    found = set()
+    for one in Path("/proc").iterdir():
+        with suppress(OSError):
+            if not one.name.isdecimal() or (one / "comm").read_text().strip() != name:
+                continue
+            if variable.encode() in (one / "environ").read_bytes():
+                found.add(int(one.name))
+    return found
+
+
+def _until(holds: Callable[[], bool], within: float = _DEADLINE) -> None:
+    end = time.monotonic() + within
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(_POLL)
+
+
+@contextmanager
+def started(kind: type[Rival]) -> Iterator[Rival]:
+    """Run a rival in a new directory while the block runs."""
+    with tempfile.TemporaryDirectory(prefix="rival-", ignore_cleanup_errors=True) as directory:
+        rival = kind(Path(directory))
+        rival.start()
+        try:
+            yield rival
+        finally:
+            rival.stop()
+
+
+def rate(kind: type[Rival], jobs: int) -> float:
+    """Return how many jobs a rival accepts and completes per second."""
+    with started(kind) as rival:
+        began = time.perf_counter()
+        rival.submit([["/bin/true"]] * jobs)
+        rival.wait()
+        return jobs / (time.perf_counter() - began)
+
+
+def survival(kind: type[Rival], jobs: int) -> str:
+    """Kill a rival in the middle, and describe what the ledger says at the end."""
+    with started(kind) as rival:
+        ledger = rival.directory / "ledger"
+        ledger.touch()
+        text = f"echo b $0 >>{ledger}; sleep 0.2; echo e $0 >>{ledger}"
+        rival.submit([["/bin/sh", "-c", text, str(number)] for number in range(jobs)])
+
+        def lines() -> list[str]:
+            return ledger.read_text().splitlines()
+
+        _until(lambda: len(lines()) >= jobs // 2)  # two lines for each
+        rival.kill()
+        rival.go_on()
+        seen, since = 0, time.monotonic()
+        while time.monotonic() - since < _QUIET:
+            if len(lines()) != seen:
+                seen, since = len(lines()), time.monotonic()
+            time.sleep(_POLL)
+        began = Counter(one[2:] for one in lines() if one.startswith("b"))
+        ended = {one[2:] for one in lines() if one.startswith("e")}
+        lost, cut = jobs - len(began), len(began.keys() - ended)
+        doubled = sum(1 for number in began.values() if number > 1)
+        return f"{lost} lost, {cut} cut, {doubled} doubled of {jobs}"
+
+
+def main() -> None:
+    """Print the rates and the results of the kills."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    wanted = [one for one in RIVALS if not given.only or one.name in given.only.split(",")]
+    present = [one for one in wanted if one.program()]
+    for absent in (one for one in wanted if one not in present):
+        print(f"{absent.name}: absent")
+    rates: dict[str, list[float]] = {one.name: [] for one in present}
+    shares: dict[str, list[float]] = {one.name: [] for one in present}
+    for _ in range(given.rounds):
+        for one in present:
+            limit, found = fork_exec_per_s(), rate(one, given.jobs)
+            rates[one.name].append(found)
+            shares[one.name].append(found / limit)
+    for one in present:
+        said = survival(one, 200)
+        found, share = statistics.median(rates[one.name]), statistics.median(shares[one.name])
+        print(
+            f"{one.name}: {found:.0f} per s, {share:.2f} x fork+exec; kill -9: {said}", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
