@@ -190,6 +190,7 @@ CREATE TABLE periodic_jobs (
     followed_to   INTEGER NOT NULL,               -- every slot up to this time has been decided
     next_slot     INTEGER,                        -- NULL: not worked out yet
     paused        INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),  -- slots are skipped
+    next_launch   INTEGER,                        -- with a calendar: the next slot that is open
     PRIMARY KEY (namespace, job_id),
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
@@ -212,6 +213,54 @@ CREATE TABLE periodic_slots (
     PRIMARY KEY (namespace, job_id, slot),
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
+
+-- Calendars: days and hours in which jobs may begin. The row has the latest version; a deletion
+-- removes all. Written by daemon/jobs/calendars.py.
+CREATE TABLE calendars (
+    namespace     TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    version       INTEGER NOT NULL CHECK (version >= 1),
+    document      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL,
+    PRIMARY KEY (namespace, name)
+) STRICT, WITHOUT ROWID;
+
+-- The newest versions of each calendar, the latest included: who stored it, and when. Written and
+-- trimmed with the calendar.
+CREATE TABLE calendar_versions (
+    namespace     TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    version       INTEGER NOT NULL CHECK (version >= 1),
+    document      TEXT    NOT NULL,
+    person        TEXT    NOT NULL,
+    time          INTEGER NOT NULL,
+    PRIMARY KEY (namespace, name, version),
+    FOREIGN KEY (namespace, name) REFERENCES calendars (namespace, name) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+-- The calendars to which the latest version of a calendar refers. Written with the calendar.
+CREATE TABLE calendar_parts (
+    namespace     TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    part          TEXT    NOT NULL,
+    PRIMARY KEY (namespace, name, part),
+    FOREIGN KEY (namespace, name) REFERENCES calendars (namespace, name) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX calendar_parts_by_part ON calendar_parts (namespace, part, name);
+
+-- The calendars that the current version of a job names, unless the job is stopped. Children are
+-- not listed: their parent is. Written with the version (storage/queries/jobs.py append_version).
+CREATE TABLE calendar_jobs (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    calendar      TEXT    NOT NULL,
+    PRIMARY KEY (namespace, job_id, calendar),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX calendar_jobs_by_calendar ON calendar_jobs (namespace, calendar, job_id);
 
 -- Notifications about a job, and the state of their delivery. Written with the reported event
 -- (storage/queries/job_status.py settle, daemon/jobs/periodic.py), then by daemon/notify. Rows

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from daemon.api import (
     bulk_dispatch,
+    calendars,
     dispatch,
     exec_sessions,
     flows,
@@ -47,6 +48,13 @@ from storage.records.allocation import AllocatedResources, TaskStateWithEvents
 from storage.records.allocation_views import AllocationStub, AllocationView
 from storage.records.base import Record
 from storage.records.bulk_dispatch import BulkDispatchAnswer
+from storage.records.calendar import (
+    Calendar,
+    CalendarDays,
+    CalendarImport,
+    CalendarListing,
+    CalendarVersion,
+)
 from storage.records.deployment import Deployment
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation
@@ -175,6 +183,17 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         takes=JobValidateRequest, gives=jobs.JobValidateResponse, query={"launches": FLAG}
     ),
     parse.parse: EndpointSchema(takes=parse.JobsParseRequest, gives=dict[str, object]),
+    calendars.index: EndpointSchema(gives=list[CalendarListing], query=_LISTING),
+    calendars.read: EndpointSchema(gives=Calendar, query={"version": NUMBER}),
+    calendars.write: EndpointSchema(
+        takes=Calendar, gives=calendars.CalendarResponse, query={"cas": NUMBER}
+    ),
+    calendars.remove: EndpointSchema(query={"cas": NUMBER}),
+    calendars.days: EndpointSchema(gives=CalendarDays, query={"from": TEXT, "to": TEXT}),
+    calendars.list_versions: EndpointSchema(gives=list[CalendarVersion]),
+    calendars.import_file: EndpointSchema(
+        gives=CalendarImport, query={"first_year": NUMBER, "last_year": NUMBER}
+    ),
     flows.draw: EndpointSchema(takes=JobValidateRequest, gives=FlowGraph),
     flows.list_runs: EndpointSchema(
         gives=list[FlowRun], query={**_LISTING, "job": TEXT, "status": TEXT}

@@ -8,7 +8,7 @@ import msgspec
 from daemon.api.cluster.operator import check_accepts
 from daemon.jobs.dispatch import JobDispatchRequest, dispatch_job, read_request
 from daemon.jobs.periodic import force as force_launch
-from daemon.jobs.periodic import load_periodic_job, next_launches, zone_of
+from daemon.jobs.periodic import load_periodic_job, next_launches, openings_of, zone_of
 from daemon.jobs.periodic import pause as pause_clock
 from daemon.jobspec import cron
 from daemon.jobspec.budgets import Budgets
@@ -105,13 +105,14 @@ async def force_periodic(request: Request) -> HandlerReply:
 
 def periodic_schedule(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the next launches of a periodic job, and whether it is paused."""
+    now = request.parts.clock.now()
     job, due = load_periodic_job(db, request.namespace, request["job_id"])
     found = PeriodicSchedule(
         job_id=job.id,
         namespace=job.namespace,
         paused=due is not None and due.paused,
         next_launches=[
-            rfc3339(at, zone_of(job)) for at in next_launches(job, request.parts.clock.now())
+            rfc3339(at, zone_of(job)) for at in next_launches(job, now, openings_of(db, job))
         ],
     )
     return reply.read_reply(found, max(job.modify_index, db.table_index("periodic_slots")))
@@ -126,7 +127,7 @@ def upcoming_launches(request: Request, db: ReadSnapshot) -> HandlerReply:
             job_id=one.job_id,
             namespace=one.namespace,
             paused=one.paused,
-            next_launch=rfc3339(one.next_slot or 0, cron.zone(zones(one))),
+            next_launch=rfc3339(one.launch or 0, cron.zone(zones(one))),
         )
         for one in found[: request.query.natural("per_page")]
     ]

@@ -14,7 +14,7 @@ from daemon.api.paging import Listing, show, wish_of
 from daemon.evals.placement_precheck import prospects
 from daemon.evals.scheduler_config import configuration
 from daemon.jobs.evaluate import wait_for_evaluation
-from daemon.jobs.periodic import next_launches, zone_of
+from daemon.jobs.periodic import next_launches, openings_of, zone_of
 from daemon.jobs.register import (
     MAY_OPEN,
     PRIORITIES,
@@ -213,7 +213,7 @@ async def validate(request: Request) -> HandlerReply:
     def look(db: ReadSnapshot) -> JobValidateResponse:
         job, found = validate_submission(db, body, namespace, around)
         return JobValidateResponse(
-            next_periodic_launches=UNSET if found.errors else launch_preview(request, job),
+            next_periodic_launches=UNSET if found.errors else launch_preview(request, db, job),
             error=found.error,
             validation_errors=list(found.errors) or None,
             warnings=found.with_warnings(*unknown).warnings,
@@ -255,11 +255,12 @@ def _invalid(error: OverBudget, remarks: list[str]) -> JobValidateResponse:
     )
 
 
-def launch_preview(request: Request, job: Job) -> list[str] | UnsetType:
+def launch_preview(request: Request, db: ReadSnapshot, job: Job) -> list[str] | UnsetType:
     """Return the next ten launches of a job, if the request asks for them."""
     if not request.query.flag("launches"):
         return UNSET
-    return [rfc3339(at, zone_of(job)) for at in next_launches(job, request.parts.clock.now())]
+    now, found = request.parts.clock.now(), openings_of(db, job)
+    return [rfc3339(at, zone_of(job)) for at in next_launches(job, now, found)]
 
 
 def find_secret(job: Document | None) -> str:

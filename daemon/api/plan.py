@@ -109,7 +109,7 @@ async def plan(request: Request) -> HandlerReply:
             created_evals=outlook.evaluations or None,
             diff=outlook.diff if body.diff else None,
             next_periodic_launch=None if launch is None else rfc3339(launch, zone_of(job)),
-            next_periodic_launches=launch_preview(request, job),
+            next_periodic_launches=launch_preview(request, db, job),
             warnings=findings.with_warnings(*remarks).warnings,
             limits=_limits(db, job) if request.query.flag("limits") else UNSET,
             flow=graph.view(after) if is_workflow(after) else UNSET,

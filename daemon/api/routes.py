@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         acl,
         auth_methods,
         bulk_dispatch,
+        calendars,
         definition,
         dispatch,
         exec_sessions,
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
 else:  # each module is imported at its first request
     acl = LazyModule("daemon.api.acl")
     bulk_dispatch = LazyModule("daemon.api.bulk_dispatch")
+    calendars = LazyModule("daemon.api.calendars")
     auth_methods = LazyModule("daemon.api.auth_methods")
     definition = LazyModule("daemon.api.definition")
     openapi_page = LazyModule("daemon.api.openapi_page")
@@ -168,6 +170,7 @@ TAG = on_namespace("submit-job", "tag-job-version")
 STEER = on_object("submit-job")
 STEER_RUN = on_namespace("submit-job", "steer-run")
 APPROVE = on_namespace("approve-run")  # a person who submits a job may not approve its steps
+WRITE_CALENDAR = on_namespace("write-calendar")
 LIFECYCLE = on_object("alloc-lifecycle")
 LOGS = on_object("read-logs", "read-fs")
 LOGS_HERE = on_namespace("read-logs", "read-fs")
@@ -186,6 +189,7 @@ ASKING = frozenset({"POST", "PUT"})  # reads with a body
 _JOBS = ("jobs/{namespace}/{prefix}*", "summaries/{namespace}/{prefix}*")
 _JOB = ("jobs/{namespace}/{job_id}",)
 _RUN = ("runs/{namespace}/{job_id}", "job-allocations/{namespace}/{job_id}")
+_CALENDAR = ("calendars/{namespace}/{name}",)
 # With its child jobs, whose names begin with the parent's name.
 _STATE = (
     "jobs/{namespace}/{job_id}*",
@@ -274,6 +278,13 @@ ROUTES: tuple[Route, ...] = (
         long=True,
     ),
     ReadRoute("/v1/job/{job_id}/links", triggers.show_links, READ, ("triggers/", *_JOB)),
+    ReadRoute("/v1/calendars", calendars.index, READ_ALL, ("calendars/",)),
+    ReadRoute("/v1/calendar/{name}", calendars.read, READ, _CALENDAR),
+    WriteRoute("POST", "/v1/calendar/{name}", calendars.write, WRITE_CALENDAR),
+    WriteRoute("DELETE", "/v1/calendar/{name}", calendars.remove, WRITE_CALENDAR),
+    ReadRoute("/v1/calendar/{name}/days", calendars.days, READ, _CALENDAR, long=True),
+    ReadRoute("/v1/calendar/{name}/versions", calendars.list_versions, READ, _CALENDAR, long=True),
+    WriteRoute("POST", "/v1/calendar/{name}/import", calendars.import_file, WRITE_CALENDAR),
     ReadRoute("/v1/job/{job_id}/explain", job_status.explain, READ),
     ReadRoute("/v1/job/{job_id}/state", job_status.state, READ, _STATE, long=True),
     ReadRoute("/v1/job/{job_id}/runs", job_status.runs, READ, _STATE, long=True),
@@ -338,7 +349,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/job/{job_id}/periodic",
         dispatch.periodic_schedule,
         READ,
-        ("periodic-slots/{namespace}/{job_id}", *_JOB),
+        ("periodic-slots/{namespace}/{job_id}", "periodic", *_JOB),
+        long=True,  # a calendar may leave few slots
     ),
     WriteRoute("POST", "/v1/job/{job_id}/periodic/pause", dispatch.pause_periodic, SUBMIT_HERE),
     WriteRoute("POST", "/v1/job/{job_id}/periodic/resume", dispatch.resume_periodic, SUBMIT_HERE),

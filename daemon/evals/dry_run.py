@@ -11,7 +11,7 @@ import msgspec
 from daemon.evals.cluster_state import load_cluster_state
 from daemon.evals.schedule_with_preemption import decide
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobs.periodic import next_slot
+from daemon.jobs.periodic import each_launch, openings_of
 from daemon.jobspec.canonicalize import keep_scaling_ids, same_definition
 from daemon.jobspec.diff import diff_jobs
 from daemon.jobspec.diffs.annotations import annotate
@@ -62,7 +62,7 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
         annotations=_annotations(db, plan, job.namespace),
         evaluations=[msgspec.structs.replace(one, snapshot_index=0) for one in created],
         failed=dict(plan.failed),
-        next_launch=_next_launch(job, now),
+        next_launch=_next_launch(db, job, now),
     )
 
 
@@ -122,7 +122,7 @@ def _as_one_instance(job: Job) -> Job:
     return msgspec.structs.replace(job, periodic=None, parameterized_job=None)
 
 
-def _next_launch(job: Job, now: int) -> int | None:
+def _next_launch(db: ReadSnapshot, job: Job, now: int) -> int | None:
     if job.periodic is None or not job.periodic.enabled:
         return None
-    return next_slot(job.periodic, now)
+    return next(each_launch(job.periodic, openings_of(db, job), now), None)

@@ -155,7 +155,7 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
         message = "its clock is off: periodic.enabled is false"
         yield Reason(cause=Cause.CLOCK, message=message)
         return
-    at = due.next_slot
+    at = due.launch
     if due.paused:
         message = f"it is paused; resume it with: steward job periodic resume {job.id}"
         yield Reason(cause=Cause.CLOCK, message=message)

@@ -177,7 +177,7 @@ def _runs(db: ReadSnapshot, row: job_status.Row, due: periodic.DueLaunch | None,
     # A stopped child job says nothing about its parent.
     states = [(one, job_state(of_row(db, one, now))) for one in ended]
     judged = [(one, state) for one, state in states if state.word != State.STOPPED]
-    slot = due.next_slot if due else None
+    slot = due.launch if due else None
     common = Runs(
         recent=tuple(state.word for _, state in judged),
         active=row["children_pending"] + row["children_running"],

@@ -4,6 +4,9 @@ One write decides a slot: the overlap check, the launch, the record, and the nex
 launches twice, and a crash loses none, because due slots are in the store and the loop has no
 state.
 
+A job may name a calendar. Its closed slots launch nothing, or are one launch at the next opening
+(`daemon/jobs/calendar_slots.py`).
+
 Slots may be missed while the daemon is down or the host is suspended. One launch catches them up,
 as in Nomad (recorded from Nomad: periodic, periodic-tick). The job's meta can select no launch, or one
 for each slot (docs/extensions.md).
@@ -16,7 +19,8 @@ from datetime import tzinfo
 from functools import partial
 from hashlib import blake2b
 from heapq import heapify, heappop, heapreplace
-from itertools import islice
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -25,7 +29,14 @@ from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec.budgets import DEFAULTS, Budgets
-from daemon.jobspec.steward_meta import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUpPolicy
+from daemon.jobspec.steward_meta import (
+    CATCH_UP,
+    CATCH_UP_MOST,
+    JITTER,
+    RUN_CALENDAR,
+    RUN_DAY,
+    CatchUpPolicy,
+)
 from storage.errors import Invalid, Malformed, NotFound, Refused
 from storage.queries import evaluations, faults, job_status, jobs, notifications, periodic
 from storage.read_pool import ReadSnapshot
@@ -33,10 +44,13 @@ from storage.records.base import MINUTE, SECOND
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, JobStatus, Periodic
 from storage.records.notification import NotifyEvent, wishes
-from storage.records.periodic import Slot, SlotOutcome
+from storage.records.periodic import CLOSED_REASON, Slot, SlotOutcome
 from storage.records.times import rfc3339 as moment
 from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
+
+if TYPE_CHECKING:
+    from daemon.jobs.calendar_slots import Forecast, JobOpenings, Launch
 
 log = logging.getLogger("steward.periodic")
 
@@ -47,6 +61,7 @@ _MOST_COUNTED = 1000  # slots counted in one record
 _MOST_LOOKS = 4000
 _LOOKS_AT_EACH = 4  # expressions, if a setting allows more of them
 
+_CLOSED_LINES = 30  # records about slots that were missed while a calendar was closed
 _SHOWN = 10  # upcoming launches shown to users
 
 _PAUSED = "the job is paused"
@@ -72,12 +87,46 @@ def next_slot(block: Periodic, after: int) -> int | None:
     return next(each_slot(block, after), None)
 
 
-def next_launches(job: Job, after: int) -> list[int]:
-    """Return the next ten launches of a job in nanoseconds; empty without a schedule."""
+def next_launches(job: Job, after: int, openings: "JobOpenings | None" = None) -> list[int]:
+    """Return the next ten launches of a job in nanoseconds; empty without a schedule.
+
+    May take long for a job with `openings`.
+    """
     if job.periodic is None or not periodic.is_followed(job):
         return []
     late = launch_jitter(job)
-    return [slot + late for slot in islice(each_slot(job.periodic, after - late), _SHOWN)]
+    launches = each_launch(job.periodic, openings, after - late)
+    return [slot + late for slot in islice(launches, _SHOWN)]
+
+
+def has_openings(job: Job) -> bool:
+    """Return whether a job launches only in the openings of a calendar or on days of the month."""
+    return bool(RUN_CALENDAR.of(job.meta) or RUN_DAY.of(job.meta))
+
+
+def openings_of(db: ReadSnapshot, job: Job) -> "JobOpenings | None":
+    """Return the openings of a job; None if it may be launched at any time."""
+    if not has_openings(job):
+        return None
+    from daemon.jobs.calendar_slots import load_openings  # imported late: few jobs need it
+
+    return load_openings(db, job)
+
+
+def each_launch(block: Periodic, found: "JobOpenings | None", after: int) -> Iterator[int]:
+    """Yield the launches after a time: the slots, or those that a calendar leaves."""
+    if found is None:
+        yield from each_slot(block, after)
+        return
+    from daemon.jobs.calendar_slots import launches_after
+
+    looks = CronEvaluationLimit(_MOST_LOOKS)
+    try:
+        yield from launches_after(
+            lambda time: next(each_slot(block, time, looks), None), found, after
+        )
+    except TooManyExpressions:
+        return
 
 
 def zone_of(job: Job) -> tzinfo:
@@ -153,6 +202,7 @@ class Slots:
 
     def __init__(self, block: Periodic, followed_to: int, first: Sequence[int | None] = ()) -> None:
         self.block, self.followed_to = block, followed_to
+        self.forecast: Forecast | None = None  # of a job with a calendar
         self._after: dict[int, int | None] = dict(zip([followed_to], first, strict=False))
 
     def after(self, time: int, looks: CronEvaluationLimit | None = None) -> int | None:
@@ -163,14 +213,16 @@ class Slots:
 
     def missed(self, first: int, now: int) -> int:
         """Return the number of computed slots from `first` to now."""
-        count, slot = 0, first
-        while slot <= now and count < _MOST_COUNTED:
-            count += 1
-            following = self._after.get(slot)
-            if following is None:
-                break
-            slot = following
-        return count
+        return sum(1 for _ in self.known(first, now))
+
+    def known(self, first: int, now: int) -> Iterator[int]:
+        """Yield the computed slots from `first` to now, up to a limit."""
+        slot: int | None = first
+        for _ in range(_MOST_COUNTED):
+            if slot is None or slot > now:
+                return
+            yield slot
+            slot = self._after.get(slot)
 
     def foresee(self, until: int, most: int | None = None) -> int:
         """Compute the slots to decide now, and the next slot.
@@ -222,9 +274,36 @@ def foresee(
         job = jobs.current(db, one.namespace, one.job_id)
         if job is not None and job.periodic is not None:
             late = launch_jitter(job)
-            slots = Slots(job.periodic, one.followed_to, _known(one, late))
+            found_openings = openings_of(db, job)
+            # With a calendar, a decision may be due at another time than the slot.
+            first = () if found_openings else _known(one, late)
+            slots = Slots(job.periodic, one.followed_to, first)
             slots.foresee(now - late, most)
+            if found_openings is not None:
+                slots.forecast = _forecast(slots, found_openings, until=now - late, now=now)
             found[one.namespace, one.job_id] = slots
+    return found
+
+
+def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) -> "Forecast":
+    """Return the outcomes of the slots of a job with a calendar."""
+    from daemon.jobs.calendar_slots import forecast
+
+    looks = CronEvaluationLimit(_MOST_LOOKS)
+
+    def slot_after(time: int) -> int | None:
+        try:
+            return slots.after(time, looks)
+        except TooManyExpressions:
+            return None
+
+    first = slots.after(slots.followed_to)
+    due = () if first is None else slots.known(first, until)
+    found = forecast(openings, due, slot_after, until=until, now=now)
+    for one in found.launches:
+        slots.after(one.last, looks)
+        if one.at is not None and one.at <= until:
+            slots.after(one.at, looks)
     return found
 
 
@@ -255,6 +334,8 @@ def decide_slot(
         return
     if job.periodic != slots.block or due.followed_to != slots.followed_to:
         return
+    if not _has_same_openings(tx, job, slots.forecast):
+        return
     slot, late = slots.after(due.followed_to), launch_jitter(job)
     if slot is None or slot + late > now:
         _advance(tx, job, slots, due.followed_to)
@@ -262,11 +343,103 @@ def decide_slot(
         missed = slots.missed(slot, now - late)
         _skip(tx, job, slot, now, _PAUSED, missed)
         _advance(tx, job, slots, now - late)
+    elif slots.forecast is not None:
+        _decide_by_calendar(tx, job, slots, slots.forecast, started, now, eval_id)
     elif slot + late < max(started, now - _LATE):
         _catch_up(tx, job, slots, slot, now, eval_id)
     else:
         _launch_or_skip(tx, job, slot, now, eval_id)
         _advance(tx, job, slots, slot)
+
+
+def _has_same_openings(tx: Transaction, job: Job, forecast: "Forecast | None") -> bool:
+    """Return whether a forecast is that of a job and its calendars as they are now."""
+    if forecast is None:
+        return not has_openings(job)
+    return forecast.found.is_current(tx, job)
+
+
+def _decide_by_calendar(
+    tx: Transaction,
+    job: Job,
+    slots: Slots,
+    forecast: "Forecast",
+    started: int,
+    now: int,
+    eval_id: str,
+) -> None:
+    """Decide due slots of a job with a calendar: those that share their outcome with the first."""
+    late = launch_jitter(job)
+    first = forecast.launches[0]
+    if first.at is None:
+        _skip(tx, job, first.first, now, first.reason, first.slots)
+        _advance(tx, job, slots, first.last)
+    elif first.at + late > now:
+        _wait_for_opening(tx, job, slots, first.at)
+    elif first.at + late >= max(started, now - _LATE):
+        _launch_or_skip(tx, job, first.first, now, eval_id, launch=first)
+        _advance(tx, job, slots, max(first.last, first.at))
+    elif not forecast.closed:
+        _catch_up_by_calendar(tx, job, slots, forecast.launches, now, eval_id)
+    elif forecast.found.moves and forecast.reopens is not None:
+        _wait_for_opening(tx, job, slots, forecast.reopens)
+    else:
+        _skip(tx, job, first.first, now, forecast.closed, first.slots)
+        _advance(tx, job, slots, max(first.last, first.at))
+
+
+def _wait_for_opening(tx: Transaction, job: Job, slots: Slots, opening: int) -> None:
+    """Leave due slots undecided until an opening."""
+    at = opening + launch_jitter(job)
+    periodic.advance(
+        tx, job.namespace, job.id, followed_to=slots.followed_to, next_slot=at, next_launch=at
+    )
+
+
+def _catch_up_by_calendar(
+    tx: Transaction,
+    job: Job,
+    slots: Slots,
+    launches: Sequence["Launch"],
+    now: int,
+    eval_id: str,
+) -> None:
+    """Decide missed launches while the calendar of a job is open, as `steward_catch_up` says."""
+    until = now - launch_jitter(job)
+    due = list(takewhile(lambda one: one.at is None or one.at <= until, launches))
+    missed = [one for one in due if one.at is not None]
+    end = max(one.at or one.last for one in due)
+    most, policy = CATCH_UP_MOST.of(job.meta), CATCH_UP.of(job.meta)
+    if policy == CatchUpPolicy.ALL and len(missed) <= most:
+        first = missed[0]
+        _launch_or_skip(
+            tx, job, first.first, now, eval_id, outcome=SlotOutcome.CAUGHT_UP, launch=first
+        )
+        _advance(tx, job, slots, max(first.last, first.at or 0))
+        return
+    if policy == CatchUpPolicy.ALL:  # the oldest ones, up to the next closed slot
+        missed = list(takewhile(lambda one: one.at is not None, due))[: len(missed) - most]
+        reason = f"it was missed, and this job catches up the newest {most} only"
+        _skip(tx, job, missed[0].first, now, reason, sum(one.slots for one in missed))
+        _advance(tx, job, slots, max(missed[-1].last, missed[-1].at or 0))
+        return
+    number = sum(one.slots for one in missed)
+    if policy == CatchUpPolicy.LAST:
+        _launch_or_skip(tx, job, missed[0].first, now, eval_id, missed=number)
+    else:
+        reason = "it was missed, and this job does not catch up"
+        _skip(tx, job, missed[0].first, now, reason, number)
+    _skip_closed(tx, job, [one for one in due if one.at is None], now)
+    _advance(tx, job, slots, end)
+
+
+def _skip_closed(tx: Transaction, job: Job, closed: Sequence["Launch"], now: int) -> None:
+    """Record slots that were missed while a calendar was closed, in a limited number of lines."""
+    for one in closed[:_CLOSED_LINES]:
+        _skip(tx, job, one.first, now, one.reason, one.slots)
+    if rest := closed[_CLOSED_LINES:]:
+        reason = f"{rest[0].reason}, and for other reasons until {moment(rest[-1].last)}"
+        _skip(tx, job, rest[0].first, now, reason, sum(one.slots for one in rest))
 
 
 def _catch_up(tx: Transaction, job: Job, slots: Slots, slot: int, now: int, eval_id: str) -> None:
@@ -299,9 +472,14 @@ def _nth(slots: Slots, slot: int, number: int) -> int:
 
 def _advance(tx: Transaction, job: Job, slots: Slots, followed_to: int) -> None:
     """Record the time until which all slots are decided, and the time of the next launch."""
-    slot = slots.after(followed_to)
-    due = None if slot is None else slot + launch_jitter(job)
-    periodic.advance(tx, job.namespace, job.id, followed_to=followed_to, next_slot=due)
+    slot, late = slots.after(followed_to), launch_jitter(job)
+    due = None if slot is None else slot + late
+    launch = slots.forecast.next_launch if slots.forecast else None
+    if launch is not None and launch != periodic.NEVER:
+        launch += late
+    periodic.advance(
+        tx, job.namespace, job.id, followed_to=followed_to, next_slot=due, next_launch=launch
+    )
 
 
 def _skip(tx: Transaction, job: Job, slot: int, now: int, reason: str, slots: int) -> None:
@@ -311,6 +489,9 @@ def _skip(tx: Transaction, job: Job, slot: int, now: int, reason: str, slots: in
 
 def _write_down(tx: Transaction, job: Job, done: Slot) -> None:
     """Store the outcome of a slot, and notify about a missed or late one."""
+    if done.outcome == SlotOutcome.SKIPPED and done.reason.startswith(CLOSED_REASON):
+        periodic.extend(tx, job.namespace, job.id, done)  # no line for each minute of a weekend
+        return
     periodic.add_slot(tx, job.namespace, job.id, done)
     wanted = wishes(job.meta)
     if wanted is None or done.outcome == SlotOutcome.LAUNCHED or done.reason in _ON_PURPOSE:
@@ -336,9 +517,17 @@ def _launch_or_skip(
     *,
     missed: int = 0,
     outcome: SlotOutcome = SlotOutcome.LAUNCHED,
+    launch: "Launch | None" = None,
 ) -> None:
-    """Launch a child for a slot or for missed slots, or record why not."""
-    child_id, reason = child_id_of(job, now if missed else slot), ""
+    """Launch a child for a slot or for missed slots, or record why not.
+
+    `launch` is that of slots which a calendar has moved.
+    """
+    time = launch.at if launch is not None and launch.at is not None else slot
+    child_id, reason = child_id_of(job, now if missed else time), ""
+    number = launch.slots if launch else 1
+    if launch is not None and launch.reason:
+        reason = f"moved to {moment(time)}; {launch.reason}"
     if missed:
         outcome = SlotOutcome.CAUGHT_UP
     if job.periodic and job.periodic.prohibit_overlap and jobs.has_active_children(tx, job):
@@ -349,7 +538,7 @@ def _launch_or_skip(
         _launch(tx, job, child_id, now, eval_id)
     done = Slot(
         slot=slot,
-        slots=max(missed, 1),
+        slots=max(missed, number),
         decided_at=now,
         outcome=outcome,
         reason=reason,

@@ -31,6 +31,7 @@ from storage.records.base import Record, Uint64
 from storage.records.codec import Document, JobDocument
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, Submission
+from storage.records.periodic import calendars_of
 from storage.records.task import SecretsConfig, Task
 from storage.store import Store
 from storage.writer import Transaction
@@ -349,6 +350,10 @@ def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContex
         from daemon.jobs.followers import follow_errors  # imported late: few jobs follow others
 
         errors += follow_errors(db, job, surroundings.may_read, surroundings.may_dispatch)
+    if used := calendars_of(job):
+        from daemon.jobs import calendars  # imported late: few jobs use a calendar
+
+        errors += calendars.unknown(db, job.namespace, used)
     for task in (task for group in job.task_groups or () for task in group.tasks or ()):
         if task.secrets_config and (refusal := surroundings.secrets(db, task.secrets_config)):
             errors.append(f'task "{task.name}" cannot have a token: {refusal}')

@@ -22,6 +22,7 @@ from storage.records.base import HOUR
 from storage.records.flow import TriggerJoin, TriggerWhen
 from storage.records.job import Job, JobType
 from storage.records.notification import NotifyEvent
+from storage.records.periodic import OF_JOB
 
 PREFIX = "steward_"
 
@@ -382,6 +383,41 @@ def meta_name(text: str) -> str:
     return text
 
 
+class ClosedPolicy(StrEnum):
+    """The treatment of a slot at which the calendar of a job is closed."""
+
+    SKIP = "skip"
+    NEXT = "next"  # all slots until the next opening are one launch at the opening
+
+
+_MOST_MONTH_DAYS = 31
+
+
+def calendar_name(text: str) -> str:
+    """Check the name of a calendar."""
+    if not _CALENDAR_NAME.fullmatch(text):
+        raise Invalid("must be the name of a calendar: 1 to 128 letters, digits, - and _")
+    return text
+
+
+_CALENDAR_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+
+
+def month_days(text: str) -> tuple[int, ...]:
+    """Parse numbers of days of a month, such as `1, -1`; negative ones count from the end."""
+    found = []
+    for one in names(text):
+        digits = one.removeprefix("-")
+        try:
+            found.append(number(1, _MOST_MONTH_DAYS)(digits) * (-1 if one[0] == "-" else 1))
+        except Invalid:
+            raise Invalid(
+                f"has {quote(one[:_SHOWN])}; write days of the month from 1 to 31, or from -1 to -31, "
+                "which count from its end"
+            ) from None
+    return tuple(found)
+
+
 class CatchUpPolicy(StrEnum):
     """Launches for the slots that passed while the daemon was not running."""
 
@@ -408,6 +444,16 @@ CATCH_UP_MOST = MetaExtension(
     name="steward_catch_up_most", place="job", read=number(1, 1000), default=10
 )
 JITTER = MetaExtension(name="steward_jitter", place="job", read=span(24 * HOUR), default=0)
+RUN_CALENDAR = MetaExtension(name=OF_JOB, place="job", read=calendar_name, default="")
+RUN_CALENDAR_ELSE = MetaExtension(
+    name="steward_run_calendar_else",
+    place="job",
+    read=one_of(ClosedPolicy),
+    default=ClosedPolicy.SKIP,
+)
+RUN_DAY = MetaExtension[tuple[int, ...]](
+    name="steward_run_day", place="job", read=month_days, default=()
+)
 
 CHILDREN_AT_ONCE = MetaExtension[int | None](
     name="steward_children_at_once", place="job", read=number(1, 10_000), default=None
@@ -518,6 +564,9 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     CATCH_UP,
     CATCH_UP_MOST,
     JITTER,
+    RUN_CALENDAR,
+    RUN_CALENDAR_ELSE,
+    RUN_DAY,
     CHILDREN_AT_ONCE,
     CHILDREN_BEYOND,
     CHILDREN_KEPT,
@@ -566,6 +615,7 @@ def problems(job: Job) -> Iterator[str]:
     yield from _to_nobody(job.meta or {})
     yield from _from_dispatches(job)
     yield from _after(job)
+    yield from _without_schedule(job)
     for group in job.task_groups or ():
         yield from _in("task group", group.name, group.meta)
         for task in group.tasks or ():
@@ -612,6 +662,15 @@ def _from_dispatches(job: Job) -> Iterator[str]:
     for name in (*(block.meta_required or ()), *(block.meta_optional or ())) if block else ():
         if name.startswith(PREFIX):
             yield f"Parameterized job: a dispatch cannot set {quote(name)}; write it in the job"
+
+
+def _without_schedule(job: Job) -> Iterator[str]:
+    """Yield the keys about the slots of a schedule in a job without a schedule."""
+    if job.periodic is not None:
+        return
+    for key in (RUN_CALENDAR.name, RUN_CALENDAR_ELSE.name, RUN_DAY.name):
+        if key in (job.meta or {}) and not job.parent_id:
+            yield f"Meta of job: {quote(key)} needs a job with a periodic block"
 
 
 def _in(place: str, name: str, meta: Meta) -> Iterator[str]:

@@ -8,6 +8,7 @@ PLACES = (
     ("/ui/services", "Services", "s"),
     ("/ui/nodes", "Nodes", "n"),
     ("/ui/evaluations", "Evaluations", "e"),
+    ("/ui/calendars", "Calendars", "c"),
     ("/ui/variables", "Variables", "v"),
     ("/ui/access", "Access", "a"),
     ("/ui/log", "Events", "l"),

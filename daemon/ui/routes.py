@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         access,
         actions,
         allocation,
+        calendars,
         cluster,
         find,
         flows,
@@ -32,6 +33,7 @@ else:  # Jinja and all pages are imported at the first request
     access = LazyModule("daemon.ui.access")
     actions = LazyModule("daemon.ui.actions")
     allocation = LazyModule("daemon.ui.allocation")
+    calendars = LazyModule("daemon.ui.calendars")
     cluster = LazyModule("daemon.ui.cluster")
     find = LazyModule("daemon.ui.find")
     flows = LazyModule("daemon.ui.flows")
@@ -160,6 +162,10 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/services", cluster.services),
     UiPage("/ui/evaluations", cluster.evaluations),
     UiPage("/ui/evaluation/{eval_id}", cluster.evaluation),
+    UiPage("/ui/calendars", calendars.index),
+    UiPage("/ui/calendars", calendars.store, "POST", calls="POST /v1/calendar/{name}"),
+    UiPage("/ui/calendars/remove", calendars.remove, "POST", calls="DELETE /v1/calendar/{name}"),
+    UiPage("/ui/calendar/{name}", calendars.calendar),
     UiPage("/ui/variables", variables.index),
     UiPage("/ui/variables", variables.put_variable, "POST", calls="POST /v1/var/{path}"),
     UiPage(

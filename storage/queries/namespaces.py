@@ -85,6 +85,7 @@ _HAS_LIVE_JOBS = """
     SELECT 1 FROM jobs WHERE namespace = :name AND status <> 'dead' LIMIT 1
 """
 _HAS_VARIABLES = "SELECT 1 FROM variables WHERE namespace = :name LIMIT 1"
+_HAS_CALENDARS = "SELECT 1 FROM calendars WHERE namespace = :name LIMIT 1"
 _HAS_LIVE_ALLOCATIONS = """
     SELECT 1 FROM allocations
      WHERE namespace = :name AND desired_status = 'run'
@@ -99,5 +100,6 @@ def in_use(db: ReadSnapshot, name: str) -> list[str]:
         "non-terminal jobs": _HAS_LIVE_JOBS,
         "non-terminal allocations": _HAS_LIVE_ALLOCATIONS,
         "variables": _HAS_VARIABLES,
+        "calendars": _HAS_CALENDARS,
     }
     return [what for what, sql in reasons.items() if db.one(sql, {"name": name})]

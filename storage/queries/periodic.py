@@ -6,7 +6,7 @@ import msgspec
 
 from storage.read_pool import ReadSnapshot
 from storage.records.job import Job
-from storage.records.periodic import Slot, SlotOutcome
+from storage.records.periodic import Slot, SlotOutcome, calendars_of
 from storage.writer import Transaction
 
 TOPIC = "periodic"  # a next slot may have changed
@@ -23,13 +23,22 @@ def topic(namespace: str, job_id: str) -> str:
 
 
 class DueLaunch(msgspec.Struct, frozen=True):
-    """A job whose slot is due; a slot of None must be computed first."""
+    """A job whose slot is due; a slot of None must be computed first.
+
+    `next_launch` is known for a job with a calendar: the next slot at which it is open.
+    """
 
     namespace: str
     job_id: str
     followed_to: int
     next_slot: int | None
     paused: bool
+    next_launch: int | None = None
+
+    @property
+    def launch(self) -> int | None:
+        """Return the time of the next launch; `NEVER` if there is none, None if it is unknown."""
+        return self.next_slot if self.next_launch is None else self.next_launch
 
 
 _FOLLOW = """
@@ -60,7 +69,8 @@ _NEXT = "SELECT min(next_slot) AS at FROM periodic_jobs WHERE next_slot > :after
 _COMING = """
     SELECT * FROM periodic_jobs
      WHERE (namespace = :namespace OR :namespace = '*') AND next_slot < :never
-  ORDER BY next_slot, namespace, job_id
+       AND coalesce(next_launch, next_slot) < :never
+  ORDER BY coalesce(next_launch, next_slot), namespace, job_id
 """
 _ZONE = """
     SELECT v.document ->> '$.Periodic.TimeZone' AS zone
@@ -72,7 +82,7 @@ _ZONE = """
 _OF_JOB = "SELECT * FROM periodic_jobs WHERE namespace = :namespace AND job_id = :job_id"
 _ADVANCE = """
     UPDATE periodic_jobs
-       SET followed_to = :followed_to, next_slot = :next_slot
+       SET followed_to = :followed_to, next_slot = :next_slot, next_launch = :next_launch
      WHERE namespace = :namespace AND job_id = :job_id
 """
 _SET_PAUSED = """
@@ -117,7 +127,12 @@ def is_followed(job: Job) -> bool:
 
 def _due(row: sqlite3.Row) -> DueLaunch:
     return DueLaunch(
-        row["namespace"], row["job_id"], row["followed_to"], row["next_slot"], bool(row["paused"])
+        row["namespace"],
+        row["job_id"],
+        row["followed_to"],
+        row["next_slot"],
+        bool(row["paused"]),
+        row["next_launch"],
     )
 
 
@@ -158,9 +173,18 @@ def set_paused(tx: Transaction, namespace: str, job_id: str, *, paused: bool) ->
 
 
 def advance(
-    tx: Transaction, namespace: str, job_id: str, *, followed_to: int, next_slot: int | None
+    tx: Transaction,
+    namespace: str,
+    job_id: str,
+    *,
+    followed_to: int,
+    next_slot: int | None,
+    next_launch: int | None = None,
 ) -> None:
-    """Record the time until which all slots are decided, and the next slot, or None."""
+    """Record the time until which all slots are decided, and the next slot, or None.
+
+    `next_launch` is the next slot at which the calendar of the job is open, `NEVER` for none.
+    """
     tx.execute(
         _ADVANCE,
         {
@@ -168,9 +192,30 @@ def advance(
             "job_id": job_id,
             "followed_to": followed_to,
             "next_slot": NEVER if next_slot is None else next_slot,
+            "next_launch": next_launch,
         },
     )
     tx.touch("periodic_jobs", TOPIC)
+
+
+# --- calendars ---
+
+_CLEAR_JOB = "DELETE FROM calendar_jobs WHERE namespace = :namespace AND job_id = :job_id"
+_ADD_JOB = """
+    INSERT INTO calendar_jobs (namespace, job_id, calendar) VALUES (:namespace, :job_id, :calendar)
+"""
+
+
+def sync_calendars(tx: Transaction, job: Job) -> None:
+    """Record the calendars that a new version of a job names."""
+    if job.parent_id:
+        return
+    key = {"namespace": job.namespace, "job_id": job.id}
+    if job.version:
+        tx.execute(_CLEAR_JOB, key)
+    if not job.stop:
+        for name in calendars_of(job):
+            tx.execute(_ADD_JOB, {**key, "calendar": name})
 
 
 # --- outcomes ---
@@ -187,6 +232,14 @@ _TRIM = """
                     WHERE namespace = :namespace AND job_id = :job_id
                  ORDER BY slot DESC LIMIT 1 OFFSET :kept - 1)
 """
+_EXTEND = """
+    UPDATE periodic_slots
+       SET slots = slots + :slots, decided_at = :decided_at, write_index = :index
+     WHERE namespace = :namespace AND job_id = :job_id
+       AND slot = (SELECT max(slot) FROM periodic_slots
+                    WHERE namespace = :namespace AND job_id = :job_id)
+       AND outcome = :outcome AND reason = :reason
+"""
 _LEDGER = """
     SELECT * FROM periodic_slots
      WHERE namespace = :namespace AND job_id = :job_id
@@ -201,6 +254,16 @@ def add_slot(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
     tx.execute(_ADD, values)
     tx.execute(_TRIM, {**key, "kept": KEPT})
     tx.touch("periodic_slots", topic(namespace, job_id))
+
+
+def extend(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
+    """Store the outcome of a slot with that of the newest one, if it is the same."""
+    key = {"namespace": namespace, "job_id": job_id}
+    values = {**msgspec.structs.asdict(slot), **key, "index": tx.index}
+    if tx.execute(_EXTEND, values):
+        tx.touch("periodic_slots", topic(namespace, job_id))
+    else:
+        add_slot(tx, namespace, job_id, slot)
 
 
 def slots(db: ReadSnapshot, namespace: str, job_id: str) -> list[Slot]:

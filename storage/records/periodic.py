@@ -3,6 +3,13 @@
 from enum import StrEnum
 
 from storage.records.base import Record
+from storage.records.job import Job
+
+CLOSED_REASON = "closed: "  # begins the reason of a slot at which the calendar of its job is closed
+
+# Keys of job meta that name a calendar: of the job, and of a group.
+OF_JOB = "steward_run_calendar"
+OF_GROUP = "steward_calendar"
 
 
 class SlotOutcome(StrEnum):
@@ -41,3 +48,9 @@ class PeriodicSchedule(Record, frozen=True, kw_only=True):
     namespace: str
     paused: bool
     next_launches: list[str]
+
+
+def calendars_of(job: Job) -> frozenset[str]:
+    """Return the names of the calendars that a job uses."""
+    metas = [(OF_JOB, job.meta), *((OF_GROUP, group.meta) for group in job.task_groups or ())]
+    return frozenset(name.strip() for key, meta in metas if (name := (meta or {}).get(key, "")))

@@ -32,7 +32,17 @@ _TURN = 256  # events of one write handled before other tasks run
 _BEAT = b"{}\n"
 _ALL = "*"
 _IN_NAMESPACE = frozenset(
-    {"Job", "Allocation", "Deployment", "Evaluation", "Service", "Run", "Step", "Trigger"}
+    {
+        "Job",
+        "Allocation",
+        "Deployment",
+        "Evaluation",
+        "Service",
+        "Run",
+        "Step",
+        "Trigger",
+        "Calendar",
+    }
 )
 _OF_NODES = frozenset({"Node", "NodePool"})
 _INT64 = range(-(2**63), 2**63)

@@ -101,6 +101,16 @@ _EVAL: Tree = {
     "list": "daemon.cli.commands.evaluation:index",
     "status": "daemon.cli.commands.evaluation:status",
 }
+_CALENDAR: Tree = {
+    "apply": "daemon.cli.commands.calendar:apply",
+    "delete": "daemon.cli.commands.calendar:delete",
+    "history": "daemon.cli.commands.calendar:history",
+    "import": "daemon.cli.commands.calendar:import_file",
+    "init": "daemon.cli.commands.calendar:init",
+    "inspect": "daemon.cli.commands.calendar:inspect",
+    "list": "daemon.cli.commands.calendar:index",
+    "status": "daemon.cli.commands.calendar:status",
+}
 _NODE: Tree = {
     "drain": "daemon.cli.commands.drain:drain",
     "eligibility": "daemon.cli.commands.drain:eligibility",
@@ -223,6 +233,7 @@ COMMANDS: Tree = {
     "login": "daemon.cli.commands.login:login",
     "logout": "daemon.cli.commands.login:logout",
     "mcp": "daemon.cli.commands.mcp:mcp",
+    "calendar": ("Days and hours on which jobs may begin.", _CALENDAR),
     "namespace": ("Separate the jobs of different users.", _NAMESPACE),
     "notify": ("Receivers of notifications.", _NOTIFY),
     "node": ("Show nodes, drain them, and change their eligibility.", _NODE),

@@ -79,6 +79,7 @@ _LINES: Mapping[str, Sections] = {
             "exec": "Run a command inside a task",
             "var": "Encrypted variables and their locks",
             "namespace": "Namespaces: create, change, delete",
+            "calendar": "Calendars: days and hours on which jobs may begin",
         },
         "Access": {
             "login": "Log in with the identity of this cloud machine",
@@ -245,6 +246,18 @@ _LINES: Mapping[str, Sections] = {
             "lock": "Run a command while holding a variable's lock",
             "purge": "Delete a variable",
             "put": "Write values to a variable",
+        }
+    },
+    "calendar": {
+        _COMMANDS: {
+            "apply": "Create or change a calendar",
+            "delete": "Delete a calendar that nothing uses",
+            "history": "List the versions of a calendar",
+            "import": "Add the holidays of an iCalendar file",
+            "init": "Print a calendar to begin with",
+            "inspect": "Print a calendar as JSON",
+            "list": "List the calendars",
+            "status": "Show whether a calendar is open, and its next days",
         }
     },
     "namespace": {

@@ -22,6 +22,12 @@ class RegisterResult(Record, frozen=True, kw_only=True):
     warnings: str = ""
 
 
+class CalendarWritten(Record, frozen=True, kw_only=True):
+    """The version of a calendar after a write."""
+
+    version: int
+
+
 class ValidateResult(Record, frozen=True, kw_only=True):
     """The errors and warnings of a job; both are empty if there are none."""
 

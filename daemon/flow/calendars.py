@@ -1,0 +1,482 @@
+"""Calendars: whether a moment is open, why it is not, and when it opens next.
+
+Local times follow the wall clock of the calendar's zone. An hour that a clock change skips is not
+open, and an hour that comes twice is open twice. All moments are nanoseconds since the epoch.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from functools import lru_cache
+
+import msgspec
+
+from daemon.jobspec import cron
+from daemon.text.go_format import quote
+from storage.errors import Invalid
+from storage.records.base import HOUR, SECOND
+from storage.records.calendar import Calendar
+from storage.records.periodic import CLOSED_REASON
+from storage.records.times import nanoseconds
+
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+MAX_DAYS = 2000  # of holidays, and of extra days
+MAX_BLACKOUTS = 500
+MAX_HOURS = 24  # periods of a day
+MAX_PARTS = 16  # calendars that one refers to, directly or through others
+MAX_NAME_LENGTH = 200  # of a day, or a reason
+MAX_DESCRIPTION = 256
+YEARS = range(1970, 2200)  # of dates and moments
+HORIZON = 5 * 366  # days in which an opening is searched
+
+_DAY = 24 * HOUR
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(Z|[+-]\d{2}:\d{2})")
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d:[0-5]\d|2[0-3]:[0-5]\d|24:00)")
+_FIRST_STEP, _LONGEST_STEP = 2, 64  # days of one search
+
+Span = tuple[int, int]  # from the first moment up to, but without, the second
+
+
+# --- parsing ---
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text can name a calendar."""
+    return _NAME.fullmatch(text) is not None
+
+
+def faults(calendar: Calendar) -> Iterator[str]:
+    """Yield the errors of a calendar: field, value, and what is allowed."""
+    if not is_name(calendar.name):
+        yield f"Name is {quote(calendar.name[:200])}: use 1 to 128 letters, digits, - and _"
+    if len(calendar.description) > MAX_DESCRIPTION:
+        yield f"Description has {len(calendar.description)} characters; {MAX_DESCRIPTION} is the most"
+    try:
+        zone = cron.zone(calendar.time_zone)
+    except Invalid:
+        zone = UTC
+        yield f"TimeZone is {quote(calendar.time_zone)}: use a name such as Europe/Berlin or UTC"
+    for name in calendar.weekdays or ():
+        if name not in WEEKDAYS:
+            yield f"Weekdays has {quote(name)}: use {', '.join(WEEKDAYS)}"
+    if len(calendar.hours or ()) > MAX_HOURS:
+        yield f"Hours has {len(calendar.hours or ())} periods; {MAX_HOURS} is the most"
+    for text in calendar.hours or ():
+        if _hours(text) is None:
+            yield f"Hours has {quote(text)}: use a period such as 08:00-18:00, within one day"
+    yield from _day_faults("Holidays", calendar.holidays)
+    yield from _day_faults("ExtraDays", calendar.extra_days)
+    yield from _blackout_faults(calendar, zone)
+    yield from _part_faults(calendar)
+
+
+def _day_faults(field: str, days: Mapping[str, str] | None) -> Iterator[str]:
+    if len(days or ()) > MAX_DAYS:
+        yield f"{field} has {len(days or ())} days; {MAX_DAYS} is the most"
+    for text, name in (days or {}).items():
+        if _date(text) is None:
+            yield f"{field} has {quote(text[:40])}: use a date such as 2026-12-25, of the years 1970 to 2199"
+        if len(name) > MAX_NAME_LENGTH:
+            yield f"{field}[{text[:40]}] has {len(name)} characters; {MAX_NAME_LENGTH} is the most"
+
+
+def _blackout_faults(calendar: Calendar, zone: tzinfo) -> Iterator[str]:
+    if len(calendar.blackouts or ()) > MAX_BLACKOUTS:
+        yield f"Blackouts has {len(calendar.blackouts or ())}; {MAX_BLACKOUTS} is the most"
+    for number, one in enumerate(calendar.blackouts or ()):
+        where = f"Blackouts[{number}]"
+        begin = _moment(one.begin, zone, is_end=False)
+        end = _moment(one.end, zone, is_end=True)
+        for field, text, found in (("Begin", one.begin, begin), ("End", one.end, end)):
+            if found is None:
+                yield (
+                    f"{where}.{field} is {quote(text[:40])}: use a date such as 2026-12-24, or a "
+                    "moment such as 2026-12-24T18:00:00Z"
+                )
+        if begin is not None and end is not None and end <= begin:
+            yield f"{where}.End is {quote(one.end)}, which is not after Begin, {quote(one.begin)}"
+        if len(one.reason) > MAX_NAME_LENGTH:
+            yield f"{where}.Reason has {len(one.reason)} characters; {MAX_NAME_LENGTH} is the most"
+
+
+def _part_faults(calendar: Calendar) -> Iterator[str]:
+    names = [*(calendar.only or ()), *(calendar.except_ or ())]
+    if len(names) > MAX_PARTS:
+        yield f"Only and Except have {len(names)} names; {MAX_PARTS} is the most"
+    if calendar.name in names:
+        yield f"Only and Except cannot have {quote(calendar.name)}, the calendar itself"
+    for name in sorted({one for one in names if names.count(one) > 1}):
+        yield f"Only and Except have {quote(name)} twice"
+
+
+def _date(text: str) -> date | None:
+    """Return a date of the supported years; None for any other text."""
+    if not _DATE.fullmatch(text) or int(text[:4]) not in YEARS:
+        return None
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _hours(text: str) -> tuple[int, int] | None:
+    """Return a period of a day as minutes after midnight; None if it is no period."""
+    found = _HOURS.fullmatch(text)
+    if found is None:
+        return None
+    first, last = (int(one[:2]) * 60 + int(one[3:]) for one in text.split("-"))
+    return (first, last) if first < last else None
+
+
+def _moment(text: str, zone: tzinfo, *, is_end: bool) -> int | None:
+    """Return a moment or the boundary of a date; None for any other text."""
+    if (day := _date(text)) is not None:
+        return _start_of(day + timedelta(days=1) if is_end else day, zone)
+    if not _MOMENT.fullmatch(text) or int(text[:4]) not in YEARS:
+        return None
+    try:
+        return nanoseconds(text)
+    except ValueError:
+        return None
+
+
+# --- days ---
+
+
+def _start_of(day: date, zone: tzinfo) -> int:
+    """Return the first moment of a local day."""
+    return int(datetime.combine(day, time(), zone).timestamp()) * SECOND
+
+
+def _offset(at: int, zone: tzinfo) -> int:
+    """Return the offset from UTC at a moment, in nanoseconds."""
+    offset = datetime.fromtimestamp(at // SECOND, zone).utcoffset()
+    return int(offset.total_seconds()) * SECOND if offset else 0
+
+
+def local_date(at: int, zone: tzinfo) -> date:
+    """Return the local date of a moment."""
+    return datetime.fromtimestamp(at // SECOND, zone).date()
+
+
+def _segments(first: int, last: int, zone: tzinfo) -> Iterator[tuple[int, int, int]]:
+    """Yield the parts of a period with one offset from UTC each: begin, end and offset."""
+    before, after = _offset(first, zone), _offset(last, zone)
+    while before != after:
+        low, high = first // SECOND, last // SECOND
+        while high - low > 1:  # the first second with another offset than `before`
+            middle = (low + high) // 2
+            if _offset(middle * SECOND, zone) == before:
+                low = middle
+            else:
+                high = middle
+        yield first, high * SECOND, before
+        first, before = high * SECOND, _offset(high * SECOND, zone)
+    yield first, last, before
+
+
+def _local_spans(day: date, periods: Sequence[tuple[int, int]], zone: tzinfo) -> list[Span]:
+    """Return the moments of a local day within periods, which are minutes after midnight."""
+    start = _start_of(day, zone)
+    midnight = int(datetime.combine(day, time(), UTC).timestamp()) * SECOND
+    found = []
+    # A clock that is set back across midnight repeats a part of the evening.
+    for first, last, offset in _segments(start - 4 * HOUR, start + _DAY + 4 * HOUR, zone):
+        for begin, end in periods:
+            span = (
+                max(first, midnight + begin * 60 * SECOND - offset),
+                min(last, midnight + end * 60 * SECOND - offset),
+            )
+            if span[0] < span[1]:
+                found.append(span)
+    return _joined(found)
+
+
+def _joined(spans: list[Span]) -> list[Span]:
+    """Return spans in order, with those that touch or overlap as one."""
+    found: list[Span] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _common(ours: list[Span], others: list[Span]) -> list[Span]:
+    """Return the moments that are in both lists."""
+    found, at, other = [], 0, 0
+    while at < len(ours) and other < len(others):
+        begin = max(ours[at][0], others[other][0])
+        end = min(ours[at][1], others[other][1])
+        if begin < end:
+            found.append((begin, end))
+        if ours[at][1] < others[other][1]:
+            at += 1
+        else:
+            other += 1
+    return found
+
+
+def _without(ours: list[Span], others: list[Span]) -> list[Span]:
+    """Return the moments of the first list that are not in the second."""
+    if not ours or not others:
+        return ours
+    gaps, at = [], ours[0][0]
+    for begin, end in others:
+        gaps.append((at, begin))
+        at = max(at, end)
+    gaps.append((at, max(at, ours[-1][1])))
+    return _common(ours, [one for one in gaps if one[0] < one[1]])
+
+
+# --- calendars ---
+
+
+class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
+    """A calendar in a form in which moments can be looked up, with the calendars it refers to."""
+
+    name: str
+    version: int
+    zone: tzinfo
+    weekdays: frozenset[int]
+    holidays: Mapping[date, str]
+    extra_days: Mapping[date, str]
+    periods: tuple[tuple[int, int], ...]
+    blackouts: tuple[tuple[int, int, str], ...]
+    only: tuple["CompiledCalendar", ...]
+    excluded: tuple["CompiledCalendar", ...]
+
+    def spans(self, first: int, last: int) -> list[Span]:
+        """Return when the calendar is open in a period, in order."""
+        day, until = local_date(first, self.zone), local_date(last, self.zone)
+        found: list[Span] = []
+        while day <= until:
+            if not self._closed_day(day):
+                found += _local_spans(day, self.periods, self.zone)
+            day += timedelta(days=1)
+        return self._restricted(_common(_joined(found), [(first, last)]))
+
+    def _restricted(self, found: list[Span]) -> list[Span]:
+        """Return the parts of spans without blackouts, and within the other calendars."""
+        if found and self.blackouts:
+            found = _without(found, _joined([(begin, end) for begin, end, _ in self.blackouts]))
+        for one in self.only:
+            if found:
+                found = _common(found, one.spans(found[0][0], found[-1][1]))
+        for one in self.excluded:
+            if found:
+                found = _without(found, one.spans(found[0][0], found[-1][1]))
+        return found
+
+    def day_spans(self, day: date) -> list[Span]:
+        """Return when a local day of the calendar is open."""
+        if self._closed_day(day):
+            return []
+        return self._restricted(_local_spans(day, self.periods, self.zone))
+
+    def why_closed(self, at: int) -> str:
+        """Return why the calendar is closed at a moment; empty if it is open."""
+        if reason := self._closed_day(local_date(at, self.zone)):
+            return reason
+        if not any(begin <= at < end for begin, end in self._own_hours(at)):
+            return f"outside of {', '.join(map(_shown_period, self.periods))}"
+        for begin, end, reason in self.blackouts:
+            if begin <= at < end:
+                return f"blackout{f' ({reason})' if reason else ''}"
+        for one in self.only:
+            if reason := one.why_closed(at):
+                return f"calendar {quote(one.name)} is closed ({reason})"
+        for one in self.excluded:
+            if not one.why_closed(at):
+                return f"calendar {quote(one.name)} is open"
+        return ""
+
+    def why_closed_on(self, day: date) -> str:
+        """Return why a whole local day is closed; a reason that holds at its begin."""
+        if reason := self._closed_day(day):
+            return reason
+        own = _local_spans(day, self.periods, self.zone)
+        return self.why_closed(own[0][0]) if own else "its hours do not exist on this day"
+
+    def _own_hours(self, at: int) -> list[Span]:
+        return _local_spans(local_date(at, self.zone), self.periods, self.zone)
+
+    def _closed_day(self, day: date) -> str:
+        """Return why a whole day is closed, apart from blackouts and other calendars."""
+        if day in self.extra_days:
+            return ""
+        if (name := self.holidays.get(day)) is not None:
+            return name or "a holiday"
+        return "" if day.weekday() in self.weekdays else DAY_NAMES[day.weekday()]
+
+
+def _shown_period(period: tuple[int, int]) -> str:
+    (first, first_minute), (last, last_minute) = (divmod(one, 60) for one in period)
+    return f"{first:02}:{first_minute:02}-{last:02}:{last_minute:02}"
+
+
+class UnknownCalendar(Exception):
+    """A calendar does not exist, or refers to one that does not exist, or to itself."""
+
+
+def compiled(name: str, documents: Mapping[str, bytes]) -> CompiledCalendar:
+    """Return a calendar with all that it refers to, from their stored documents.
+
+    Raises `UnknownCalendar`.
+    """
+    return _compiled(name, documents, ())
+
+
+def _compiled(
+    name: str, documents: Mapping[str, bytes], above: tuple[str, ...]
+) -> CompiledCalendar:
+    if name not in documents:
+        raise UnknownCalendar(f"calendar {quote(name)} does not exist")
+    if name in above:
+        chain = " -> ".join((*above[above.index(name) :], name))
+        raise UnknownCalendar(f"calendars refer to each other: {chain}")
+    found, only, excluded = _alone(documents[name])
+
+    def parts(names: Sequence[str]) -> tuple[CompiledCalendar, ...]:
+        return tuple(_compiled(one, documents, (*above, name)) for one in names)
+
+    return msgspec.structs.replace(found, only=parts(only), excluded=parts(excluded))
+
+
+@lru_cache(maxsize=64)
+def _alone(document: bytes) -> tuple[CompiledCalendar, list[str], list[str]]:
+    """Return a valid calendar without the calendars that it refers to, and their names."""
+    calendar = msgspec.json.decode(document, type=Calendar)
+    zone = cron.zone(calendar.time_zone)
+    days = frozenset(map(WEEKDAYS.index, calendar.weekdays or WEEKDAYS))
+    periods = [_hours(text) for text in calendar.hours or ["00:00-24:00"]]
+    blackouts = [
+        (
+            _moment(one.begin, zone, is_end=False) or 0,
+            _moment(one.end, zone, is_end=True) or 0,
+            one.reason,
+        )
+        for one in calendar.blackouts or ()
+    ]
+    found = CompiledCalendar(
+        name=calendar.name,
+        version=calendar.version,
+        zone=zone,
+        weekdays=days,
+        holidays={date.fromisoformat(day): name for day, name in (calendar.holidays or {}).items()},
+        extra_days={
+            date.fromisoformat(day): name for day, name in (calendar.extra_days or {}).items()
+        },
+        periods=tuple(sorted(one for one in periods if one)),
+        blackouts=tuple(sorted(blackouts)),
+        only=(),
+        excluded=(),
+    )
+    return found, calendar.only or [], calendar.except_ or []
+
+
+_ALWAYS = CompiledCalendar(
+    name="",
+    version=0,
+    zone=UTC,
+    weekdays=frozenset(range(7)),
+    holidays={},
+    extra_days={},
+    periods=((0, 24 * 60),),
+    blackouts=(),
+    only=(),
+    excluded=(),
+)
+
+
+# --- openings ---
+
+
+class Openings:
+    """The moments in which a job may begin: while its calendar is open, on its days of the month.
+
+    `days` are numbers of open days, counted from the end if negative; empty for all. Without a
+    calendar, every day is open, and days are those of `zone`.
+    """
+
+    def __init__(
+        self,
+        calendar: CompiledCalendar | None,
+        days: Sequence[int] = (),
+        zone: tzinfo = UTC,
+        *,
+        fault: str = "",
+    ) -> None:
+        self.days, self._fault = tuple(days), fault
+        self._calendar = calendar or msgspec.structs.replace(_ALWAYS, zone=zone)
+        self._chosen: dict[tuple[int, int], frozenset[date]] = {}
+
+    @property
+    def name(self) -> str:
+        """Return the name of the calendar; empty without one."""
+        return self._calendar.name
+
+    def why_closed(self, at: int) -> str:
+        """Return why a moment is closed; empty if it is open."""
+        if self._fault:
+            return f"{CLOSED_REASON}{self._fault}"
+        one = self._calendar
+        of_calendar = f"calendar {quote(one.name)} version {one.version}: " if one.name else ""
+        if reason := one.why_closed(at):
+            return f"{CLOSED_REASON}{of_calendar}{reason}"
+        if self.days and local_date(at, one.zone) not in self._days_of(local_date(at, one.zone)):
+            numbers = ", ".join(map(str, self.days))
+            kind = "open day" if one.name else "day"
+            return f"{CLOSED_REASON}{of_calendar}it is not {kind} {numbers} of the month"
+        return ""
+
+    def next_open(self, at: int) -> int | None:
+        """Return the first open moment from a moment on; None if there is none within five years."""
+        if self._fault:
+            return None
+        end, step = at + HORIZON * _DAY, _FIRST_STEP
+        while at < end:
+            until = at + step * _DAY
+            if self.days:
+                found = self._by_days(at, until)
+            else:
+                found = next((max(begin, at) for begin, _ in self._calendar.spans(at, until)), None)
+            if found is not None:
+                return found
+            at, step = until, min(2 * step, _LONGEST_STEP)
+        return None
+
+    def _by_days(self, at: int, until: int) -> int | None:
+        """Return the first open moment of a period that is on one of the days of its month."""
+        zone = self._calendar.zone
+        day, last = local_date(at, zone), local_date(until, zone)
+        while day <= last:
+            if day in self._days_of(day):
+                for begin, end in self._calendar.day_spans(day):
+                    if at < end and max(begin, at) < until:
+                        return max(begin, at)
+            day += timedelta(days=1)
+        return None
+
+    def _days_of(self, day: date) -> frozenset[date]:
+        """Return the days on which the job may begin, in the month of a day."""
+        key = (day.year, day.month)
+        if key not in self._chosen:
+            first = day.replace(day=1)
+            in_month = [
+                one
+                for number in range(31)
+                if (one := first + timedelta(days=number)).month == day.month
+                and self._calendar.day_spans(one)
+            ]
+            numbers = [one - 1 if one > 0 else one for one in self.days]
+            length = len(in_month)
+            self._chosen[key] = frozenset(
+                in_month[one] for one in numbers if -length <= one < length
+            )
+        return self._chosen[key]

@@ -1,0 +1,131 @@
+"""Repetition rules of calendar events (RFC 5545, RRULE), for events of whole days.
+
+A search passes over a known number of days. Libraries do not promise that: a rule without any
+occurrence, such as February 30 of each year, takes them to the end of their time.
+"""
+
+import calendar
+from collections.abc import Iterable, Iterator
+from datetime import date, timedelta
+
+import msgspec
+
+from storage.errors import Invalid
+
+FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY")
+_WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+
+
+class Repetition(msgspec.Struct, frozen=True, kw_only=True):
+    """A repetition rule. `weekdays` are pairs of a weekday and its number, 0 for each of them."""
+
+    frequency: str
+    interval: int = 1
+    count: int | None = None
+    until: date | None = None
+    months: frozenset[int] = frozenset()
+    month_days: frozenset[int] = frozenset()
+    weekdays: frozenset[tuple[int, int]] = frozenset()
+    positions: frozenset[int] = frozenset()
+    week_start: int = 0
+
+
+def weekday(text: str) -> tuple[int, int]:
+    """Parse a weekday with an optional number, such as `MO` or `-1SU`. Raises `Invalid`."""
+    name, digits = text[-2:].upper(), text[:-2]
+    number = digits.removeprefix("+").removeprefix("-")
+    if name not in _WEEKDAYS or (digits and not (number.isascii() and number.isdecimal())):
+        raise Invalid(f"{text[:20]!r} is not a weekday such as MO or -1SU")
+    if len(number) > 2:
+        raise Invalid(f"{text[:20]!r} has a number beyond 53")
+    return _WEEKDAYS.index(name), (-1 if digits.startswith("-") else 1) * int(number or 0)
+
+
+def occurrences(rule: Repetition, start: date, last: date) -> Iterator[date]:
+    """Yield the days of a rule from `start` to `last`, in order."""
+    complete = _complete(rule, start)
+    number = 0
+    for period in _periods(complete, start, last):
+        days = [one for one in period if _matches(complete, one)]
+        for day in _positioned(days, complete.positions):
+            if day < start:
+                continue
+            number += 1
+            is_over = rule.count is not None and number > rule.count
+            if is_over or day > last or (rule.until is not None and day > rule.until):
+                return
+            yield day
+
+
+def _complete(rule: Repetition, start: date) -> Repetition:
+    """Return a rule in which the start takes the place of missing parts."""
+    if rule.month_days or rule.weekdays:
+        return rule
+    match rule.frequency:
+        case "YEARLY":
+            months = rule.months or frozenset({start.month})
+            return msgspec.structs.replace(rule, months=months, month_days=frozenset({start.day}))
+        case "MONTHLY":
+            return msgspec.structs.replace(rule, month_days=frozenset({start.day}))
+        case "WEEKLY":
+            return msgspec.structs.replace(rule, weekdays=frozenset({(start.weekday(), 0)}))
+    return rule
+
+
+def _periods(rule: Repetition, start: date, last: date) -> Iterator[Iterable[date]]:
+    """Yield the days of each period: of a year, a month, a week, or one day."""
+    match rule.frequency:
+        case "YEARLY":
+            for year in range(start.year, last.year + 1, rule.interval):
+                yield _days(date(year, 1, 1), 366 if calendar.isleap(year) else 365)
+        case "MONTHLY":
+            first = start.year * 12 + start.month - 1
+            for number in range(first, last.year * 12 + last.month, rule.interval):
+                year, month = divmod(number, 12)
+                yield _days(date(year, month + 1, 1), calendar.monthrange(year, month + 1)[1])
+        case "WEEKLY":
+            day = start - timedelta(days=(start.weekday() - rule.week_start) % 7)
+            while day <= last:
+                yield _days(day, 7)
+                day += timedelta(days=7 * rule.interval)
+        case _:
+            day = start
+            while day <= last:
+                yield (day,)
+                day += timedelta(days=rule.interval)
+
+
+def _days(first: date, number: int) -> Iterator[date]:
+    return (first + timedelta(days=one) for one in range(number))
+
+
+def _matches(rule: Repetition, day: date) -> bool:
+    if rule.months and day.month not in rule.months:
+        return False
+    if rule.month_days and day.day not in rule.month_days:
+        length = calendar.monthrange(day.year, day.month)[1]
+        if day.day - length - 1 not in rule.month_days:
+            return False
+    return not rule.weekdays or any(_is_on(rule, day, one) for one in rule.weekdays)
+
+
+def _is_on(rule: Repetition, day: date, wanted: tuple[int, int]) -> bool:
+    """Return whether a day is a weekday, or the numbered one of its month or year."""
+    name, number = wanted
+    if day.weekday() != name:
+        return False
+    if not number or rule.frequency in ("WEEKLY", "DAILY"):
+        return True
+    if rule.frequency == "MONTHLY" or rule.months:
+        at, length = day.day, calendar.monthrange(day.year, day.month)[1]
+    else:
+        at, length = day.timetuple().tm_yday, 366 if calendar.isleap(day.year) else 365
+    return number == ((at - 1) // 7 + 1 if number > 0 else -((length - at) // 7 + 1))
+
+
+def _positioned(days: list[date], positions: frozenset[int]) -> list[date]:
+    """Return the days at positions of a list, which count from the end if negative."""
+    if not positions:
+        return days
+    chosen = {one - 1 if one > 0 else len(days) + one for one in positions}
+    return [day for at, day in enumerate(days) if at in chosen]

@@ -1,0 +1,230 @@
+"""Import of iCalendar files (RFC 5545): whole-day events become holidays.
+
+The library that parses files is imported with the first import, in a thread. All rules together
+pass over a limited number of days, which is known before a rule is expanded.
+"""
+
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from daemon.flow.repetitions import FREQUENCIES, Repetition, occurrences, weekday
+from daemon.jobs.calendars import ImportedDays
+from daemon.text.go_format import quote
+from storage.errors import Invalid, Malformed
+
+if TYPE_CHECKING:
+    from icalendar import Component, vRecur
+
+MAX_SIZE = 1024 * 1024  # bytes
+MAX_EVENTS = 2000
+MAX_YEARS = 20
+MAX_HOLIDAYS = 2000
+_MOST_DAYS = 500_000  # that all rules pass over: about two seconds
+_MOST_OF_EVENT = 366  # days of one event
+_MOST_SKIPPED = 50  # shown
+_MAX_RULE_PARTS = 400  # numbers in one rule
+_MAX_TEXT = 200
+_MOST_INTERVAL = 1000
+_RULE_KEYS = frozenset(
+    {
+        *("FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST"),
+        *("BYMONTH", "BYMONTHDAY", "BYDAY", "BYSETPOS"),
+    }
+)
+
+
+def read(content: bytes, first: int, last: int) -> ImportedDays:
+    """Return the whole-day events of a file in the years `first` to `last`. May take a second.
+
+    Raises `Malformed`.
+    """
+    if len(content) > MAX_SIZE:
+        raise Malformed(f"the file has {len(content)} bytes; {MAX_SIZE} is the most")
+    if not 1970 <= first <= last < 2200 or last - first >= MAX_YEARS:
+        raise Malformed(
+            f"the years are {first} to {last}: choose up to {MAX_YEARS} years from 1970 to 2199"
+        )
+    begins = content.count(b"BEGIN:VEVENT")
+    if begins > MAX_EVENTS:
+        raise Malformed(f"the file has {begins} events; {MAX_EVENTS} is the most")
+    return _Import(first, last).read(content)
+
+
+class _Skipped(Exception):
+    """An event cannot be a holiday."""
+
+
+class _Import:
+    """One import: the days found so far, and the work that rules may still cause."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._first, self._last = date(first, 1, 1), date(last, 12, 31)
+        self._days = 0  # of the rules so far
+        self._holidays: dict[str, str] = {}
+
+    def read(self, content: bytes) -> ImportedDays:
+        from icalendar import Calendar  # imported late: it takes 200 ms
+
+        try:
+            found = Calendar.from_ical(content)
+            events = list(found.walk("VEVENT"))
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise Malformed(
+                f"the file is not an iCalendar file: {str(error)[:_MAX_TEXT]}"
+            ) from error
+        if not events:
+            raise Malformed("the file has no events (VEVENT)")
+        replaced = {
+            (str(one.get("UID", "")), _day_of(one["RECURRENCE-ID"]))
+            for one in events
+            if "RECURRENCE-ID" in one
+        }
+        skipped = []
+        for event in events:
+            name = _name_of(event)
+            try:
+                for day in self._days_of(event, replaced):
+                    self._add(day, name)
+            except _Skipped as reason:
+                skipped.append(f"{quote(name)}: {reason}")
+        if len(skipped) > _MOST_SKIPPED:
+            number = len(skipped) - _MOST_SKIPPED
+            skipped = [*skipped[:_MOST_SKIPPED], f"and {number} more"]
+        return ImportedDays(dict(sorted(self._holidays.items())), skipped)
+
+    def _add(self, day: date, name: str) -> None:
+        if not self._first <= day <= self._last:
+            return
+        key = day.isoformat()
+        before = self._holidays.get(key)
+        if before is None:
+            self._holidays[key] = name
+        elif name not in before.split(", "):
+            self._holidays[key] = f"{before}, {name}"[:_MAX_TEXT]
+        if len(self._holidays) > MAX_HOLIDAYS:
+            raise Malformed(f"the file has more than {MAX_HOLIDAYS} days: choose fewer years")
+
+    def _days_of(self, event: "Component", replaced: set[tuple[str, date]]) -> Iterator[date]:
+        """Yield the days of an event, with its repetitions."""
+        if str(event.get("STATUS", "")).upper() == "CANCELLED":
+            raise _Skipped("it is canceled")
+        start, length = _whole_days(event)
+        excluded = set(_dates(event, "EXDATE"))
+        uid = str(event.get("UID", ""))
+        for first in (*self._repetitions(event, start), *_dates(event, "RDATE")):
+            if first in excluded:
+                continue
+            if "RECURRENCE-ID" not in event and (uid, first) in replaced:
+                continue
+            for number in range(length):
+                yield first + timedelta(days=number)
+
+    def _repetitions(self, event: "Component", start: date) -> Iterator[date]:
+        rule = event.get("RRULE")
+        if rule is None or "RECURRENCE-ID" in event:
+            yield start
+            return
+        if isinstance(rule, list):
+            raise _Skipped("it has several rules (RRULE)")
+        try:
+            found = _repetition(rule)
+        except (Invalid, ValueError, TypeError) as error:
+            raise _Skipped(f"its rule (RRULE): {str(error)[:_MAX_TEXT]}") from error
+        start = _later(found, start, self._first)
+        self._days += max((self._last - start).days, 0)
+        if self._days > _MOST_DAYS:
+            raise Malformed(
+                f"the rules of the file pass over more than {_MOST_DAYS} days: choose fewer years"
+            )
+        yield from occurrences(found, start, self._last)
+
+
+def _repetition(rule: "vRecur") -> Repetition:
+    """Return the rule of an event. Raises `Invalid`, `ValueError` or `TypeError`."""
+    if unknown := sorted(rule.keys() - _RULE_KEYS):
+        raise Invalid(f"{unknown[0]} is not supported")
+    if sum(len(_listed(one)) for one in rule.values()) > _MAX_RULE_PARTS:
+        raise Invalid(f"it has more than {_MAX_RULE_PARTS} parts")
+    frequency = str(_one(rule, "FREQ", "")).upper()
+    if frequency not in FREQUENCIES:
+        raise Invalid(f"FREQ={frequency[:20]}: use {', '.join(FREQUENCIES)}")
+    interval, count = int(_one(rule, "INTERVAL", 1)), _one(rule, "COUNT", None)
+    if not 1 <= interval <= _MOST_INTERVAL:
+        raise Invalid(f"INTERVAL={interval}: use 1 to {_MOST_INTERVAL}")
+    until = _one(rule, "UNTIL", None)
+    return Repetition(
+        frequency=frequency,
+        interval=interval,
+        count=None if count is None else int(count),
+        until=until.date() if isinstance(until, datetime) else until,
+        months=_numbers(rule, "BYMONTH"),
+        month_days=_numbers(rule, "BYMONTHDAY"),
+        weekdays=frozenset(weekday(str(one)) for one in _listed(rule.get("BYDAY", []))),
+        positions=_numbers(rule, "BYSETPOS"),
+        week_start=weekday(str(_one(rule, "WKST", "MO")))[0],
+    )
+
+
+def _listed(value: Any) -> list[Any]:  # noqa: ANN401 - values of the library
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _one(rule: "vRecur", key: str, default: Any) -> Any:  # noqa: ANN401 - values of the library
+    return _listed(rule[key])[0] if rule.get(key) else default
+
+
+def _numbers(rule: "vRecur", key: str) -> frozenset[int]:
+    return frozenset(int(one) for one in _listed(rule.get(key, [])))
+
+
+def _later(rule: Repetition, start: date, first: date) -> date:
+    """Return a later start with the same occurrences from `first` on, for a yearly rule."""
+    if rule.frequency != "YEARLY" or rule.interval != 1 or rule.count is not None:
+        return start
+    for year in range(first.year - 1, max(start.year, first.year - 10), -1):
+        try:
+            return start.replace(year=year)
+        except ValueError:  # February 29
+            continue
+    return start
+
+
+def _name_of(event: "Component") -> str:
+    return " ".join(str(event.get("SUMMARY", "")).split())[:_MAX_TEXT] or "a holiday"
+
+
+def _whole_days(event: "Component") -> tuple[date, int]:
+    """Return the first day of an event, and the number of days. Raises `_Skipped`."""
+    if "DTSTART" not in event:
+        raise _Skipped("it has no start (DTSTART)")
+    start = getattr(event["DTSTART"], "dt", None)
+    if not isinstance(start, date) or isinstance(start, datetime):
+        raise _Skipped("it has a time of day, and is not about whole days")
+    length = timedelta(days=1)
+    if "DTEND" in event:
+        end = getattr(event["DTEND"], "dt", None)
+        if not isinstance(end, date) or isinstance(end, datetime):
+            raise _Skipped("its end (DTEND) has a time of day")
+        length = end - start
+    elif "DURATION" in event:
+        length = getattr(event["DURATION"], "dt", length)
+    if not 1 <= length.days <= _MOST_OF_EVENT:
+        raise _Skipped(f"it has {length.days} days; 1 to {_MOST_OF_EVENT} are possible")
+    return start, length.days
+
+
+def _dates(event: "Component", key: str) -> Iterator[date]:
+    """Yield the days of a property that may have several values, and several lines."""
+    found = event.get(key, [])
+    for line in found if isinstance(found, list) else [found]:
+        for one in getattr(line, "dts", []):
+            if isinstance(one.dt, date):
+                yield one.dt.date() if isinstance(one.dt, datetime) else one.dt
+
+
+def _day_of(value: object) -> date:
+    found = getattr(value, "dt", None)
+    if isinstance(found, datetime):
+        return found.date()
+    return found if isinstance(found, date) else date.min

@@ -1,0 +1,175 @@
+"""Slots of jobs with a calendar: which of them launch a child, and when.
+
+A slot at which the calendar is closed launches nothing. If the job says so, all such slots up to the
+next opening are one launch at the opening. This module is imported with the first job that needs it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from daemon.flow.calendars import Openings, UnknownCalendar, compiled
+from daemon.jobspec import cron
+from daemon.jobspec.steward_meta import RUN_CALENDAR, RUN_CALENDAR_ELSE, RUN_DAY, ClosedPolicy
+from storage.errors import Invalid
+from storage.queries import calendars, periodic
+from storage.read_pool import ReadSnapshot
+from storage.records.job import Job
+
+_MOST_LOOKS = 2000  # slots in the search for a launch
+
+
+class JobOpenings(msgspec.Struct, frozen=True):
+    """The openings of a job, and the versions of the calendars from which they were computed.
+
+    With `moves`, closed slots are launched at the next opening.
+    """
+
+    openings: Openings
+    name: str
+    days: tuple[int, ...]
+    moves: bool
+    namespace: str
+    versions: dict[str, tuple[int, int]]
+
+    def is_current(self, db: ReadSnapshot, job: Job) -> bool:
+        """Return whether neither the job's keys nor its calendars have changed."""
+        if (self.name, self.days) != (RUN_CALENDAR.of(job.meta), RUN_DAY.of(job.meta)):
+            return False
+        if self.moves != (RUN_CALENDAR_ELSE.of(job.meta) == ClosedPolicy.NEXT):
+            return False
+        return calendars.has_versions(db, self.namespace, self.versions)
+
+
+def load_openings(db: ReadSnapshot, job: Job) -> JobOpenings:
+    """Return the openings of a job; without its calendar, it never opens."""
+    name, days = RUN_CALENDAR.of(job.meta), RUN_DAY.of(job.meta)
+    try:
+        zone = cron.zone(job.periodic.time_zone if job.periodic else "")
+    except Invalid:  # stored before a validation rule became stricter
+        zone = cron.zone("")
+    found = calendars.documents(db, job.namespace, name) if name else None
+    calendar, fault = None, ""
+    if found is not None:
+        try:
+            calendar = compiled(name, found.documents)
+        except UnknownCalendar as error:
+            fault = str(error)
+    return JobOpenings(
+        openings=Openings(calendar, days, zone, fault=fault),
+        name=name,
+        days=days,
+        moves=RUN_CALENDAR_ELSE.of(job.meta) == ClosedPolicy.NEXT,
+        namespace=job.namespace,
+        versions=dict(found.versions) if found else {},
+    )
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """Successive slots with one outcome: a launch at `at`, or none, with the reason.
+
+    `reason` of a launch is why it was moved to an opening; empty if it was not.
+    """
+
+    first: int
+    last: int
+    slots: int = 1
+    at: int | None
+    reason: str = ""
+
+
+def planned(slots: Iterable[int], found: JobOpenings) -> list[Launch]:
+    """Return the outcomes of slots, which are in order."""
+    launches: list[Launch] = []
+    for slot in slots:
+        before = launches[-1] if launches else None
+        one = _planned(slot, found, before)
+        if before is not None and _are_one(before, one):
+            launches[-1] = msgspec.structs.replace(before, last=slot, slots=before.slots + 1)
+        else:
+            launches.append(one)
+    return launches
+
+
+def _planned(slot: int, found: JobOpenings, before: Launch | None) -> Launch:
+    reason = found.openings.why_closed(slot)
+    if not reason:
+        return Launch(first=slot, last=slot, at=slot)
+    at = None
+    if found.moves:
+        if before is not None and before.at is not None and before.at >= slot:
+            at = before.at  # nothing opens in between
+        else:
+            at = found.openings.next_open(slot)
+    return Launch(first=slot, last=slot, at=at, reason=reason)
+
+
+def _are_one(before: Launch, one: Launch) -> bool:
+    if before.at is None or one.at is None:
+        return before.at == one.at and before.reason == one.reason
+    return before.at == one.at
+
+
+def launches_after(
+    slot_after: Callable[[int], int | None], found: JobOpenings, after: int
+) -> Iterator[int]:
+    """Yield the launches of the slots after a time, without a look at each closed slot."""
+    newest = None
+    for _ in range(_MOST_LOOKS):
+        slot = slot_after(after)
+        if slot is None:
+            return
+        if not found.openings.why_closed(slot):
+            if slot != newest:
+                yield slot
+            newest = after = slot
+            continue
+        opening = found.openings.next_open(slot)
+        if opening is None:
+            return
+        if found.moves and opening != newest:
+            yield opening
+        if found.moves:
+            newest = after = opening
+        else:
+            after = opening - 1
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcomes of the due slots of a job.
+
+    If the job is closed now, `closed` is the reason, and it opens at `reopens`. `next_launch` is the
+    first launch after the present, `NEVER` for none, None if it is unknown.
+    """
+
+    found: JobOpenings
+    launches: list[Launch]
+    closed: str
+    reopens: int | None
+    next_launch: int | None
+
+
+def forecast(
+    found: JobOpenings,
+    slots: Iterable[int],
+    slot_after: Callable[[int], int | None],
+    *,
+    until: int,
+    now: int,
+) -> Forecast:
+    """Return the outcomes of slots up to `until`. May take long.
+
+    Raises any exception of `slot_after`.
+    """
+    launches = planned(slots, found)
+    closed = found.openings.why_closed(now)
+    coming = next((one.at for one in launches if one.at is not None and one.at > until), None)
+    if coming is None:
+        coming = next(launches_after(slot_after, found, until), periodic.NEVER)
+    return Forecast(
+        found=found,
+        launches=launches,
+        closed=closed,
+        reopens=found.openings.next_open(now) if closed else None,
+        next_launch=coming,
+    )

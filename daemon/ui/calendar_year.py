@@ -1,0 +1,98 @@
+"""The year of a calendar as a picture, and as text. No I/O."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+_CELL = 13  # units from one cell to the next
+_LEFT, _TOP = 30, 16  # units for the names of weekdays and months
+_WEEKENDS = ("Saturday", "Sunday")
+
+
+class YearCell(msgspec.Struct, frozen=True, kw_only=True):
+    """A day: its place, its class (`open`, `part`, `weekend` or `closed`), and its text."""
+
+    x: int
+    y: int
+    kind: str
+    text: str
+    is_today: bool
+
+
+class CalendarYear(msgspec.Struct, frozen=True, kw_only=True):
+    """A year of a calendar; `spoken` is the text alternative."""
+
+    cells: list[YearCell]
+    months: list[tuple[int, str]]
+    width: int
+    height: int
+    spoken: str
+
+
+class Closing(msgspec.Struct, frozen=True, kw_only=True):
+    """Successive days that are closed for the same reason."""
+
+    first: str
+    last: str
+    reason: str
+
+
+def year_map(days: Sequence[Mapping[str, Any]], *, today: str) -> CalendarYear:
+    """Return a year; each column is a week that begins on Monday."""
+    first = date.fromisoformat(days[0]["Date"])
+    monday = first - timedelta(days=first.weekday())
+    cells, months = [], []
+    for one in days:
+        day = date.fromisoformat(one["Date"])
+        week, weekday = divmod((day - monday).days, 7)
+        kind = _kind(one)
+        text = f"{one['Date']}: {_words(one)}"
+        cells.append(
+            YearCell(
+                x=_LEFT + _CELL * week,
+                y=_TOP + _CELL * weekday,
+                kind=kind,
+                text=text,
+                is_today=one["Date"] == today,
+            )
+        )
+        if day.day == 1:
+            months.append((_LEFT + _CELL * week, day.strftime("%b")))
+    number = sum(one["IsOpen"] for one in days)
+    return CalendarYear(
+        cells=cells,
+        months=months,
+        width=_LEFT + _CELL * 54,
+        height=_TOP + _CELL * 7,
+        spoken=f"{number} of {len(days)} days are open",
+    )
+
+
+def _kind(one: Mapping[str, Any]) -> str:
+    if not one["IsOpen"]:
+        return "weekend" if one["Reason"] in _WEEKENDS else "closed"
+    return "open" if len(one["Spans"]) == 1 and _is_whole(one["Spans"][0]) else "part"
+
+
+def _is_whole(span: Sequence[str]) -> bool:
+    """Return whether a span begins and ends at midnight."""
+    return all(moment[11:16] == "00:00" for moment in span)
+
+
+def _words(one: Mapping[str, Any]) -> str:
+    if not one["IsOpen"]:
+        return f"closed ({one['Reason']})"
+    if _kind(one) == "open":
+        return "open"
+    return "open " + ", ".join(f"{begin[11:16]}-{end[11:16]}" for begin, end in one["Spans"])
+
+
+def closings(days: Sequence[Mapping[str, Any]]) -> Iterator[Closing]:
+    """Yield the days that are closed for another reason than a weekend."""
+    for reason, same in groupby(days, key=lambda one: "" if one["IsOpen"] else one["Reason"]):
+        found = list(same)
+        if reason and reason not in _WEEKENDS:
+            yield Closing(first=found[0]["Date"], last=found[-1]["Date"], reason=reason)

@@ -1,0 +1,113 @@
+"""The pages of calendars: all of them, and the year of one."""
+
+from datetime import date
+from typing import Any
+
+import msgspec
+
+from daemon.ui import calendar_year, formatting
+from daemon.ui.render import Found, action, page, return_url
+from daemon.web.ui_session import UiRequest
+from storage.errors import Malformed, Refused
+
+PAGE = 100  # lines on one page of the list
+_CONFLICT = 409
+_SET_BY_STORE = ("Name", "Namespace", "Version", "CreateIndex", "ModifyIndex")
+_SAMPLE = {
+    "TimeZone": "UTC",
+    "Weekdays": ["mon", "tue", "wed", "thu", "fri"],
+    "Holidays": {"2026-12-25": "Christmas Day"},
+}
+
+
+@page("calendars.html")
+async def index(visit: UiRequest) -> Found:
+    """List the calendars that the user may read."""
+    query = visit.query
+    found = await visit.ask(
+        "GET",
+        "/v1/calendars",
+        namespace=query.text("namespace") or "*",
+        prefix=query.text("search"),
+        next_token=query.text("next_token"),
+        per_page=PAGE,
+    )
+    return {
+        "calendars": await visit.parsed(found),
+        "next_token": found.next_token,
+        "sample": _shown(_SAMPLE),
+        "follow": "*",
+    }
+
+
+@page("calendar.html")
+async def calendar(visit: UiRequest) -> Found:
+    """Show a year of a calendar, its versions, and forms that change it."""
+    namespace = visit.query.text("namespace") or "default"
+    target = formatting.address("/v1/calendar/", visit["name"])
+    now = await visit.get(f"{target}/days", namespace=namespace)
+    year = visit.query.natural("year")
+    if year is None:
+        year = date.fromisoformat(now["Days"][0]["Date"]).year
+    if year not in range(1970, 2200):
+        raise Malformed(f"year = {year} must be from 1970 to 2199")
+    first, last = date(year, 1, 1).isoformat(), date(year, 12, 31).isoformat()
+    days = await visit.get(f"{target}/days", namespace=namespace, **{"from": first, "to": last})
+    found = await visit.get(target, namespace=namespace)
+    document = {key: value for key, value in found.items() if key not in _SET_BY_STORE and value}
+    return {
+        "calendar": found,
+        "today": now,
+        "year": year,
+        "map": calendar_year.year_map(days["Days"], today=now["Days"][0]["Date"]),
+        "closings": calendar_year.closings(days["Days"]),
+        "versions": await visit.get(f"{target}/versions", namespace=namespace),
+        "document": _shown(document),
+        "namespace": namespace,
+        "follow": "*",
+    }
+
+
+def _shown(document: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+@action
+async def store(visit: UiRequest) -> str:
+    """Store the calendar in the form."""
+    name, namespace, target = _named(visit)
+    try:
+        document: Any = msgspec.json.decode(visit.form.get("document", ""))
+    except msgspec.DecodeError as error:
+        raise Malformed(f"the calendar is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise Malformed("the calendar must be a JSON object, such as {}")
+    answer = await visit.ask("POST", target, document, namespace=namespace, cas=_index(visit))
+    if answer.status == _CONFLICT:
+        raise Refused(f"{name} has changed since this page was loaded: reload it")
+    visit.said(answer)
+    return formatting.address("/ui/calendar/", name, namespace=namespace)
+
+
+@action
+async def remove(visit: UiRequest) -> str:
+    """Delete a calendar."""
+    _, namespace, target = _named(visit)
+    visit.said(await visit.ask("DELETE", target, namespace=namespace, cas=_index(visit)))
+    return return_url(visit, "/ui/calendars")
+
+
+def _named(visit: UiRequest) -> tuple[str, str, str]:
+    """Return the name and namespace of the calendar in a form, and its URL of the API."""
+    name = visit.form.get("name", "").strip()
+    if not name:
+        raise Malformed('name = "" is empty: write a name, such as business')
+    namespace = visit.form.get("namespace", "").strip() or "default"
+    return name, namespace, formatting.address("/v1/calendar/", name)
+
+
+def _index(visit: UiRequest) -> int:
+    index = visit.form.get("index", "0")
+    if not (index.isascii() and index.isdecimal() and len(index) < 20):
+        raise Malformed(f"index = {index!r} is not the index of a calendar: reload its page")
+    return int(index)

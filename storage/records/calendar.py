@@ -1,0 +1,90 @@
+"""Calendars: the days and hours in which jobs may begin."""
+
+from storage.records.base import Record
+
+
+class Blackout(Record, frozen=True, kw_only=True):
+    """A period in which a calendar is closed, with its reason.
+
+    `begin` and `end` are moments (RFC 3339) or dates. A date as `end` includes that day.
+    """
+
+    begin: str = ""
+    end: str = ""
+    reason: str = ""
+
+
+class Calendar(Record, frozen=True, kw_only=True):
+    """A calendar of a namespace, by its local time in `time_zone`.
+
+    A day is open if its weekday is in `weekdays` (`mon` to `sun`; empty means all) and it is no
+    holiday, or if it is an extra day. `holidays` and `extra_days` are names by date. Within an open day
+    it is open during `hours` (`08:00-18:00`; empty means all), outside of all blackouts, while all
+    calendars in `only` are open and all in `except` are closed.
+    """
+
+    name: str = ""
+    namespace: str = ""
+    description: str = ""
+    time_zone: str = "UTC"
+    weekdays: list[str] | None = None
+    hours: list[str] | None = None
+    holidays: dict[str, str] | None = None
+    extra_days: dict[str, str] | None = None
+    blackouts: list[Blackout] | None = None
+    only: list[str] | None = None
+    except_: list[str] | None = None
+    version: int = 0
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class CalendarListing(Record, frozen=True, kw_only=True):
+    """A calendar in a list."""
+
+    name: str
+    namespace: str
+    description: str
+    time_zone: str
+    version: int
+    create_index: int
+    modify_index: int
+
+
+class CalendarVersion(Record, frozen=True, kw_only=True):
+    """A version of a calendar, who stored it, and when (nanoseconds since the epoch)."""
+
+    version: int
+    person: str
+    time: int
+    calendar: Calendar
+
+
+class OpenDay(Record, frozen=True, kw_only=True):
+    """A day of a calendar: the moments between which it is open (RFC 3339), or why it is closed."""
+
+    date: str
+    is_open: bool
+    reason: str
+    spans: list[list[str]]
+
+
+class CalendarDays(Record, frozen=True, kw_only=True):
+    """Days of a calendar, and whether it is open now; else the next opening (RFC 3339)."""
+
+    name: str
+    namespace: str
+    version: int
+    is_open: bool
+    reason: str
+    next_opening: str
+    days: list[OpenDay]
+
+
+class CalendarImport(Record, frozen=True, kw_only=True):
+    """The result of an import: the holidays it added, and the events it left out with the reason."""
+
+    added: dict[str, str]
+    skipped: list[str]
+    version: int
+    index: int

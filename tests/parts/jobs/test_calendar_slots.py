@@ -1,0 +1,302 @@
+"""Periodic jobs with a calendar: closed slots launch nothing, or one child at the opening."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from daemon.jobs import calendars as rules
+from daemon.jobs.periodic import decide_slot, foresee, next_launches, openings_of
+from storage.errors import Conflict, Malformed, NotFound
+from storage.queries import calendars, job_listings, job_status, jobs, periodic
+from storage.queries.pages import PageRequest
+from storage.records.base import MINUTE, SECOND
+from storage.records.calendar import Blackout, Calendar
+from storage.records.job import Job, Periodic
+from storage.records.periodic import Slot
+from storage.records.times import rfc3339
+from storage.store import Store
+from storage.writer import Transaction
+from tests.parts.jobs.test_periodic import at, look
+from tests.samples import job
+
+WORKDAYS = ["mon", "tue", "wed", "thu", "fri"]
+FRIDAY = at("2026-11-27T17:30:00")
+BUSINESS = Calendar(
+    name="business",
+    namespace="default",
+    weekdays=WORKDAYS,
+    hours=["08:00-18:00"],
+    holidays={"2026-12-25": "Christmas Day"},
+)
+HOURLY = Periodic(specs=["0 * * * *"])
+
+
+async def define(store: Store, calendar: Calendar = BUSINESS, **fields: Any) -> int:
+    return (await rules.apply(store, calendar, now=FRIDAY, **fields)).version
+
+
+async def register(
+    store: Store, block: Periodic = HOURLY, *, now: int = FRIDAY, **meta: str
+) -> Job:
+    keys = {"steward_run_calendar": "business", **meta}
+    kept = {key: text for key, text in keys.items() if text}
+    made = job("web", type="batch", periodic=block, meta=kept, submit_time=now)
+
+    def work(tx: Transaction) -> None:
+        jobs.append_version(tx, made)
+        job_status.refresh_summary(tx, made.namespace, made.id)
+
+    await store.write(work)
+    return made
+
+
+def ledger(store: Store) -> list[tuple[str, int, str, str]]:
+    """Return slot, number of slots, outcome and reason of each line, oldest first."""
+    found: list[Slot] = store.read(lambda db: periodic.slots(db, "default", "web"))
+    return [(rfc3339(one.slot)[:16], one.slots, one.outcome, one.reason) for one in reversed(found)]
+
+
+def children(store: Store) -> list[str]:
+    wish = PageRequest(namespace="default", prefix="web/")
+    found = [one.id for one in store.read(lambda db: [*job_listings.listing_rows(db, wish)])]
+    return [rfc3339(int(one.rpartition("-")[2]) * SECOND)[:16] for one in sorted(found)]
+
+
+def coming(store: Store) -> str:
+    due = store.read(lambda db: periodic.of_job(db, "default", "web"))
+    assert due is not None
+    assert due.launch is not None
+    return "never" if due.launch == periodic.NEVER else rfc3339(due.launch)[:16]
+
+
+async def pass_time(store: Store, *, until: int, step: int = 30 * MINUTE) -> None:
+    """Decide what is due every half an hour, as a daemon that runs would."""
+    for now in range(FRIDAY, until + 1, step):
+        await look(store, now, started=FRIDAY)
+
+
+# --- slots as they come ---
+
+
+async def test_closed_slots_launch_nothing_and_the_ledger_names_calendar_and_reason(
+    store: Store,
+) -> None:
+    await define(store)
+    await register(store)
+    await pass_time(store, until=at("2026-11-30T09:00:00"))
+    assert children(store) == ["2026-11-30T08:00", "2026-11-30T09:00"]
+    hours = 'closed: calendar "business" version 1: outside of 08:00-18:00'
+    assert ledger(store) == [
+        ("2026-11-27T18:00", 6, "skipped", hours),
+        ("2026-11-28T00:00", 24, "skipped", 'closed: calendar "business" version 1: Saturday'),
+        ("2026-11-29T00:00", 24, "skipped", 'closed: calendar "business" version 1: Sunday'),
+        ("2026-11-30T00:00", 8, "skipped", hours),
+        ("2026-11-30T08:00", 1, "launched", ""),
+        ("2026-11-30T09:00", 1, "launched", ""),
+    ]
+
+
+async def test_closed_slots_become_one_child_at_the_opening(store: Store) -> None:
+    await define(store)
+    await register(store, steward_run_calendar_else="next")
+    await pass_time(store, until=at("2026-11-29T12:00:00"))
+    assert ledger(store) == []
+    assert coming(store) == "2026-11-30T08:00"
+    await pass_time(store, until=at("2026-11-30T09:00:00"))
+    assert children(store) == ["2026-11-30T08:00", "2026-11-30T09:00"]
+    moved = ledger(store)[0]
+    assert moved[:3] == ("2026-11-27T18:00", 63, "launched")
+    assert moved[3].startswith("moved to 2026-11-30T08:00:00Z; closed: calendar")
+    assert len(ledger(store)) == 2
+
+
+async def test_a_daily_job_runs_on_the_last_business_day_of_the_month(store: Store) -> None:
+    await define(store)
+    block = Periodic(specs=["0 12 * * *"])
+    made = await register(store, block, steward_run_day="-1")
+    await pass_time(store, until=at("2026-12-01T13:00:00"))
+    assert children(store) == ["2026-11-30T12:00"]
+    found = store.read(lambda db: next_launches(made, FRIDAY, openings_of(db, made)))
+    assert [rfc3339(one)[:10] for one in found[:3]] == ["2026-11-30", "2026-12-31", "2027-01-29"]
+
+
+async def test_the_next_launch_is_an_open_slot(store: Store) -> None:
+    await define(store)
+    await register(store)
+    await look(store, FRIDAY, started=FRIDAY)
+    assert coming(store) == "2026-11-30T08:00"
+
+
+# --- changes ---
+
+
+async def test_a_changed_calendar_counts_from_the_next_decision(store: Store) -> None:
+    await define(store)
+    await register(store)
+    await pass_time(store, until=at("2026-11-28T10:00:00"))
+    open_always = Calendar(name="business", namespace="default")
+    assert await define(store, open_always) == 2
+    assert coming(store) != "2026-11-28T11:00"  # computed by the next decision
+    await look(store, at("2026-11-28T10:30:00"), started=FRIDAY)
+    assert coming(store) == "2026-11-28T11:00"
+    await look(store, at("2026-11-28T11:00:00"), started=FRIDAY)
+    assert children(store) == ["2026-11-28T11:00"]
+
+
+async def test_a_change_between_a_forecast_and_its_decision_is_seen(store: Store) -> None:
+    await define(store)
+    await register(store)
+    await look(store, FRIDAY, started=FRIDAY)
+    now = at("2026-11-27T18:00:00")
+    due = store.read(lambda db: periodic.due(db, now, 10))
+    ((key, slots),) = store.read(partial(foresee, due=due, now=now)).items()
+    await define(store, Calendar(name="business", namespace="default"))
+    await store.write(
+        lambda tx: decide_slot(tx, *key, slots, started=FRIDAY, now=now, eval_id="e-stale")
+    )
+    assert ledger(store) == []
+    await look(store, now, started=FRIDAY)
+    assert children(store) == ["2026-11-27T18:00"]
+
+
+async def test_a_part_of_a_calendar_counts_for_its_jobs(store: Store) -> None:
+    await define(store, Calendar(name="holidays", namespace="default"))
+    await define(store, Calendar(name="business", namespace="default", only=["holidays"]))
+    await register(store)
+    await look(store, FRIDAY, started=FRIDAY)
+    assert coming(store) == "2026-11-27T18:00"
+    closed = Calendar(
+        name="holidays",
+        namespace="default",
+        blackouts=[Blackout(begin="2026-11-27", end="2026-11-30")],
+    )
+    await define(store, closed)
+    await look(store, FRIDAY + MINUTE, started=FRIDAY)
+    assert coming(store) == "2026-12-01T00:00"
+
+
+async def test_a_used_calendar_is_not_deleted(store: Store) -> None:
+    await define(store)
+    await define(store, Calendar(name="other", namespace="default", except_=["business"]))
+    await register(store)
+    with pytest.raises(Conflict, match='"business" is used by jobs "web"'):
+        await rules.remove(store, "default", "business")
+    stopped = job(
+        "web", type="batch", periodic=HOURLY, stop=True, meta={"steward_run_calendar": "business"}
+    )
+    await store.write(lambda tx: jobs.append_version(tx, stopped))
+    with pytest.raises(Conflict, match='"business" is used by calendars "other"'):
+        await rules.remove(store, "default", "business")
+    await rules.remove(store, "default", "other")
+    await rules.remove(store, "default", "business")
+    assert store.read(lambda db: calendars.names(db, "default")) == []
+    with pytest.raises(NotFound):
+        await rules.remove(store, "default", "business")
+
+
+async def test_slots_without_their_calendar_are_skipped(store: Store) -> None:
+    await register(store)  # not by the API, which refuses it
+    await pass_time(store, until=at("2026-11-27T18:00:00"))
+    assert children(store) == []
+    assert ledger(store)[0][3] == 'closed: calendar "business" does not exist'
+    assert coming(store) == "never"
+
+
+# --- missed slots ---
+
+
+@pytest.mark.parametrize(
+    ("policy", "launched", "lines"),
+    [
+        ("last", 1, [("2026-11-27T18:00", 6, "skipped"), ("2026-11-30T08:00", 5, "caught-up")]),
+        ("none", 0, [("2026-11-27T18:00", 6, "skipped"), ("2026-11-30T08:00", 5, "skipped")]),
+        ("all", 5, [("2026-11-27T18:00", 6, "skipped"), ("2026-11-30T08:00", 1, "caught-up")]),
+    ],
+)
+async def test_missed_slots_are_caught_up_as_far_as_they_were_open(
+    store: Store, policy: str, launched: int, lines: list[tuple[str, int, str]]
+) -> None:
+    await define(store)
+    await register(store, steward_catch_up=policy)
+    now = at("2026-11-30T12:30:00")
+    await look(store, now, started=now)
+    assert len(children(store)) == launched
+    found = [one[:3] for one in ledger(store)]
+    assert found[0] == lines[0]
+    assert lines[1] in found
+    assert sum(number for _, number, _ in found) == 6 + 48 + 8 + 5
+
+
+async def test_nothing_is_caught_up_while_the_calendar_is_closed(store: Store) -> None:
+    await define(store)
+    await register(store, now=at("2026-11-27T12:30:00"))
+    now = at("2026-11-28T10:30:00")
+    await look(store, now, started=now)
+    assert children(store) == []
+    assert ledger(store)[0] == (
+        "2026-11-27T13:00",
+        5 + 0,
+        "skipped",
+        'closed: calendar "business" version 1: Saturday',
+    )
+
+
+async def test_missed_slots_wait_for_the_opening_if_the_job_says_so(store: Store) -> None:
+    await define(store)
+    await register(store, now=at("2026-11-27T12:30:00"), steward_run_calendar_else="next")
+    now = at("2026-11-28T10:30:00")
+    await look(store, now, started=now)
+    assert (children(store), coming(store)) == ([], "2026-11-30T08:00")
+    now = at("2026-11-30T08:00:00")
+    await look(store, now, started=at("2026-11-28T10:30:00"))
+    assert children(store) == ["2026-11-30T08:00"]
+
+
+async def test_a_closed_year_of_a_minutely_job_is_decided_in_few_writes(store: Store) -> None:
+    await define(store, Calendar(name="business", namespace="default", weekdays=["sun"]))
+    await register(store, Periodic(specs=["* * * * *"]), steward_run_calendar_else="next")
+    now = at("2026-11-29T00:00:00")
+    await look(store, now, started=now)
+    assert children(store) == ["2026-11-29T00:00"]
+    assert len(ledger(store)) == 1
+
+
+# --- stored calendars ---
+
+
+async def test_a_calendar_has_versions_and_their_authors(store: Store) -> None:
+    assert await define(store) == 1
+    assert await define(store) == 1  # unchanged
+    assert await define(store, Calendar(name="business", namespace="default")) == 2
+    found = store.read(lambda db: calendars.versions(db, "default", "business"))
+    assert [one.version for one in found] == [2, 1]
+    assert found[1].calendar.holidays == {"2026-12-25": "Christmas Day"}
+
+
+async def test_a_concurrent_change_is_refused(store: Store) -> None:
+    with pytest.raises(Conflict, match="does not exist; cas = 7 expects it"):
+        await define(store, enforced=7)
+    await define(store, enforced=0)
+    with pytest.raises(Conflict, match="read the calendar again"):
+        await define(store, enforced=0)
+
+
+async def test_a_calendar_refers_to_known_calendars_without_a_cycle(store: Store) -> None:
+    with pytest.raises(Malformed, match='unknown calendar "busines"'):
+        await define(store, Calendar(name="team", namespace="default", only=["busines"]))
+    await define(store)
+    with pytest.raises(Malformed, match=r'unknown calendar "busines"; did you mean "business"\?'):
+        await define(store, Calendar(name="team", namespace="default", only=["busines"]))
+    await define(store, Calendar(name="team", namespace="default", only=["business"]))
+    with pytest.raises(
+        Malformed, match='"business" cannot refer to "team", which refers to "business"'
+    ):
+        await define(store, Calendar(name="business", namespace="default", only=["team"]))
+
+
+async def test_old_versions_are_trimmed(store: Store) -> None:
+    for number in range(calendars.KEPT + 2):
+        await define(store, Calendar(name="business", namespace="default", description=str(number)))
+    found = store.read(lambda db: calendars.versions(db, "default", "business"))
+    assert [found[0].version, len(found), found[-1].version] == [52, 50, 3]
