@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from storage.queries import job_status, jobs, periodic, scaling, submissions
+from storage.queries import calendars, job_status, jobs, periodic, scaling, submissions
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientState, DeploymentHealth, DesiredState, Placement
 from storage.records.deployment import Deployment
@@ -79,6 +79,33 @@ RULES = {
         SELECT s.namespace || '/' || s.job_id FROM periodic_slots s
           JOIN periodic_jobs p ON p.namespace = s.namespace AND p.job_id = s.job_id
          WHERE s.slot > p.followed_to
+    """,
+    "the latest version of a calendar is stored": """
+        SELECT namespace || '/' || name FROM calendars c
+         WHERE NOT EXISTS (SELECT 1 FROM calendar_versions v
+                            WHERE v.namespace = c.namespace AND v.name = c.name
+                              AND v.version = c.version AND v.document = c.document)
+            OR EXISTS (SELECT 1 FROM calendar_versions v
+                        WHERE v.namespace = c.namespace AND v.name = c.name
+                          AND v.version > c.version)
+    """,
+    "only the newest versions of a calendar are kept": f"""
+        SELECT namespace || '/' || name FROM calendar_versions
+      GROUP BY namespace, name HAVING count(*) > {calendars.KEPT}
+    """,
+    "a calendar refers to calendars that exist": """
+        SELECT namespace || '/' || name FROM calendar_parts p
+         WHERE NOT EXISTS (SELECT 1 FROM calendars c
+                            WHERE c.namespace = p.namespace AND c.name = p.part)
+    """,
+    "a job that is not stopped uses calendars that exist": """
+        SELECT u.namespace || '/' || u.job_id FROM calendar_jobs u
+          LEFT JOIN calendars c ON c.namespace = u.namespace AND c.name = u.calendar
+          JOIN jobs j ON j.namespace = u.namespace AND j.id = u.job_id
+         WHERE c.name IS NULL OR j.stop = 1
+    """,
+    "no launch is expected before the next slot": """
+        SELECT namespace || '/' || job_id FROM periodic_jobs WHERE next_launch < next_slot
     """,
     "the columns of an evaluation say what its document says": """
         SELECT id FROM evaluations

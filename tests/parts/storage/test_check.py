@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from daemon.jobs import calendars
 from daemon.jobs.scale import ScalingRequest, scale_job
 from daemon.jobspec.policies import JobPolicySet
 from storage.check import check
@@ -14,6 +15,7 @@ from storage.errors import StorageUnusable
 from storage.queries import evaluations, job_listings, job_status, jobs, submissions
 from storage.queries.invariants import RULES
 from storage.records.allocation import ClientStatus
+from storage.records.calendar import Calendar
 from storage.records.job import Job, Parameterized, Periodic, Submission
 from storage.store import open_store
 from storage.writer import Transaction
@@ -46,6 +48,14 @@ async def busy(tmp_path: Path) -> Path:
         child = msgspec.structs.replace(job(CHILD, type="batch"), parent_id="parent")
         await cluster.register(child)
         await cluster.register(job("clock", type="batch", periodic=Periodic(specs=["@daily"])))
+        for calendar in (
+            Calendar(name="holidays", namespace="default"),
+            Calendar(name="business", namespace="default", only=["holidays"]),
+        ):
+            await calendars.apply(store, calendar, now=NOW)
+        keys = {"steward_run_calendar": "business"}
+        daily = Periodic(specs=["@daily"])
+        await cluster.register(job("open", type="batch", periodic=daily, meta=keys))
         needs = group("second", meta={"steward_needs": "first"})
         await cluster.register(job("flow", group("first"), needs, type="batch"))
         await cluster.register(job("far", datacenters=["nowhere"]))
@@ -122,6 +132,18 @@ DAMAGE = {
     "no slot is decided that has not come": """
         INSERT INTO periodic_slots
         VALUES ('default', 'clock', 9000000000000000000, 1, 1, 'launched', '', '', 1)
+    """,
+    "the latest version of a calendar is stored": "DELETE FROM calendar_versions",
+    "only the newest versions of a calendar are kept": """
+        INSERT INTO calendar_versions
+        SELECT 'default', 'business', value + 1, '{}', '', 1 FROM (WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 60) SELECT value FROM n)
+    """,
+    "a calendar refers to calendars that exist": "UPDATE calendar_parts SET part = 'none'",
+    "a job that is not stopped uses calendars that exist": (
+        "UPDATE calendar_jobs SET calendar = 'none'"
+    ),
+    "no launch is expected before the next slot": """
+        UPDATE periodic_jobs SET next_slot = 9, next_launch = 8
     """,
     "the columns of an evaluation say what its document says": "UPDATE evaluations SET priority = 9",
     "a job has at most one evaluation that waits for room": (
