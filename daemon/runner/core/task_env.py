@@ -218,7 +218,7 @@ def pairs(text: str, most: int | None = None) -> dict[str, str]:
             raise ValueError(f"line {number} of the environment is not NAME=value")
         found[name.strip()] = _value(value.strip(), number)
         if most is not None and len(found) > most:
-            raise ValueError(f"more than {most} names")
+            raise ValueError(f"line {number} of the environment: more than {most} names")
     return found
 
 

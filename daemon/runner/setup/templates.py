@@ -34,6 +34,9 @@ _PACE = 0.1  # seconds between two changes that are handled
 _FILES_AGAIN = 1.0  # seconds between two polls of files
 _ROUNDS = 20  # of lookups that depend on other lookups
 _SHORT = 16 * 1024  # characters; longer templates are parsed in a thread
+# Characters of an environment; a longer one is parsed in a thread. A line of four takes 2 µs.
+_SHORT_ENVIRONMENT = 4 * 1024
+_MOST_VARIABLES = 1000  # of one template
 _SHOWN = 3  # missing items named in an event
 _PERMISSIONS = 0o777  # permission bits only, without set-user-ID and similar
 _DEFAULT_PERMISSIONS = 0o644
@@ -119,7 +122,7 @@ class TemplateRunner:
                 OSError, TemplateError, Refused
             ):  # a task may have removed or changed the file
                 text = await self._read(template.dest_path)
-                self._take(template, text, _environment(template, text))
+                self._take(template, text, await self._variables(template, text))
         with suppress(
             OSError, TemplateError, Refused
         ):  # render again to know the secrets of the task
@@ -284,7 +287,7 @@ class TemplateRunner:
         return (await files.read(files.meant(path), LONGEST)).decode(errors="replace")
 
     async def _write(self, template: Template, text: str) -> None:
-        environment = _environment(template, text)
+        environment = await self._variables(template, text)
         await self.secrets.store()
         files, owner = self._desk.files, None
         if template.uid is not None or template.gid is not None:
@@ -293,6 +296,15 @@ class TemplateRunner:
         path, content = files.meant(template.dest_path), text.encode(errors="replace")
         await files.write(path, content, owner=owner, mode=mode & _PERMISSIONS)
         self._take(template, text, environment)
+
+    async def _variables(self, template: Template, text: str) -> Mapping[str, str]:
+        """Return the variables that an `env` template defines. Raises `TemplateError`."""
+        if not template.envvars:
+            return {}
+        work = partial(_environment, template, text)
+        if len(text) <= _SHORT_ENVIRONMENT:
+            return work()
+        return await trio.to_thread.run_sync(work, limiter=self._desk.host.rendering)
 
     def _take(self, template: Template, text: str, environment: Mapping[str, str]) -> None:
         self._texts[template.dest_path] = text
@@ -306,11 +318,8 @@ class TemplateRunner:
 
 
 def _environment(template: Template, text: str) -> Mapping[str, str]:
-    """Return the variables that an `env` template defines. Raises `TemplateError`."""
-    if not template.envvars:
-        return {}
     try:
-        return pairs(text)
+        return pairs(text, _MOST_VARIABLES)
     except ValueError as error:
         raise TemplateError(f"{template.dest_path}: {error}") from error
 

@@ -62,7 +62,10 @@ def stored(world: World) -> list[StepOutputs]:
         (f"printf '\\377\\n' > {OUTPUT}", "its outputs are not UTF-8"),
         (f"echo x > {OUTPUT}", "line 1 of the environment is not NAME=value"),
         (f"echo a-b=1 > {OUTPUT}", "must have a name of letters, digits and _"),
-        (f"seq -f 'a%g=1' 129 > {OUTPUT}", "its outputs: more than 128 names"),
+        (
+            f"seq -f 'a%g=1' 129 > {OUTPUT}",
+            "its outputs: line 129 of the environment: more than 128 names",
+        ),
     ],
 )
 async def test_faulty_outputs_fail_a_success(

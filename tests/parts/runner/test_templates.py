@@ -20,7 +20,9 @@ from storage.records.job import Job
 from storage.records.task import ChangeScript, Lifecycle, Service, Template
 from storage.store import Store
 from tests.parts.runner.world import Pipe, World, batch, open_world, script, service, state_of
+from tests.steps import Longest, slowness
 
+MOST = 5_000_000  # nanoseconds of a step
 OWN = "nomad/jobs/job"  # the variables of the job
 
 
@@ -341,3 +343,66 @@ def test_a_task_is_told_within_the_longest_splay_of_what_has_changed(
     )
     changed = [template(splay=10 * SECOND), template(splay=30 * SECOND)]
     assert TemplateRunner(desk, nobody)._delay(changed) == delay
+
+
+async def test_an_environment_has_a_limit_of_names_and_the_error_names_it(world: World) -> None:
+    text = "{{ range loop 1001 }}N{{ . }}=1\n{{ end }}"
+    one = template(text, envvars=True, dest_path="secrets/env")
+    alloc_id = await world.place(batch(script("true", templates=[one])))
+    assert (await world.until_done(alloc_id)).client_status == "failed"
+    said = [text for _, text in world.told(alloc_id)]
+    expected = "secrets/env: line 1001 of the environment: more than 1000 names"
+    assert any(expected in one for one in said), said
+
+
+class _Disk:
+    """Files of a task in memory."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.content = content
+
+    def meant(self, path: str) -> str:
+        return path
+
+    async def read(self, _path: str, _most: int) -> bytes:
+        return self.content
+
+    async def write(self, _path: str, content: bytes, **_: object) -> None:
+        self.content = content
+
+
+@pytest.mark.parametrize("is_recalled", [False, True])
+async def test_a_large_environment_is_not_parsed_on_the_loop(
+    monkeypatch: pytest.MonkeyPatch, *, is_recalled: bool
+) -> None:
+    one = template(envvars=True)
+    text = "# note\nNAME=1\n" * 75_000  # 1 MiB
+    disk: Any = _Disk(text.encode())
+    host: Any = SimpleNamespace(
+        store=None, variables=None, rendering=trio.CapacityLimiter(1), chance=lambda: 0.0
+    )
+    desk = TemplateWriter(host=host, files=disk, environment=dict, note=print)
+    nobody: Any = None
+    found = TemplateRunner(desk, nobody)
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(TemplateRunner, "_wanted", lambda _: [one])
+    monkeypatch.setattr(TemplateRunner, "_fill_all", nothing)
+    monkeypatch.setattr(type(found.secrets), "store", nothing)
+
+    async def longest() -> int:
+        measure = Longest()
+        trio.lowlevel.add_instrument(measure)
+        try:
+            await trio.lowlevel.checkpoint()
+            await (found.recall() if is_recalled else found._write(one, text))
+        finally:
+            await trio.lowlevel.checkpoint()
+            trio.lowlevel.remove_instrument(measure)
+        assert found.environment == {"NAME": "1"}
+        return measure.longest
+
+    taken = [await longest() for _ in range(3)]
+    assert min(taken) <= MOST or min(taken) <= MOST * slowness(), taken
