@@ -24,9 +24,7 @@ async def execute(request: Request, socket: WebSocketChannel) -> None:
     """Run a command inside a task of an allocation."""
     query = request.query
     command, tty = _command(query.text("command")), _tty(query)
-    allocation, group = request.parts.store.read(
-        lambda db: resolve_allocation(db, request["alloc_id"])
-    )
+    allocation, group = await resolve_allocation(request.parts.store, request["alloc_id"])
     task = query.text("task")
     _check_rights(request, allocation, group.task(task) if group else None)
     if not task:
@@ -77,15 +75,15 @@ async def run_action(request: Request, socket: WebSocketChannel) -> None:
     alloc_id = query.text("alloc_id") or query.text("allocID")
     if not alloc_id:
         raise Malformed("missing AllocID")
-    action = _action(request, alloc_id)
+    action = await _action(request, alloc_id)
     command = [action.command, *(action.args or ())]
     await request.parts.tasks.converse(alloc_id, query.text("task"), command, socket, tty=tty)
 
 
-def _action(request: Request, alloc_id: str) -> Action:
+async def _action(request: Request, alloc_id: str) -> Action:
     """Return the requested action. Raises `Malformed` or `NotFound`."""
     task_name, name = request.query.text("task"), request.query.text("action")
-    allocation, group = request.parts.store.read(lambda db: resolve_allocation(db, alloc_id))
+    allocation, group = await resolve_allocation(request.parts.store, alloc_id)
     if (allocation.namespace, allocation.job_id) != (request.namespace, request["job_id"]):
         raise NotFound(f"job {request['job_id']} does not have allocation {alloc_id}")
     if not task_name:

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from daemon.api.cluster.lookup import resolve_allocation
+from daemon.api.cluster.lookup import find_allocation
 from daemon.web.reply import HandlerReply, text
 from daemon.web.request import Request
 from storage.errors import Malformed, Refused
@@ -36,9 +36,9 @@ class PauseRequest(Record, frozen=True, kw_only=True):
     schedule_state: str = ""
 
 
-def _known(request: Request) -> str:
+async def _known(request: Request) -> str:
     """Return the allocation ID in the path, if the caller may do this. Raises `NotFound`, `Denied`."""
-    allocation, _ = request.parts.store.read(lambda db: resolve_allocation(db, request["alloc_id"]))
+    allocation = await find_allocation(request.parts.store, request["alloc_id"])
     request.require(allocation.namespace)
     return allocation.id
 
@@ -49,7 +49,7 @@ async def restart(request: Request) -> HandlerReply:
     if asked.all_tasks and asked.task_name:
         raise Refused("task name cannot be set when restarting all tasks")
     await request.parts.tasks.restart(
-        _known(request), asked.task_name or None, all_tasks=asked.all_tasks
+        await _known(request), asked.task_name or None, all_tasks=asked.all_tasks
     )
     return HandlerReply(body=_DONE)
 
@@ -58,20 +58,20 @@ async def signal(request: Request) -> HandlerReply:
     """Send a signal to tasks of an allocation."""
     asked = await request.decoded(SignalRequest)
     task = asked.task or asked.task_name
-    await request.parts.tasks.signal(_known(request), task or None, asked.signal)
+    await request.parts.tasks.signal(await _known(request), task or None, asked.signal)
     return HandlerReply(body=_DONE)
 
 
 async def pause(request: Request) -> HandlerReply:
     """Reject: only tasks with a schedule can be paused, and schedules are not supported."""
     await request.decoded(PauseRequest)
-    _known(request)
+    await _known(request)
     raise Refused("only a task with a schedule can be paused, and schedules are not supported")
 
 
 async def allocation_stats(request: Request) -> HandlerReply:
     """Show the resource usage of an allocation."""
-    return HandlerReply(body=await request.parts.tasks.usage(_known(request)))
+    return HandlerReply(body=await request.parts.tasks.usage(await _known(request)))
 
 
 async def usages(request: Request) -> HandlerReply:
@@ -90,13 +90,13 @@ async def usages(request: Request) -> HandlerReply:
 
 async def checks(request: Request) -> HandlerReply:
     """Show the latest results of an allocation's service checks."""
-    found = {one.id: one for one in request.parts.tasks.checks(_known(request))}
+    found = {one.id: one for one in request.parts.tasks.checks(await _known(request))}
     return HandlerReply(body=found or b"null")
 
 
 async def gc_allocation(request: Request) -> HandlerReply:
     """Delete the directory of a terminal allocation."""
-    await request.parts.tasks.collect(_known(request))
+    await request.parts.tasks.collect(await _known(request))
     return HandlerReply()
 
 

@@ -1,19 +1,22 @@
 """Merged logs of all allocations of a job, each line with its allocation and task.
 
 Existing lines are merged by time (`log_lines.py`). New output follows in the order of its arrival,
-including the output of allocations that start later.
+including the output of allocations that start later. The number of logs is limited: the newest
+allocations are shown, and the answer has the number of the others.
 """
 
 import heapq
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from functools import partial
+from itertools import islice, takewhile
 
 import msgspec
 import trio
 
 from daemon.api.cluster.log_lines import (
+    MOST_LINES,
     LogSection,
     Tail,
     attempt_before,
@@ -21,26 +24,45 @@ from daemon.api.cluster.log_lines import (
     dates,
     ended_before,
 )
-from daemon.api.cluster.log_sources import has_ended, sources_of_group
+from daemon.api.cluster.log_sources import has_ended, log_configs, source_of_tasks
 from daemon.api.cluster.logs import parse_flag, parse_number, parse_origin
-from daemon.api.cluster.lookup import resolve_allocation
 from daemon.runner.core.poll_interval import register_follower
 from daemon.runner.core.task_log import TaskLog
 from daemon.web.reply import TEXT, HandlerReply
 from daemon.web.request import Request
 from daemon.web.stream_auth import while_authorized
 from storage.errors import Malformed, NotFound
-from storage.queries import allocations, jobs
+from storage.queries import allocations, job_status, jobs
+from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation
 from storage.records.job import JobStatus
+from storage.records.task import LogConfig
 
+OMITTED_HEADER = "X-Steward-Omitted-Allocations"
 _CHUNK = 64 * 1024  # bytes of a log per read
 _LEAST_CHUNK = 4 * 1024  # lower limit when many logs are merged
 _AT_ONCE = 4 * 1024 * 1024  # bytes of all logs together
+_LEAST_LINES = 100  # lower limit of lines per read when many logs are merged
+_LINES_AT_ONCE = 32_000  # lines of all logs together
+_MOST_STREAMS = 256  # logs that are open at the same time
+_MOST_ALLOCATIONS = 128  # newest ones whose logs are shown
+_OMITTED = b"--- %d older allocations are omitted: select one of them by its ID ---\n"
 _SHOWN = 8  # characters of an allocation ID
 
 Key = tuple[str, str, str]  # allocation, task, kind
+
+
+class _Newest(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest allocations with the log configuration of their tasks, newest first.
+
+    `begin` is the place of the oldest one in the creation order. `omitted` counts older ones.
+    """
+
+    found: deque[tuple[Allocation, dict[str, LogConfig]]]
+    ids: set[str]
+    begin: tuple[int, str]
+    omitted: int
 
 
 class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +114,7 @@ async def stream_job_logs(request: Request) -> HandlerReply:
         stream=while_authorized(request, pieces) if wanted.follow else pieces,
         is_endless=wanted.follow,
         content_type=TEXT,
+        headers={OMITTED_HEADER: str(merged.omitted)} if merged.omitted else {},
     )
 
 
@@ -103,23 +126,28 @@ class MergedLogs:
         self._job = (request.namespace, request["job_id"])
         self._wanted = wanted
         self._open: dict[Key, Tail] = {}
-        self._seen: set[Key] = set()
+        self._seen: set[str] = set()  # allocations
+        self._from = (0, "")  # position in the creation order; older allocations are not shown
         self._index = -1  # of the allocations at the last check
+        self._waiting = 0  # new allocations wait until fewer logs than this are open
+        self.omitted = 0  # allocations whose logs are not shown, or not all
 
     @property
     def is_known(self) -> bool:
         """Return whether the job exists."""
-        return self._store.read(lambda db: jobs.current(db, *self._job)) is not None
+        return self._store.read(lambda db: job_status.load_summary(db, *self._job)) is not None
 
     @property
     def _may_grow(self) -> bool:
-        job = self._store.read(lambda db: jobs.current(db, *self._job))
-        return bool(self._open) or (job is not None and job.status != JobStatus.DEAD)
+        row = self._store.read(lambda db: job_status.load_summary(db, *self._job))
+        return bool(self._open) or (row is not None and row["status"] != JobStatus.DEAD)
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the lines."""
         with register_follower() as pace:
             await self.find_more()
+            if self.omitted and self._wanted.labels:
+                yield _OMITTED % self.omitted
             async with aclosing(self._merged([*self._open.values()])) as past:
                 async for piece in past:
                     pace.hurry()
@@ -143,50 +171,97 @@ class MergedLogs:
 
     async def _merged(self, tails: list[Tail]) -> AsyncGenerator[bytes, None]:
         """Yield the existing lines, merged by time."""
-        is_last = not self._wanted.follow
-        most = min(_CHUNK, max(_LEAST_CHUNK, _AT_ONCE // (len(tails) or 1)))
+        read = partial(
+            _fill,
+            most=min(_CHUNK, max(_LEAST_CHUNK, _AT_ONCE // (len(tails) or 1))),
+            lines=min(MOST_LINES, max(_LEAST_LINES, _LINES_AT_ONCE // (len(tails) or 1))),
+            is_last=not self._wanted.follow,
+        )
         # a heap of the time of the next line, and the number of its log
         coming: list[tuple[int, int]] = []
         for place, tail in enumerate(tails):
-            if await _fill(tail, most, is_last=is_last):
+            if await read(tail):
                 heapq.heappush(coming, (tail.queue[0].time, place))
         while coming:
             _, place = heapq.heappop(coming)
             tail = tails[place]
             yield tail.take(coming[0][0] if coming else None)
-            if tail.queue or await _fill(tail, most, is_last=is_last):
+            if tail.queue or await read(tail):
                 heapq.heappush(coming, (tail.queue[0].time, place))
             await trio.lowlevel.checkpoint()
 
     async def find_more(self) -> None:
-        """Open the logs of new allocations, with pauses for other tasks of the event loop."""
+        """Open the logs of new allocations, with pauses for other tasks of the event loop.
+
+        The newest ones come first. New allocations without room wait until other logs have ended.
+        """
         index = await self._store.look(lambda db: allocations.highest_index(db, *self._job))
-        if index == self._index:
+        if index == self._index and len(self._open) >= self._waiting:
             return
-        self._index = index
-        found = await self._store.look(self._every)
-        while found:  # each is dropped separately, because freeing many at a time takes long
-            allocation = found.popleft()
+        is_first = self._index < 0
+        newest = await self._store.look(self._newest)
+        self._index, self._waiting = index, 0
+        self._from, self._seen = newest.begin, self._seen & newest.ids
+        opened: list[tuple[Key, Tail]] = []  # newest allocation first
+        while newest.found:  # each is dropped separately, because freeing many at a time takes long
+            allocation, tasks = newest.found.popleft()
             await trio.lowlevel.checkpoint()
-            for key, log in await self._logs(allocation):
-                if key in self._seen:
-                    continue
-                self._seen.add(key)
+            if allocation.id in self._seen:
+                continue
+            logs = await self._logs(allocation, tasks)
+            used = len(self._open) + len(opened)
+            if len(logs) > _MOST_STREAMS - used and used and not is_first:
+                self._waiting = len(self._open) + len(opened)
+                break
+            self._seen.add(allocation.id)
+            if len(logs) > _MOST_STREAMS - used:
+                self.omitted += 1
+                if used:
+                    self.omitted += len(newest.found)
+                    self._seen |= newest.ids
+                    break
+            found = []
+            for key, log in logs[:_MOST_STREAMS]:
                 if (tail := await self._tail(allocation, key, log)) is not None:
-                    self._open[key] = tail
+                    found.append((key, tail))
+            opened += reversed(found)
+        self.omitted += newest.omitted if is_first else 0
+        self._open.update(reversed(opened))
 
-    def _every(self, db: ReadSnapshot) -> deque[Allocation]:
-        """Return the selected allocations of the job, oldest first."""
-        wanted = self._wanted.alloc_id
-        found = [one for one in allocations.of_job(db, *self._job) if wanted in ("", one.id)]
+    def _newest(self, db: ReadSnapshot) -> _Newest:
+        """Find the newest selected allocations; each version of the job is decoded once."""
+        if self._wanted.alloc_id:
+            one = allocations.find(db, self._wanted.alloc_id)
+            is_known = one is not None and (one.namespace, one.job_id) == self._job
+            page = iter([one] if one is not None and is_known else [])
+        else:
+            page = allocations.job_page(db, *self._job, PageRequest(namespace="*", reverse=True))
+        new: Iterator[Allocation] = takewhile(
+            lambda one: (one.create_index, one.id) >= self._from, page
+        )
         if self._wanted.previous:
-            found = [one for one in found if not one.desired.next_allocation]
-        return deque(sorted(found, key=lambda one: one.create_index))
+            new = (one for one in new if not one.desired.next_allocation)
+        versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
+        found: deque[tuple[Allocation, dict[str, LogConfig]]] = deque()
+        for one in islice(new, _MOST_ALLOCATIONS):
+            if one.job_version not in versions:
+                job = jobs.version(db, *self._job, one.job_version)
+                groups = (job.task_groups if job else None) or ()
+                versions[one.job_version] = {group.name: log_configs(group) for group in groups}
+            found.append((one, versions[one.job_version].get(one.task_group, {})))
+        is_full = len(found) == _MOST_ALLOCATIONS
+        return _Newest(
+            found=found,
+            ids={one.id for one, _ in found},
+            begin=(found[-1][0].create_index, found[-1][0].id) if is_full else self._from,
+            omitted=sum(1 for _ in new) if is_full else 0,
+        )
 
-    async def _logs(self, allocation: Allocation) -> list[tuple[Key, TaskLog]]:
-        _, group = self._store.read(partial(resolve_allocation, alloc_id=allocation.id))
+    async def _logs(
+        self, allocation: Allocation, tasks: dict[str, LogConfig]
+    ) -> list[tuple[Key, TaskLog]]:
         try:
-            source = await sources_of_group(self._request, allocation, group)
+            source = await source_of_tasks(self._request, allocation, tasks)
         except NotFound:  # the logs were deleted
             return []
         return [
@@ -228,8 +303,8 @@ class MergedLogs:
         )
 
 
-async def _fill(tail: Tail, most: int, *, is_last: bool) -> bool:
+async def _fill(tail: Tail, *, most: int, lines: int, is_last: bool) -> bool:
     """Read until there are lines, or until the end; return whether there are lines."""
-    while not tail.queue and await tail.pull(most, is_last=is_last):
+    while not tail.queue and await tail.pull(most, is_last=is_last, lines=lines):
         await trio.lowlevel.checkpoint()
     return bool(tail.queue)

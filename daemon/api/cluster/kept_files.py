@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import trio
 
-from daemon.api.cluster.lookup import resolve_allocation
+from daemon.api.cluster.lookup import load_allocation
 from daemon.jobs.payload_files import PayloadFiles, PayloadLimits
 from daemon.runner.core.opened_files import OpenedFile
 from daemon.web.reply import HandlerReply
@@ -23,7 +23,7 @@ _BINARY = "application/octet-stream"
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the kept files of an allocation, by task and path."""
-    allocation, _ = resolve_allocation(db, request["alloc_id"])
+    allocation = load_allocation(db, request["alloc_id"])
     request.require(allocation.namespace)
     return HandlerReply(body=kept_files.of_allocation(db, allocation.id))
 
@@ -33,7 +33,7 @@ async def read(request: Request) -> HandlerReply:
     task, path = request.query.text("task"), request.query.text("path")
     if not path:
         raise Malformed("path is missing: give the path of a kept file, as the list shows it")
-    found, content = request.parts.store.read(
+    found, content = await request.parts.store.look(
         lambda db: _content(request, db, task=task, path=path)
     )
     try:
@@ -51,7 +51,7 @@ async def read(request: Request) -> HandlerReply:
 
 def _content(request: Request, db: ReadSnapshot, *, task: str, path: str) -> tuple[KeptFile, str]:
     """Return a kept file and the path of its content. Raises `NotFound` or `Malformed`."""
-    allocation, _ = resolve_allocation(db, request["alloc_id"])
+    allocation = load_allocation(db, request["alloc_id"])
     request.require(allocation.namespace)
     if not task:
         tasks = {

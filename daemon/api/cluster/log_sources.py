@@ -48,7 +48,7 @@ async def find_source(request: Request, alloc_id: str) -> LogSource:
     """
     parts = request.parts
     try:
-        allocation, group = parts.store.read(lambda db: resolve_allocation(db, alloc_id))
+        allocation, group = await resolve_allocation(parts.store, alloc_id)
     except NotFound:
         is_one = _IDENTIFIER.fullmatch(alloc_id)
         about = await retained_logs.read_manifest(parts.logs.launcher, alloc_id) if is_one else None

@@ -1,17 +1,38 @@
-"""Lookup of allocations with their task groups."""
+"""Lookup of allocations with their task groups.
+
+A job can have several megabytes, so a thread decodes one that is long.
+"""
+
+from functools import partial
 
 from storage.errors import NotFound
 from storage.queries import allocations, jobs
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation
 from storage.records.group import TaskGroup
+from storage.store import Store
 
 
-def resolve_allocation(db: ReadSnapshot, alloc_id: str) -> tuple[Allocation, TaskGroup | None]:
-    """Return an allocation and its task group. Raises `NotFound`."""
+def load_allocation(db: ReadSnapshot, alloc_id: str) -> Allocation:
+    """Return an allocation. Raises `NotFound`."""
     allocation = allocations.find(db, alloc_id)
     if allocation is None:
         raise NotFound(f'Unknown allocation "{alloc_id}"')
-    key = (allocation.namespace, allocation.job_id, allocation.job_version)
-    job = jobs.version(db, *key)
-    return allocation, job.group(allocation.task_group) if job else None
+    return allocation
+
+
+async def find_allocation(store: Store, alloc_id: str) -> Allocation:
+    """Return an allocation. Raises `NotFound`."""
+    return await store.look(partial(load_allocation, alloc_id=alloc_id))
+
+
+async def resolve_allocation(store: Store, alloc_id: str) -> tuple[Allocation, TaskGroup | None]:
+    """Return an allocation and its task group. Raises `NotFound`."""
+
+    def read(db: ReadSnapshot) -> tuple[Allocation, TaskGroup | None]:
+        allocation = load_allocation(db, alloc_id)
+        key = (allocation.namespace, allocation.job_id, allocation.job_version)
+        job = jobs.version(db, *key)
+        return allocation, job.group(allocation.task_group) if job else None
+
+    return await store.look(read)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
-from daemon.api.cluster.lookup import resolve_allocation
+from daemon.api.cluster.lookup import find_allocation
 from daemon.web.parameters import QueryParameters, duration
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
@@ -117,7 +117,7 @@ async def of_job(request: Request) -> HandlerReply:
 async def of_allocation(request: Request) -> HandlerReply:
     """Show the usage of an allocation and its tasks over time. Raises `NotFound` and `Malformed`."""
     store = request.parts.store
-    allocation, _ = store.read(lambda db: resolve_allocation(db, request["alloc_id"]))
+    allocation = await find_allocation(store, request["alloc_id"])
     request.require(allocation.namespace)
     node = store.read(partial(nodes.find, node_id=allocation.node_id))
     key = SeriesKey("alloc", allocation.id, allocation.namespace)

@@ -70,15 +70,19 @@ class JobLogs:
         """Remove allocations as garbage collection does."""
         for one in gone:
             alloc_id = one if isinstance(one, str) else one.id
-            found = self._store.read(partial(allocations.find, allocation_id=alloc_id))
-            assert found is not None
-            ended = msgspec.structs.replace(
-                found, client_status=ClientStatus.COMPLETE, desired_status=DesiredStatus.STOP
-            )
-            await self._store.write(lambda tx, ended=ended: allocations.set_desired(tx, ended, NOW))
-            await self._store.write(lambda tx, ended=ended: allocations.set_client(tx, ended, NOW))
+            await self.end(alloc_id)
             work = partial(garbage_collection.remove_allocations, ids=[alloc_id])
             assert await self._store.write(work) == 1
+
+    async def end(self, alloc_id: str) -> None:
+        """End an allocation."""
+        found = self._store.read(partial(allocations.find, allocation_id=alloc_id))
+        assert found is not None
+        ended = msgspec.structs.replace(
+            found, client_status=ClientStatus.COMPLETE, desired_status=DesiredStatus.STOP
+        )
+        await self._store.write(lambda tx: allocations.set_desired(tx, ended, NOW))
+        await self._store.write(lambda tx: allocations.set_client(tx, ended, NOW))
 
     def print(self, alloc_id: str, data: bytes, name: str = "main", kind: str = "stdout") -> None:
         """Let a task print."""

@@ -1,19 +1,22 @@
 """When lines of a log were written, and which part of a log an attempt wrote."""
 
+import time
 from pathlib import Path
 
 import pytest
 
-from daemon.api.cluster.log_lines import LineTimes, LogSection, Tail, stamp
+from daemon.api.cluster.log_lines import MOST_LINES, LineTimes, LogSection, Tail, stamp
 from daemon.runner.core.task_log import Marks
+from tests.steps import slowness
 from tests.tasklogs import add, log_in, now
 
 WHOLE = LogSection(0, None)
+MOST_TIME = 5_000_000  # nanoseconds
 NOON = 1_795_521_600_000_000_000  # 2026-11-24T12:00:00Z
 
 
 @pytest.mark.parametrize(
-    ("line", "time"),
+    ("line", "expected"),
     [
         (b"2026-11-24T12:00:00Z up", NOON),
         (b"[2026-11-24 12:00:00,5Z] up", NOON + 500_000_000),
@@ -26,9 +29,9 @@ NOON = 1_795_521_600_000_000_000  # 2026-11-24T12:00:00Z
     ],
 )
 def test_a_time_stamp_counts_at_the_beginning_and_with_its_zone(
-    line: bytes, time: int | None
+    line: bytes, expected: int | None
 ) -> None:
-    assert stamp(line) == time
+    assert stamp(line) == expected
 
 
 def test_a_position_has_the_time_of_the_first_mark_behind_it() -> None:
@@ -94,3 +97,42 @@ def test_lines_are_taken_up_to_a_time(tmp_path: Path) -> None:
     assert [line.time - NOON for line in found.queue] == [9, 9, 20, 20]
     assert found.take(until=NOON + 9).count(b"\n") == 2
     assert found.take(until=NOON + 20).count(b"\n") == 2
+
+
+def filled(root: Path, content: bytes) -> Tail:
+    """Return a reader of a log with this content."""
+    (root / "alloc/logs").mkdir(parents=True)
+    log = log_in(root)
+    add(log, content)
+    return Tail(
+        label=b"a | ",
+        log=log,
+        stretch=WHOLE,
+        contains=b"",
+        since=0,
+        dates=LineTimes([], at_end=NOON),
+        is_over=lambda: True,
+    )
+
+
+@pytest.mark.parametrize("line", [b"\n", b"2026-11-24T12:00:00.5Z\n", b"2026-13-24T12:00:00Z\n"])
+def test_a_pull_of_short_lines_is_short_and_no_line_is_lost(tmp_path: Path, line: bytes) -> None:
+    content = line * (64 * 1024 // len(line)) + b"unfin"
+    found, longest, taken = filled(tmp_path, content), 0, b""
+    while True:
+        began = time.thread_time_ns()
+        is_more = now(found.pull(64 * 1024, is_last=True))
+        assert len(found.queue) <= MOST_LINES
+        taken += found.take()
+        longest = max(longest, time.thread_time_ns() - began)
+        if not is_more:
+            break
+    assert taken.replace(b"a | ", b"") == content + b"\n"
+    assert longest <= MOST_TIME or longest <= MOST_TIME * slowness()
+
+
+def test_a_line_without_an_end_is_still_cut_when_lines_are_left(tmp_path: Path) -> None:
+    found = filled(tmp_path, b"\n" * 3 + b"x" * 70_000)
+    while now(found.pull(100_000, is_last=False, lines=2)):
+        assert len(found.queue) <= 5
+    assert [len(line.text) for line in found.queue] == [0, 0, 0, 70_000]
