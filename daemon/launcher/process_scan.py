@@ -5,6 +5,10 @@ and the task. It is in the session or process group of the task's main process. 
 to the attempt. The environment only counts if it has the directory of the allocation, or if that
 directory is mounted at `/alloc`. Equal names of another installation are therefore ignored.
 
+The kernel shows an empty environment while a process executes a new program. Such a process is
+undecided: the scan looks again, and an end reports it as a process that is left. It counts only if
+it has a user of the attempt, so that no other user can delay the end.
+
 If the main process has already exited, a stop first scans only orphans, which is a tenth of the
 work. Other processes of the attempt descend from an orphan. So the stop scans all processes only if
 it finds an orphan of the attempt.
@@ -18,19 +22,19 @@ from contextlib import suppress
 
 import msgspec
 
-from daemon.launcher.claims_and_logs import SHARED, below, read_claim, shim_of
+from daemon.launcher.claims_and_logs import SHARED, attempts, below, read_claim, shim_of
 from daemon.launcher.messages import MOST_PIDS, ScanTarget
-from daemon.launcher.shims import children, fields
+from daemon.launcher.shim_script import CARRIER
+from daemon.launcher.shims import OVER, STATE, children, fields, has_ended
+from daemon.launcher.task_files import user_of
 
-_STATE, _PARENT, _PROCESS_GROUP, _SESSION, _STARTED = (
-    0,
-    1,
-    2,
-    3,
-    19,
-)  # fields of `stat` after the name
+# Fields of `stat` after the name
+_PARENT, _PROCESS_GROUP, _SESSION, _FLAGS, _STARTED, _ENV_END = 1, 2, 3, 6, 19, 48
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 _ROUNDS = 8  # of scans, until the remaining processes create no new ones
 _WHERE, _MOUNTED_AT = 3, 4  # fields of `mountinfo`
+_READS = 3  # of an environment that appears between two files
+_CARRIED = re.compile(rb"\A%b[0-9]+=" % CARRIER.encode())
 _CLAIMED = re.compile(rb"^(shim|main|exit) (\d{1,9})\n", re.MULTILINE)
 
 
@@ -44,6 +48,7 @@ class Process(msgspec.Struct, frozen=True):
     allocation: str = ""
     task: str = ""
     started: int = 0  # ticks after boot
+    user: int | None = None  # of an undecided process
 
 
 class ProcessCriteria(msgspec.Struct, frozen=True):
@@ -54,34 +59,42 @@ class ProcessCriteria(msgspec.Struct, frozen=True):
     session: int = 0
     shim: int = 0
     has_ended: bool = False  # whether its main process has ended
+    users: frozenset[int] = frozenset()  # those of its processes
 
 
 def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
     """Scan for the processes of marks and act on them; return the results of the last scan."""
     meant = [_meant(directory, one) for one in marks]
 
-    def find(look: Callable[[str], Sequence[Process]] = every) -> list[list[Process]]:
+    def find(
+        look: Callable[[str], Sequence[Process]] = every,
+    ) -> tuple[list[list[Process]], list[list[Process]]]:
         processes = look(directory)
-        return [belonging(processes, one) for one in meant]
+        found = [belonging(processes, one) for one in meant]
+        return found, [undecided(processes, *both) for both in zip(meant, found, strict=True)]
 
     are_orphans = all(
         one.action == "end" and it.has_ended for one, it in zip(marks, meant, strict=True)
     )
-    found = find(orphans if are_orphans else every)
-    if are_orphans and any(found):
-        found = find()
+    found, unclear = find(orphans if are_orphans else every)
+    if are_orphans and any(found + unclear):
+        found, unclear = find()
     held: set[Process] = set()
     for _ in range(_ROUNDS):
         fresh = _with(found, marks, "hold", "end") - held
-        if not fresh:
+        if not fresh and not any(unclear):
             break
         send(fresh, signal.SIGSTOP)
         held |= fresh
-        found = find()
+        found, unclear = find()
     send(_with(found, marks, "end") & held, signal.SIGKILL)
     send(_with(found, marks, "let_go"), signal.SIGCONT)
     most = MOST_PIDS // max(1, len(marks))
-    return [[one.pid for one in some[:most]] for some in found]
+    left = [
+        [*some, *more] if mark.action == "end" else some
+        for some, more, mark in zip(found, unclear, marks, strict=True)
+    ]
+    return [[one.pid for one in some[:most]] for some in left]
 
 
 def _with(
@@ -98,10 +111,11 @@ def _with(
 def _meant(directory: str, mark: ScanTarget) -> ProcessCriteria:
     """Return the criteria of a mark, completed from its claim."""
     given = ProcessCriteria(mark.allocation, mark.task or "")
-    if mark.task is None or mark.attempt is None:
-        return given
     try:
         with below(directory, mark.allocation) as folder:
+            given = msgspec.structs.replace(given, users=_users(folder, mark.task))
+            if mark.task is None or mark.attempt is None:
+                return given
             is_held = shim_of(folder, mark.task, mark.attempt) is not None
             text, _ = read_claim(folder, mark.task, mark.attempt)
     except OSError:
@@ -109,10 +123,19 @@ def _meant(directory: str, mark: ScanTarget) -> ProcessCriteria:
     said = {key: int(value) for key, value in _CLAIMED.findall(text)}
     session = said.get(b"main", 0)
     if not is_held and os.path.exists(f"/proc/{session}"):
-        session = 0  # the process ID was reused, so the task's process has ended
-    return ProcessCriteria(
-        given.allocation, given.task, session, said.get(b"shim", 0), b"exit" in said
+        session = 0  # the process ID was reused, or the shim was killed
+    return msgspec.structs.replace(
+        given, session=session, shim=said.get(b"shim", 0), has_ended=b"exit" in said
     )
+
+
+def _users(folder: int, task: str | None) -> frozenset[int]:
+    """Return the users of a task's processes; the launcher's own user starts each of them."""
+    found = {os.geteuid()}
+    for name in {task} if task else {name for name, _ in attempts(folder)}:
+        with suppress(OSError):  # removed
+            found.add(user_of(folder, name)[0])
+    return frozenset(found)
 
 
 def belonging(processes: Iterable[Process], meant: ProcessCriteria) -> list[Process]:
@@ -129,6 +152,14 @@ def belonging(processes: Iterable[Process], meant: ProcessCriteria) -> list[Proc
         known.update(child.pid for child in fresh)
         found += fresh
     return found
+
+
+def undecided(
+    processes: Iterable[Process], meant: ProcessCriteria, found: Iterable[Process]
+) -> list[Process]:
+    """Return the processes that may be selected ones, as their environments are not readable yet."""
+    known = {meant.shim, *(one.pid for one in found)}
+    return [one for one in processes if one.user in meant.users and one.pid not in known]
 
 
 def _is_meant(process: Process, meant: ProcessCriteria) -> bool:
@@ -156,9 +187,18 @@ def orphans(directory: str) -> list[Process]:
 
 def _process(pid: int, directory: str) -> Process | None:
     said = fields(pid)
-    if not said or said[_STATE] in (b"Z", b"X"):
+    if has_ended(said):
         return None
-    allocation, task = _owner(pid, directory)
+    user, (allocation, task) = None, ("", "")
+    try:
+        at = _readable_thread(pid, said)
+        environment = _environment(pid, at)
+        if environment is None:
+            user = _user(pid)
+        else:
+            allocation, task = _owner(at, _variables(environment), directory)
+    except OSError:  # another user's process, or it has ended
+        pass
     return Process(
         pid=pid,
         parent=int(said[_PARENT]),
@@ -167,31 +207,65 @@ def _process(pid: int, directory: str) -> Process | None:
         allocation=allocation,
         task=task,
         started=int(said[_STARTED]),
+        user=user,
     )
 
 
-def _owner(pid: int, directory: str) -> tuple[str, str]:
-    """Return the allocation and task in a process's environment; empty for any other process."""
-    try:
-        environment = _variables(_read(f"/proc/{pid}/environ"))
-        allocation = environment.get(b"NOMAD_ALLOC_ID", b"")
-        if not allocation:
-            return "", ""
-        shared, place = (
-            b"/%b/%b" % (allocation, SHARED.encode()),
-            environment.get(b"NOMAD_ALLOC_DIR"),
-        )
-        whole = directory.encode() + shared
-        if place != whole:
-            # Only a newline ends a line: the kernel escapes no other character of a path.
-            lines = _read(f"/proc/{pid}/mountinfo").removesuffix(b"\n").split(b"\n")
-            mounts = [line.split(b" ") for line in lines]
-            own = {one[_WHERE] for one in mounts if one[_MOUNTED_AT] == place}
-            whole = whole.replace(b" ", rb"\040")
-            if not any(one.endswith(shared) and whole.endswith(one) for one in own):
-                return "", ""
-    except OSError:  # another user's process, or it has ended
+def _readable_thread(pid: int, said: Sequence[bytes]) -> str:
+    """Return the directory of a process, or of another thread if its first one has ended.
+
+    Raises `OSError`.
+    """
+    if said[STATE] not in OVER:
+        return f"/proc/{pid}"
+    tasks = f"/proc/{pid}/task"
+    return f"{tasks}/{max(map(int, os.listdir(tasks)), key=lambda one: one != pid)}"
+
+
+def _environment(pid: int, at: str) -> bytes | None:
+    """Return the initial environment of a process; None while the kernel sets it up or removes it.
+
+    Raises `OSError`.
+    """
+    for _ in range(_READS):
+        with suppress(ProcessLookupError):  # newer kernels say so of a process without memory
+            if found := _read(f"{at}/environ"):
+                return found
+        said = fields(pid)
+        if said and int(said[_FLAGS]) & _KERNEL_THREAD:
+            return b""
+        if said and int(said[_ENV_END]) and said[_ENV_END] == said[_ENV_END - 1]:
+            return b""  # the process was started without variables
+    return None
+
+
+def _user(pid: int) -> int:
+    """Return the real user of a process. Raises `OSError`."""
+    lines = _read(f"/proc/{pid}/status").split(b"\n")
+    return next(int(line.split()[1]) for line in lines if line.startswith(b"Uid:"))
+
+
+def _owner(at: str, environment: Mapping[bytes, bytes], directory: str) -> tuple[str, str]:
+    """Return the allocation and task in a process's environment; empty for any other process.
+
+    Raises `OSError`.
+    """
+    allocation = environment.get(b"NOMAD_ALLOC_ID", b"")
+    if not allocation:
         return "", ""
+    shared, place = (
+        b"/%b/%b" % (allocation, SHARED.encode()),
+        environment.get(b"NOMAD_ALLOC_DIR"),
+    )
+    whole = directory.encode() + shared
+    if place != whole:
+        # Only a newline ends a line: the kernel escapes no other character of a path.
+        lines = _read(f"{at}/mountinfo").removesuffix(b"\n").split(b"\n")
+        mounts = [line.split(b" ") for line in lines]
+        own = {one[_WHERE] for one in mounts if one[_MOUNTED_AT] == place}
+        whole = whole.replace(b" ", rb"\040")
+        if not any(one.endswith(shared) and whole.endswith(one) for one in own):
+            return "", ""
     task = environment.get(b"NOMAD_TASK_NAME", b"")
     return allocation.decode(errors="replace"), task.decode(errors="replace")
 
@@ -212,7 +286,9 @@ def _read(path: str) -> bytes:
 def _variables(environment: bytes) -> Mapping[bytes, bytes]:
     if b"NOMAD_ALLOC_ID=" not in environment:
         return {}
-    pairs = (pair.partition(b"=") for pair in environment.split(b"\0"))
+    # Before it has its task's user, a process carries the variables under other names.
+    words = (_CARRIED.sub(b"", one) for one in environment.split(b"\0"))
+    pairs = (word.partition(b"=") for word in words)
     return {name: value for name, _, value in pairs}
 
 

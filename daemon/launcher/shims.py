@@ -6,7 +6,7 @@ other shim is identified by its claim, and is alive as long as the claim is lock
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from daemon.launcher.claims_and_logs import shim_of
@@ -15,7 +15,8 @@ Key = tuple[str, str, int]  # allocation, task and attempt
 
 _MOST_ENDED = 10_000  # attempts whose exit status was not requested
 _WALLS = 2  # processes between a shim and a sandboxed task: bwrap outside and inside
-_STATE, _PARENT = 0, 1  # fields of `stat` after the name
+STATE, _PARENT, _THREADS = 0, 1, 17  # fields of `stat` after the name
+OVER = (b"Z", b"X")  # states of a thread that has ended
 _TO_SHIMS = frozenset({signal.SIGCONT, signal.SIGKILL})
 
 
@@ -89,7 +90,7 @@ class Shims:
             pid, descriptor = shim
             if not to_shim:
                 return _signal_main(pid, number, is_walled=is_walled)
-            if number == signal.SIGCONT or not any(map(_is_alive, children(pid))):
+            if number == signal.SIGCONT or all(has_ended(fields(one)) for one in children(pid)):
                 signal.pidfd_send_signal(descriptor, number)
                 return True
         return False
@@ -151,8 +152,9 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def _is_alive(pid: int) -> bool:
-    return fields(pid)[_STATE:][:1] not in ([], [b"Z"], [b"X"])
+def has_ended(said: Sequence[bytes]) -> bool:
+    """Return whether a process has ended, by its `stat`. Its first thread may end before others."""
+    return not said or (said[STATE] in OVER and int(said[_THREADS]) <= 1)
 
 
 def fields(pid: int) -> list[bytes]:

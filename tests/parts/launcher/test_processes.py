@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.launcher import shims
+from daemon.launcher import process_scan, shims
 from daemon.launcher.channel import read_sealed, receive
 from daemon.launcher.messages import (
     ClaimList,
@@ -28,6 +29,7 @@ from daemon.launcher.messages import (
     ScanTarget,
     StartTask,
 )
+from daemon.launcher.shim_script import CARRIER
 from daemon.runner.core.resource_usage import sample_of
 from daemon.runner.drivers import cgroup_v2
 from tests import launchers
@@ -202,6 +204,72 @@ def test_session_that_another_process_leads_now_is_not_the_task_s(
     place.claim.write_text(f"group -\nshim 1\nmain {other.pid}\n{end}")
     assert sweep(greeted, "end") == []
     assert other.poll() is None
+
+
+REPLACED = 'echo; LOOP=\'exec /bin/sh -c "$LOOP"\'; export LOOP; exec /bin/sh -c "$LOOP"'
+
+
+def test_process_that_executes_one_program_after_another_is_always_found(
+    greeted: Talk, place: Place, lingering: Any, tmp_path: Path
+) -> None:
+    one = lingering(REPLACED, **of_task(tmp_path))
+    assert [sweep(greeted, "find") for _ in range(200)] == [[one.pid]] * 200
+    while sweep(greeted, "end"):
+        one.poll()
+    assert one.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("user", [os.getuid(), 12345])
+def test_process_that_stays_undecided_is_left_and_only_by_its_own_user(
+    place: Place, lingering: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int
+) -> None:
+    one = lingering("echo; exec sleep 600", **of_task(tmp_path))
+    seen = process_scan._environment
+    monkeypatch.setattr(
+        process_scan, "_environment", lambda pid, at: None if pid == one.pid else seen(pid, at)
+    )
+    monkeypatch.setattr(process_scan, "_user", lambda _: user)
+    mark = ScanTarget(allocation=ALLOCATION, task="main", attempt=0, action="end")
+    left = [one.pid] if user == os.getuid() else []
+    assert process_scan.sweep(str(tmp_path), [mark]) == [left]
+    find = msgspec.structs.replace(mark, action="find")
+    assert process_scan.sweep(str(tmp_path), [find]) == [[]]
+    assert one.poll() is None
+
+
+def test_process_without_variables_is_decided(lingering: Any) -> None:
+    one = lingering("echo; exec env -i sleep 600")
+    while Path(f"/proc/{one.pid}/comm").read_text() != "sleep\n":
+        os.sched_yield()
+    assert process_scan._environment(one.pid, f"/proc/{one.pid}") == b""
+
+
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print(flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_process_whose_first_thread_has_ended_is_ended(
+    greeted: Talk, place: Place, lingering: Any, tmp_path: Path
+) -> None:
+    text = f"exec {sys.executable} -c '{FIRST_THREAD_ENDS}'"
+    one = lingering(text, **of_task(tmp_path))
+    while one.state != "Z":
+        os.sched_yield()
+    while sweep(greeted, "end"):
+        one.poll()
+    assert one.wait() == -signal.SIGKILL
+
+
+def test_process_that_only_carries_the_variables_is_found(
+    greeted: Talk, place: Place, lingering: Any, tmp_path: Path
+) -> None:
+    words = [f"{name}={value}" for name, value in of_task(tmp_path).items()]
+    one = lingering(**{f"{CARRIER}{number}": word for number, word in enumerate(words)})
+    assert sweep(greeted, "find") == [one.pid, *one.children]
 
 
 def test_very_many_processes_are_told_only_in_part(
