@@ -76,6 +76,19 @@ async def open_launcher(
         yield launcher
 
 
+@asynccontextmanager
+async def open_for_programs(
+    directory: Path, path: str, config: str = ""
+) -> AsyncIterator[Launcher]:
+    """Serve a directory of allocations with a launcher that runs the programs of a cluster."""
+    from daemon.runner.core.launcher_policy import programs_of  # not in the process that is forked
+    from storage.records.pool import SLURM, Pool
+
+    found = programs_of({"hpc": Pool(engine=SLURM, cluster_config=config)}, path)
+    async with open_launcher(directory, msgspec.structs.replace(EVERYTHING, **found)) as launcher:
+        yield launcher
+
+
 def grouped(directory: Path, policy: LauncherPolicy = EVERYTHING) -> LauncherPolicy:
     """Return a policy with the two group names that tests use."""
     from daemon.runner.core.launcher_policy import filters_of  # not in the process that is forked

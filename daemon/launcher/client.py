@@ -70,6 +70,7 @@ from daemon.launcher.messages import (
     OperationFailed,
     ProbeSandbox,
     ProcessStarted,
+    ProgramCommand,
     ReadFile,
     ReadNote,
     ReadOwn,
@@ -85,6 +86,7 @@ from daemon.launcher.messages import (
     SessionExit,
     SessionOpened,
     SignalResult,
+    StartProgram,
     StartSession,
     StartTask,
     TaskCommand,
@@ -292,6 +294,28 @@ class Launcher:
                 body, received = await self._ask(request, [passed], None, spare)
         finally:
             os.close(passed)
+        assert isinstance(body, SessionOpened)  # noqa: S101  # ensured by the protocol
+        return body.session, received
+
+    async def start_program(
+        self, order: ProgramCommand, content: bytes = b"", *, is_terminal: bool | None = None
+    ) -> tuple[int, list[int]]:
+        """Run a program of a cluster; return its number and its descriptors as `open_session`.
+
+        Its input is the content, or with `is_terminal` a terminal or a pipe. Raises like
+        `open_session`.
+        """
+        if self.silent_since is not None:
+            raise OSError(errno.EAGAIN, "the launcher does not answer")
+        passed = [self._sealed(order)]
+        try:
+            passed += [self._kept(content)] if is_terminal is None else []
+            spare = [os.dup(passed[0]) for _ in range(2 if is_terminal else 4)]
+            request = StartProgram(is_terminal=bool(is_terminal))
+            with trio.CancelScope(shield=True):
+                body, received = await self._ask(request, passed, None, spare)
+        finally:
+            close(passed)
         assert isinstance(body, SessionOpened)  # noqa: S101  # ensured by the protocol
         return body.session, received
 

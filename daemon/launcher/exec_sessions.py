@@ -1,17 +1,15 @@
-"""Exec sessions: child processes of the launcher that each lead a session.
+"""Exec sessions and programs: child processes of the launcher that each lead a session.
 
 The daemon identifies them by numbers that are never reused, and gets each exit status once.
 """
 
 import os
 import signal
-from contextlib import suppress
 
-from daemon.launcher.shims import fields
+from daemon.launcher import process_scan
 
 _SIGNALLED = 128
 _MOST = 10_000  # exit statuses that were not requested
-_SESSION = 3  # field of `stat` after the name
 
 
 class ExecSessions:
@@ -22,10 +20,18 @@ class ExecSessions:
         self._pids: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._statuses: dict[int, int] = {}
+        self._deadlines: dict[int, float] = {}
 
-    def note(self, pid: int) -> int:
-        """Register a started command and return its number."""
+    @property
+    def bounded(self) -> int:
+        """Return the number of running commands with a time limit."""
+        return len(self._deadlines)
+
+    def note(self, pid: int, deadline: float | None = None) -> int:
+        """Register a started command, with its time limit, and return its number."""
         self._last += 1
+        if deadline is not None:
+            self._deadlines[self._last] = deadline
         self._pids[self._last], self._numbers[pid] = pid, self._last
         return self._last
 
@@ -34,9 +40,17 @@ class ExecSessions:
         if (number := self._numbers.pop(pid, None)) is None:
             return
         del self._pids[number]
+        self._deadlines.pop(number, None)
         self._statuses[number] = status if status >= 0 else _SIGNALLED - status
         if len(self._statuses) > _MOST:
             del self._statuses[next(iter(self._statuses))]
+
+    def kill_late(self, now: float) -> float | None:
+        """Kill the commands whose time is over; return the seconds until the next is."""
+        for number in [number for number, at in self._deadlines.items() if at <= now]:
+            del self._deadlines[number]
+            self.kill(number, hang_up=False)
+        return max(0.0, min(self._deadlines.values()) - now) if self._deadlines else None
 
     def take_status(self, number: int) -> int:
         """Return an exit status once; -1 while the command is running or if it is unknown."""
@@ -50,21 +64,5 @@ class ExecSessions:
         if not hang_up:
             os.killpg(pid, signal.SIGKILL)
             return
-        for one in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-            if _is_in(one, pid):
-                _send(one, pid, signal.SIGHUP)
-
-
-def _send(pid: int, session: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(pid)
-        try:
-            # Still in the session after the pidfd was opened, so the ID was not reused.
-            if _is_in(pid, session):
-                signal.pidfd_send_signal(descriptor, number)
-        finally:
-            os.close(descriptor)
-
-
-def _is_in(pid: int, session: int) -> bool:
-    return fields(pid)[_SESSION:][:1] == [b"%d" % session]
+        found = (one for one in process_scan.every("") if one.session == pid)
+        process_scan.send(found, signal.SIGHUP)

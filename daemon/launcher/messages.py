@@ -13,6 +13,7 @@ import msgspec
 VERSION = 1
 MOST_OPEN = 64  # pending requests
 MOST_ERRANDS = 8  # of these, concurrent long operations
+MOST_PROGRAMS = 64  # concurrent ones with a time limit
 MOST_MARKS = 128  # per scan
 MOST_PIDS = 8192  # in the answer to one mark
 MOST_USING = 512  # processes in one usage report
@@ -86,7 +87,8 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
     `podman` is the socket of root's podman, empty if containers are the daemon's own. `filter` is
     the system call filter for exec, `wide_filter` the one that permits namespaces, and `no_filter`
     the reason if filters are unavailable. Volumes that are not configured are below `volume_roots`.
-    `files` are those of certificates and their keys.
+    `files` are those of certificates and their keys. `programs` are those of clusters with their
+    paths, and `cluster_configs` the configuration files that they may use.
     """
 
     owner: Number
@@ -113,6 +115,8 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
     volume_roots: list[Text]
     podman: Text = ""
     files: list[Text] = []
+    programs: dict[Text, Text] = {}
+    cluster_configs: list[Text] = []
 
 
 class StartTask(Message, frozen=True, kw_only=True, tag=2):
@@ -493,6 +497,31 @@ class ReadOwn(Message, frozen=True, kw_only=True, tag=54):
     path: Text
 
 
+class ProgramCommand(Message, frozen=True, kw_only=True):
+    """A program of a cluster with its arguments; `daemon/launcher/programs.py` has their forms.
+
+    An empty `user` is the daemon's own. `config` is the cluster's configuration file, if it is not
+    the default. `env` are variables of a job. `command` runs in a job, with the TERM `terminal`.
+    """
+
+    program: Literal["sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol"]
+    user: Text
+    args: list[Annotated[str, msgspec.Meta(pattern=r"\A[^\n\x00]{0,131072}\Z")]]
+    config: Text = ""
+    env: dict[Text, str] = {}
+    command: list[bytes] = []
+    terminal: Annotated[str, msgspec.Meta(pattern=r"\A[^\x00]{0,64}\Z")] = ""
+
+
+class StartProgram(Message, frozen=True, kw_only=True, tag=80):
+    """Start a program of a cluster. It ends as a session does, or at its time limit.
+
+    Descriptors: a sealed `ProgramCommand`, and optionally a sealed file with its input.
+    """
+
+    is_terminal: bool
+
+
 # --- answers ---
 
 
@@ -671,7 +700,7 @@ Watching = (
     | ScanProcesses
     | GetProcessInfo
 )
-Within = StartSession | EndSession | GetSessionExit | ProbeSandbox
+Within = StartSession | StartProgram | EndSession | GetSessionExit | ProbeSandbox
 Keeping = MakeVolume | RemoveVolume
 Request = Hello | StartTask | Within | Watching | Placing | Looking | Keeping
 Seeing = EndedAttempt | SignalResult | ClaimText | ClaimList | ScanResult

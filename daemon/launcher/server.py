@@ -4,12 +4,15 @@ A malformed message stops the launcher and therefore the daemon. A message that 
 that fails, is answered with the reason.
 """
 
+import errno
 import fcntl
+import math
 import os
 import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -21,6 +24,7 @@ from daemon.launcher import (
     cgroups,
     child_processes,
     log_guard,
+    messages,
     process_scan,
     readable_files,
     secrets_tmpfs,
@@ -43,82 +47,20 @@ from daemon.launcher.child_processes import ChildOperation, ChildOperations
 from daemon.launcher.claims_and_logs import attempts, below, is_held, read_claim
 from daemon.launcher.disk_usage import DiskUsageScan
 from daemon.launcher.exec_sessions import ExecSessions
-from daemon.launcher.messages import (
-    MOST_PAYLOAD,
-    MOST_USING,
-    VERSION,
-    AllocDirLayout,
-    AlreadyStarted,
-    Answer,
-    ClaimList,
-    ClaimText,
-    CollectFiles,
-    ConnectPodman,
-    CreateAllocDir,
-    DirectoryEntries,
-    DirectoryPart,
-    DirectoryUsage,
-    Done,
-    EndedAttempt,
-    EndSession,
-    FindAttempt,
-    FinishAttempt,
-    GetProcessInfo,
-    GetSessionExit,
-    Hello,
-    HelloReply,
-    KillAttempt,
-    LaidOut,
-    LauncherPolicy,
-    ListAllocations,
-    ListClaims,
-    ListDirectory,
-    MakeVolume,
-    MeasureDirectory,
-    Message,
-    MountSecrets,
-    NoteText,
-    NumberedReply,
-    NumberedRequest,
-    OpenFile,
-    OpenLog,
-    ProbeSandbox,
-    ProcessStarted,
-    ReadFile,
-    ReadNote,
-    ReadOwn,
-    RefusedReply,
-    RemoveDirectory,
-    RemoveVolume,
-    RetainLogs,
-    ScanProcesses,
-    ScanResult,
-    ScanTarget,
-    SendSignal,
-    SessionExit,
-    SessionOpened,
-    SignalResult,
-    StartSession,
-    StartTask,
-    TaskCommand,
-    UnmountSecrets,
-    UnpackStream,
-    WriteFile,
-    WriteNote,
-)
 from daemon.launcher.shims import Key, Shims
 from daemon.launcher.task_start import Starter
 from daemon.launcher.user_policy import UserPolicy
 
-Given = tuple[Answer, list[int]]  # the answer and its descriptors
+Given = tuple[messages.Answer, list[int]]  # the answer and its descriptors
 
 LOCK = ".launcher"  # in the directory of all allocations; locked by the running launcher
 _EXIT_WRONG = 1
 _QUICK, _LONG = 60, 24 * 3600  # time limits of operations in seconds
 _COLLECTION = 1800  # seconds, because the end of a task waits for it
-_layout = msgspec.msgpack.Decoder(AllocDirLayout)
-_policy = msgspec.msgpack.Decoder(LauncherPolicy)
-_order = msgspec.msgpack.Decoder(TaskCommand)
+_layout = msgspec.msgpack.Decoder(messages.AllocDirLayout)
+_policy = msgspec.msgpack.Decoder(messages.LauncherPolicy)
+_order = msgspec.msgpack.Decoder(messages.TaskCommand)
+_program = msgspec.msgpack.Decoder(messages.ProgramCommand)
 
 
 class Server:
@@ -126,7 +68,7 @@ class Server:
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._decoder = msgspec.msgpack.Decoder(NumberedRequest)
+        self._decoder = msgspec.msgpack.Decoder(messages.NumberedRequest)
         self._encoder = msgspec.msgpack.Encoder()
         self._errands = ChildOperations(channel)
         self._sessions = ExecSessions()
@@ -148,7 +90,9 @@ class Server:
         waits.register(bell, select.POLLIN)
         try:
             while True:
-                ready = [descriptor for descriptor, _ in waits.poll()]
+                left = self._sessions.kill_late(time.monotonic())
+                wait = None if left is None else math.ceil(1000 * left)
+                ready = [descriptor for descriptor, _ in waits.poll(wait)]
                 if bell in ready:
                     os.read(bell, 4096)
                     self._shims.reap()
@@ -189,13 +133,14 @@ class Server:
         body, passed = given
         try:
             self._reply(
-                NumberedReply(number=question.number, descriptors=len(passed), body=body), passed
+                messages.NumberedReply(number=question.number, descriptors=len(passed), body=body),
+                passed,
             )
         finally:
             close(passed)
         return True
 
-    def _reply(self, reply: NumberedReply, passed: Sequence[int] = ()) -> None:
+    def _reply(self, reply: messages.NumberedReply, passed: Sequence[int] = ()) -> None:
         send(self._channel, self._encoder.encode(reply), passed)
 
     def _over(self, pid: int, status: int) -> None:
@@ -205,29 +150,31 @@ class Server:
             self._reply(reply)
 
     def _answer(
-        self, question: NumberedRequest, descriptors: Sequence[int]
+        self, question: messages.NumberedRequest, descriptors: Sequence[int]
     ) -> Given | ChildOperation:
         kind = type(question.body)
         wanted, handler = _TABLE[kind]
         if question.descriptors != len(descriptors) or len(descriptors) not in wanted:
             raise ProtocolViolation(f"{kind.__name__} came with {len(descriptors)} descriptors")
-        if bool(self._directory) == (kind is Hello):
+        if bool(self._directory) == (kind is messages.Hello):
             raise ProtocolViolation(f"{kind.__name__} came at the wrong time")
         try:
-            return handler(self, question.body, descriptors)
+            return handler(self, question.body, *descriptors)
         except Refusal as error:
             say(f"{kind.__name__} is refused: {error}")
-            return RefusedReply(text=str(error)), []
+            return messages.RefusedReply(text=str(error)), []
         except (OSError, ValueError) as error:  # `ValueError`: a value that exec cannot accept
             return child_processes.failure(error), []
 
     # --- requests ---
 
-    def greet(self, request: Hello, descriptors: Sequence[int]) -> Given:
+    def greet(self, request: messages.Hello, passed: int) -> Given:
         """Lock the directory of allocations; wait until an earlier launcher has ended."""
-        if request.version != VERSION:
-            raise ProtocolViolation(f"version {request.version} of the protocol, not {VERSION}")
-        self.allow(read_record(descriptors[0], MOST_PAYLOAD, _policy), request.directory)
+        if request.version != messages.VERSION:
+            raise ProtocolViolation(
+                f"version {request.version} of the protocol, not {messages.VERSION}"
+            )
+        self.allow(read_record(passed, messages.MOST_PAYLOAD, _policy), request.directory)
         alloc_dir.make_root(request.directory)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         # The descriptor stays open, and so locked, until the daemon ends.
@@ -235,53 +182,71 @@ class Server:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         if (span := self._own_uids) is not None and os.geteuid() == 0:
             self._users.uids = AllocUids(request.directory, span)
-        return HelloReply(is_root=os.geteuid() == 0), []
+        return messages.HelloReply(is_root=os.geteuid() == 0), []
 
-    def allow(self, policy: LauncherPolicy, directory: str) -> None:
+    def allow(self, policy: messages.LauncherPolicy, directory: str) -> None:
         """Store the permissions for a directory of allocations."""
         self._directory, self._users = directory, UserPolicy(policy)
         self._own_uids = policy.own_uids
         self._starter = Starter(policy, directory, self._users)
+        self._policy = policy
         self._groups, self._podman = frozenset(policy.groups), policy.podman
         self._files = policy.files
 
-    def start(self, request: StartTask, descriptors: Sequence[int]) -> Given:
+    def start(self, request: messages.StartTask, passed: int) -> Given:
         """Start a shim."""
-        order = read_record(descriptors[0], MOST_PAYLOAD, _order)
+        order = read_record(passed, messages.MOST_PAYLOAD, _order)
         found = self._starter.start(request, order)
         if found is None:
-            return AlreadyStarted(), []
+            return messages.AlreadyStarted(), []
         pid, descriptor = found
         self._shims.note(_key(request), pid)
-        return ProcessStarted(pid=pid), [descriptor]
+        return messages.ProcessStarted(pid=pid), [descriptor]
 
-    def open_session(self, request: StartSession, descriptors: Sequence[int]) -> Given:
+    def open_session(self, request: messages.StartSession, sent: int) -> Given:
         """Start a command inside a task."""
-        order = read_record(descriptors[0], MOST_PAYLOAD, _order)
+        order = read_record(sent, messages.MOST_PAYLOAD, _order)
         own = self._shims.pid_of(_key(request))
         pid, passed = self._starter.open_session(request, order, own)
-        return SessionOpened(session=self._sessions.note(pid)), passed
+        return messages.SessionOpened(session=self._sessions.note(pid)), passed
 
-    def end_session(self, request: EndSession, descriptors: Sequence[int]) -> Given:
+    def start_program(self, request: messages.StartProgram, sent: int, *more: int) -> Given:
+        """Start a program of a cluster."""
+        from daemon.launcher import programs  # imported late, because few daemons have pools
+
+        order = read_record(sent, messages.MOST_PAYLOAD, _program)
+        has_limit = order.program != "srun"
+        if has_limit and self._sessions.bounded >= messages.MOST_PROGRAMS:
+            raise OSError(errno.EAGAIN, f"{messages.MOST_PROGRAMS} programs are running")
+        pid, passed = programs.start(
+            self._policy,
+            self._starter.tools,
+            self._users,
+            order,
+            more,
+            is_terminal=request.is_terminal,
+        )
+        deadline = time.monotonic() + programs.SECONDS if has_limit else None
+        return messages.SessionOpened(session=self._sessions.note(pid, deadline)), passed
+
+    def end_session(self, request: messages.EndSession) -> Given:
         """Kill an exec session."""
-        del descriptors
         self._sessions.kill(request.session, hang_up=request.hang_up)
-        return Done(), []
+        return messages.Done(), []
 
-    def conclude(self, request: GetSessionExit, descriptors: Sequence[int]) -> Given:
+    def conclude(self, request: messages.GetSessionExit) -> Given:
         """Return the exit status of an exec session."""
-        del descriptors
         self._shims.reap()
-        return SessionExit(status=self._sessions.take_status(request.session)), []
+        return messages.SessionExit(status=self._sessions.take_status(request.session)), []
 
-    def look(self, request: ProbeSandbox, descriptors: Sequence[int]) -> Given:
+    def look(self, request: messages.ProbeSandbox) -> Given:
         """Return the sandbox support of this host."""
-        del request, descriptors
+        del request
         return self._starter.look(), []
 
-    def lay_out(self, request: CreateAllocDir, descriptors: Sequence[int]) -> Given:
+    def lay_out(self, request: messages.CreateAllocDir, passed: int) -> Given:
         """Create the directories of an allocation."""
-        layout = read_record(descriptors[0], MOST_PAYLOAD, _layout)
+        layout = read_record(passed, messages.MOST_PAYLOAD, _layout)
         if self._users.uids is not None and request.previous is not None:
             alloc_removal.check(self._directory, request.previous)
             self._users.uids.inherit(request.allocation, request.previous)
@@ -296,71 +261,63 @@ class Server:
             owners,
             self._users.guest,
         )
-        return LaidOut(troubles=troubles), []
+        return messages.LaidOut(troubles=troubles), []
 
-    def write(self, request: WriteFile, descriptors: Sequence[int]) -> Given:
+    def write(self, request: messages.WriteFile, passed: int) -> Given:
         """Write a file for a task."""
         if request.owner is not None:
             self._users.check_owner(request.owner)
-        task_files.write(self._directory, request, read_sealed(descriptors[0], MOST_PAYLOAD))
-        return Done(), []
+        task_files.write(self._directory, request, read_sealed(passed, messages.MOST_PAYLOAD))
+        return messages.Done(), []
 
-    def read(self, request: ReadFile, descriptors: Sequence[int]) -> Given:
+    def read(self, request: messages.ReadFile) -> Given:
         """Return the metadata and content of a file."""
-        del descriptors
         found, content = task_files.read(self._directory, request)
         return found, [sealed(content)] if request.most else []
 
-    def note(self, request: WriteNote, descriptors: Sequence[int]) -> Given:
+    def note(self, request: messages.WriteNote) -> Given:
         """Store a note about a task."""
-        del descriptors
         task_files.note(self._directory, request)
-        return Done(), []
+        return messages.Done(), []
 
-    def recall(self, request: ReadNote, descriptors: Sequence[int]) -> Given:
+    def recall(self, request: messages.ReadNote) -> Given:
         """Return the text of a note."""
-        del descriptors
-        return NoteText(text=task_files.recall(self._directory, request)), []
+        return messages.NoteText(text=task_files.recall(self._directory, request)), []
 
-    def open_file(self, request: OpenFile, descriptors: Sequence[int]) -> Given:
+    def open_file(self, request: messages.OpenFile) -> Given:
         """Open a file that is not secret."""
-        del descriptors
         return readable_files.open_file(self._directory, request)
 
-    def list(self, request: ListDirectory, descriptors: Sequence[int]) -> Given:
+    def list(self, request: messages.ListDirectory) -> Given:
         """Return the entries of a directory."""
-        del descriptors
         entries, position = readable_files.entries(self._directory, request)
-        record = self._encoder.encode(DirectoryEntries(entries=entries))
-        return DirectoryPart(position=position), [sealed(record)]
+        record = self._encoder.encode(messages.DirectoryEntries(entries=entries))
+        return messages.DirectoryPart(position=position), [sealed(record)]
 
-    def connect(self, request: ConnectPodman, descriptors: Sequence[int]) -> Given:
+    def connect(self, request: messages.ConnectPodman) -> Given:
         """Connect to root's podman, if permitted."""
-        del request, descriptors
+        del request
         if not self._podman:
             raise Refusal("podman_root is off")
         with socket.socket(socket.AF_UNIX) as found:
             found.setblocking(False)
             found.connect(self._podman)
-            return Done(), [found.detach()]
+            return messages.Done(), [found.detach()]
 
-    def open_log(self, request: OpenLog, descriptors: Sequence[int]) -> Given:
+    def open_log(self, request: messages.OpenLog) -> Given:
         """Open a log."""
-        del descriptors
-        return Done(), [readable_files.open_a_log(self._directory, request)]
+        return messages.Done(), [readable_files.open_a_log(self._directory, request)]
 
-    def read_own(self, request: ReadOwn, descriptors: Sequence[int]) -> Given:
+    def read_own(self, request: messages.ReadOwn) -> Given:
         """Return the content of a configured file."""
-        del descriptors
         if request.path not in self._files:
             raise Refusal(
                 f"{request.path!r} is not a certificate file of the configuration at startup"
             )
-        return Done(), [sealed(readable_files.read_own(request.path))]
+        return messages.Done(), [sealed(readable_files.read_own(request.path))]
 
-    def signal(self, request: SendSignal, descriptors: Sequence[int]) -> Given:
+    def signal(self, request: messages.SendSignal) -> Given:
         """Signal the main process of an attempt, or its shim."""
-        del descriptors
         with self._folder(request) as folder:
             is_sent = self._shims.signal(
                 folder,
@@ -369,11 +326,10 @@ class Server:
                 is_walled=request.is_walled,
                 to_shim=request.to_shim,
             )
-        return SignalResult(is_sent=is_sent), []
+        return messages.SignalResult(is_sent=is_sent), []
 
-    def finish(self, request: FinishAttempt, descriptors: Sequence[int]) -> Given:
+    def finish(self, request: messages.FinishAttempt) -> Given:
         """Return the claim of an ended attempt."""
-        del descriptors
         status = self._shims.take_status(_key(request))
         if not self._shims.has(request.allocation):
             self._starter.networks.let_go(request.allocation)
@@ -381,34 +337,32 @@ class Server:
             text, at = b"", 0
             if folder is not None:
                 text, at = read_claim(folder, request.task, request.attempt)
-        return EndedAttempt(claim=text, at=at, status=-1 if status is None else status), []
+        return messages.EndedAttempt(claim=text, at=at, status=-1 if status is None else status), []
 
-    def keep(self, request: RetainLogs, descriptors: Sequence[int]) -> ChildOperation:
+    def keep(self, request: messages.RetainLogs) -> ChildOperation:
         """Retain the logs of an allocation."""
-        del descriptors
         alloc_removal.check(self._directory, request.allocation)
 
-        def work() -> Answer:
+        def work() -> messages.Answer:
             alloc_removal.keep(self._directory, self._logs, request.allocation)
-            return Done()
+            return messages.Done()
 
         return ChildOperation(work, _QUICK)
 
-    def remove(self, request: RemoveDirectory, descriptors: Sequence[int]) -> ChildOperation:
+    def remove(self, request: messages.RemoveDirectory) -> ChildOperation:
         """Remove a directory."""
-        del descriptors
         if not request.is_kept:
             alloc_removal.check(self._directory, request.allocation)
             alloc_removal.hide(self._directory, request.allocation)
 
-        def work() -> Answer:
+        def work() -> messages.Answer:
             if request.is_kept:
                 alloc_removal.remove(self._logs, request.allocation)
             for name in (f"{request.allocation}{alloc_removal.GONE}", request.allocation):
                 if not request.is_kept:
                     self._empty(name)
                     alloc_removal.remove(self._directory, name)
-            return Done()
+            return messages.Done()
 
         return ChildOperation(work, _LONG, after=lambda: self._release(request.allocation))
 
@@ -420,57 +374,52 @@ class Server:
         except OSError as error:
             say(f"the uid of allocation {allocation} stays taken: {error}")
 
-    def make_volume(self, request: MakeVolume, descriptors: Sequence[int]) -> Given:
+    def make_volume(self, request: messages.MakeVolume) -> Given:
         """Create the directory of a volume."""
-        del descriptors
         if request.owner != (-1, -1):
             self._users.check_owner(request.owner)
         volumes.make(self._volumes, request.volume, request.mode, request.owner)
-        return Done(), []
+        return messages.Done(), []
 
-    def remove_volume(self, request: RemoveVolume, descriptors: Sequence[int]) -> ChildOperation:
+    def remove_volume(self, request: messages.RemoveVolume) -> ChildOperation:
         """Delete the directory of a volume."""
-        del descriptors
 
-        def work() -> Answer:
+        def work() -> messages.Answer:
             volumes.remove(self._volumes, request.volume)
-            return Done()
+            return messages.Done()
 
         return ChildOperation(work, _LONG)
 
-    def measure(self, request: MeasureDirectory, descriptors: Sequence[int]) -> ChildOperation:
+    def measure(self, request: messages.MeasureDirectory) -> ChildOperation:
         """Return the disk usage of a directory."""
-        del descriptors
 
-        def work() -> Answer:
+        def work() -> messages.Answer:
             with below(self._place(request), request.allocation) as top:
                 measuring = DiskUsageScan(top)
                 measuring.run()
-            return DirectoryUsage(used=measuring.used, written=measuring.written)
+            return messages.DirectoryUsage(used=measuring.used, written=measuring.written)
 
         return ChildOperation(work, _LONG)
 
-    def seclude(self, request: MountSecrets, descriptors: Sequence[int]) -> ChildOperation:
+    def seclude(self, request: messages.MountSecrets) -> ChildOperation:
         """Mount a tmpfs for secrets, if permitted."""
-        del descriptors
 
-        def work() -> Answer:
+        def work() -> messages.Answer:
             if os.geteuid() == 0:
                 secrets_tmpfs.step_over(self._directory)
                 secrets_tmpfs.seclude(
                     self._directory, request.allocation, request.task, request.megabytes
                 )
-            return Done()
+            return messages.Done()
 
         return ChildOperation(work, _QUICK)
 
-    def reveal(self, request: UnmountSecrets, descriptors: Sequence[int]) -> ChildOperation:
+    def reveal(self, request: messages.UnmountSecrets) -> ChildOperation:
         """Delete and unmount secrets."""
-        del descriptors
 
-        def work() -> Answer:
+        def work() -> messages.Answer:
             self._empty(request.allocation)
-            return Done()
+            return messages.Done()
 
         return ChildOperation(work, _QUICK)
 
@@ -480,39 +429,38 @@ class Server:
             secrets_tmpfs.step_over(self._directory)
             secrets_tmpfs.reveal(self._directory, name)
 
-    def unpack(self, request: UnpackStream, descriptors: Sequence[int]) -> ChildOperation:
+    def unpack(self, request: messages.UnpackStream, passed: int) -> ChildOperation:
         """Unpack a stream into a directory of a task."""
-        (passed,) = descriptors
         top, user = unpacker.find(self._directory, request)
 
-        def work() -> Answer:
+        def work() -> messages.Answer:
             with open(passed, "rb", closefd=False) as stream:
                 unpacker.unpack(top, request, stream)
-            return Done()
+            return messages.Done()
 
         return ChildOperation(work, _LONG, user, after=lambda: os.close(top))
 
-    def collect(self, request: CollectFiles, descriptors: Sequence[int]) -> ChildOperation:
+    def collect(self, request: messages.CollectFiles, passed: int) -> ChildOperation:
         """Send the files of a task that match patterns to the daemon."""
         # Imported late, because few tasks leave files, and here, because the child is the task's user.
         from daemon.launcher import file_collector
 
-        (passed,) = descriptors
         places, user = file_collector.find(self._directory, request)
 
-        def work() -> Answer:
+        def work() -> messages.Answer:
             with open(passed, "wb", closefd=False) as stream:
                 file_collector.collect(places, request, stream)
-            return Done()
+            return messages.Done()
 
         return ChildOperation(work, _COLLECTION, user, after=lambda: close([*places.values()]))
 
-    def present(self, request: ListAllocations, descriptors: Sequence[int]) -> Given:
+    def present(self, request: messages.ListAllocations) -> Given:
         """Return the existing directories; the sealed file has one name per line."""
-        del descriptors
-        return Done(), [sealed("\n".join(alloc_removal.present(self._place(request))).encode())]
+        return messages.Done(), [
+            sealed("\n".join(alloc_removal.present(self._place(request))).encode())
+        ]
 
-    def _place(self, request: MeasureDirectory | ListAllocations) -> str:
+    def _place(self, request: messages.MeasureDirectory | messages.ListAllocations) -> str:
         return self._logs if request.is_kept else self._directory
 
     @property
@@ -525,9 +473,8 @@ class Server:
         """Return the directory of API-created volumes."""
         return f"{os.path.dirname(self._directory)}/volumes"
 
-    def adopt(self, request: FindAttempt, descriptors: Sequence[int]) -> Given:
+    def adopt(self, request: messages.FindAttempt) -> Given:
         """Return the claim of an attempt, and a pidfd of its shim if it is alive."""
-        del descriptors
         text, at, is_claimed, passed = b"", 0, False, []
         with self._folder(request) as folder:
             with self._shims.opened(folder, _key(request)) as shim:
@@ -535,22 +482,20 @@ class Server:
             if folder is not None:
                 is_claimed = is_held(folder, request.task, request.attempt)
                 text, at = read_claim(folder, request.task, request.attempt)
-        return ClaimText(text=text, at=at, is_held=is_claimed or bool(passed)), passed
+        return messages.ClaimText(text=text, at=at, is_held=is_claimed or bool(passed)), passed
 
-    def claims(self, request: ListClaims, descriptors: Sequence[int]) -> Given:
+    def claims(self, request: messages.ListClaims) -> Given:
         """Return the attempts of an allocation that have claims."""
-        del descriptors
         with self._folder(request) as folder:
-            return ClaimList(found=[] if folder is None else attempts(folder)), []
+            return messages.ClaimList(found=[] if folder is None else attempts(folder)), []
 
-    def end(self, request: KillAttempt, descriptors: Sequence[int]) -> Given:
+    def end(self, request: messages.KillAttempt) -> Given:
         """Kill all processes in the cgroups of an attempt."""
-        del descriptors
         for one in self._groups_of(request):
             cgroups.kill(one)
-        return Done(), []
+        return messages.Done(), []
 
-    def _groups_of(self, request: KillAttempt | GetProcessInfo) -> set[str]:
+    def _groups_of(self, request: messages.KillAttempt | messages.GetProcessInfo) -> set[str]:
         """Return the possible cgroups of an attempt."""
         found = cgroups.of_task(self._groups, request.allocation, request.task)
         if request.attempt is not None:
@@ -561,30 +506,32 @@ class Server:
                     found |= cgroups.claimed(text, request.allocation, request.task)
         return found
 
-    def usage(self, request: GetProcessInfo, descriptors: Sequence[int]) -> Given:
+    def usage(self, request: messages.GetProcessInfo) -> Given:
         """Return process information of an attempt."""
-        del descriptors
         found = [int(one) for each in self._groups_of(request) for _, one in cgroups.threads(each)]
         if not found:
             names = (request.allocation, request.task, request.attempt)
-            mark = ScanTarget(allocation=names[0], task=names[1], attempt=names[2], action="find")
+            mark = messages.ScanTarget(
+                allocation=names[0], task=names[1], attempt=names[2], action="find"
+            )
             (found,) = process_scan.sweep(self._directory, [mark])
-        return Done(), [sealed(b"\0".join(process_scan.facts(found[:MOST_USING])))]
+        return messages.Done(), [
+            sealed(b"\0".join(process_scan.facts(found[: messages.MOST_USING])))
+        ]
 
-    def sweep(self, request: ScanProcesses, descriptors: Sequence[int]) -> Given:
+    def sweep(self, request: messages.ScanProcesses) -> Given:
         """Scan for the processes of attempts and act on them."""
-        del descriptors
-        return ScanResult(found=process_scan.sweep(self._directory, request.marks)), []
+        return messages.ScanResult(found=process_scan.sweep(self._directory, request.marks)), []
 
     @contextmanager
     def _folder(
         self,
-        request: SendSignal
-        | FinishAttempt
-        | FindAttempt
-        | ListClaims
-        | KillAttempt
-        | GetProcessInfo,
+        request: messages.SendSignal
+        | messages.FinishAttempt
+        | messages.FindAttempt
+        | messages.ListClaims
+        | messages.KillAttempt
+        | messages.GetProcessInfo,
     ) -> Iterator[int | None]:
         """Yield the directory of an allocation; None if it was removed. Raises `OSError`."""
         with ExitStack() as held:
@@ -595,7 +542,13 @@ class Server:
             yield found
 
 
-def _key(request: StartTask | StartSession | SendSignal | FinishAttempt | FindAttempt) -> Key:
+def _key(
+    request: messages.StartTask
+    | messages.StartSession
+    | messages.SendSignal
+    | messages.FinishAttempt
+    | messages.FindAttempt,
+) -> Key:
     return request.allocation, request.task, request.attempt
 
 
@@ -607,38 +560,39 @@ def say(text: str) -> None:
 
 
 # The number of descriptors and the handler of each request type.
-_TABLE: dict[type[Message], tuple[range, Callable[..., Given | ChildOperation]]] = {
-    Hello: (range(1, 2), Server.greet),
-    StartTask: (range(1, 2), Server.start),
-    StartSession: (range(1, 2), Server.open_session),
-    EndSession: (range(1), Server.end_session),
-    GetSessionExit: (range(1), Server.conclude),
-    ProbeSandbox: (range(1), Server.look),
-    CreateAllocDir: (range(1, 2), Server.lay_out),
-    SendSignal: (range(1), Server.signal),
-    FinishAttempt: (range(1), Server.finish),
-    WriteFile: (range(1, 2), Server.write),
-    ReadFile: (range(1), Server.read),
-    WriteNote: (range(1), Server.note),
-    ReadNote: (range(1), Server.recall),
-    OpenFile: (range(1), Server.open_file),
-    ListDirectory: (range(1), Server.list),
-    OpenLog: (range(1), Server.open_log),
-    ReadOwn: (range(1), Server.read_own),
-    ConnectPodman: (range(1), Server.connect),
-    RetainLogs: (range(1), Server.keep),
-    RemoveDirectory: (range(1), Server.remove),
-    MeasureDirectory: (range(1), Server.measure),
-    ListAllocations: (range(1), Server.present),
-    FindAttempt: (range(1), Server.adopt),
-    ListClaims: (range(1), Server.claims),
-    KillAttempt: (range(1), Server.end),
-    ScanProcesses: (range(1), Server.sweep),
-    MountSecrets: (range(1), Server.seclude),
-    UnpackStream: (range(1, 2), Server.unpack),
-    CollectFiles: (range(1, 2), Server.collect),
-    UnmountSecrets: (range(1), Server.reveal),
-    MakeVolume: (range(1), Server.make_volume),
-    RemoveVolume: (range(1), Server.remove_volume),
-    GetProcessInfo: (range(1), Server.usage),
+_TABLE: dict[type[messages.Message], tuple[range, Callable[..., Given | ChildOperation]]] = {
+    messages.Hello: (range(1, 2), Server.greet),
+    messages.StartTask: (range(1, 2), Server.start),
+    messages.StartSession: (range(1, 2), Server.open_session),
+    messages.StartProgram: (range(1, 3), Server.start_program),
+    messages.EndSession: (range(1), Server.end_session),
+    messages.GetSessionExit: (range(1), Server.conclude),
+    messages.ProbeSandbox: (range(1), Server.look),
+    messages.CreateAllocDir: (range(1, 2), Server.lay_out),
+    messages.SendSignal: (range(1), Server.signal),
+    messages.FinishAttempt: (range(1), Server.finish),
+    messages.WriteFile: (range(1, 2), Server.write),
+    messages.ReadFile: (range(1), Server.read),
+    messages.WriteNote: (range(1), Server.note),
+    messages.ReadNote: (range(1), Server.recall),
+    messages.OpenFile: (range(1), Server.open_file),
+    messages.ListDirectory: (range(1), Server.list),
+    messages.OpenLog: (range(1), Server.open_log),
+    messages.ReadOwn: (range(1), Server.read_own),
+    messages.ConnectPodman: (range(1), Server.connect),
+    messages.RetainLogs: (range(1), Server.keep),
+    messages.RemoveDirectory: (range(1), Server.remove),
+    messages.MeasureDirectory: (range(1), Server.measure),
+    messages.ListAllocations: (range(1), Server.present),
+    messages.FindAttempt: (range(1), Server.adopt),
+    messages.ListClaims: (range(1), Server.claims),
+    messages.KillAttempt: (range(1), Server.end),
+    messages.ScanProcesses: (range(1), Server.sweep),
+    messages.MountSecrets: (range(1), Server.seclude),
+    messages.UnpackStream: (range(1, 2), Server.unpack),
+    messages.CollectFiles: (range(1, 2), Server.collect),
+    messages.UnmountSecrets: (range(1), Server.reveal),
+    messages.MakeVolume: (range(1), Server.make_volume),
+    messages.RemoveVolume: (range(1), Server.remove_volume),
+    messages.GetProcessInfo: (range(1), Server.usage),
 }

@@ -51,7 +51,7 @@ _DISABLED = "raw_exec is off: set raw_exec = true in the agent's configuration, 
 _NO_SECCOMP = "the kernel has no filters of system calls (CONFIG_SECCOMP_FILTER)"
 _NO_NETWORK = "raw_exec cannot keep a task from the network where the agent is not root; use exec"
 # Python and the daemon's parent may ignore signals; tasks get the default actions.
-_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 Line = tuple[list[str], dict[str, str]]  # arguments and variables
 
 
@@ -73,7 +73,7 @@ class Starter:
     def __init__(self, policy: LauncherPolicy, directory: str, users: UserPolicy) -> None:
         self._policy, self._directory, self._users = policy, directory, users
         self._volumes = {one.name: one for one in policy.volumes}
-        self._tools = find_tools()
+        self.tools = find_tools()
         # The daemon raises its own limit; tasks get the original one.
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.networks = Networks()
@@ -131,7 +131,7 @@ class Starter:
             prepared = self._prepared(request, order, folder, held, shim)
             if not own and shim_of(folder, request.task, request.attempt) != shim:
                 raise Refusal(sandbox.NOT_THERE)  # the process ID may have been reused
-            mine, actions = _ends(prepared.user, held, is_terminal=request.is_terminal)
+            mine, actions = ends(prepared.user, held, is_terminal=request.is_terminal)
             pid = self._spawn(prepared, order, request.allocation, folder, actions)
             kept = [os.dup(one) for one in mine]
             return pid, [os.pidfd_open(pid), *kept]
@@ -150,7 +150,7 @@ class Starter:
 
         Raises `Refusal`, `OSError` or `ValueError`.
         """
-        if not (self._tools.sh and self._tools.setsid and self._tools.env):
+        if not (self.tools.sh and self.tools.setsid and self.tools.env):
             raise Refusal("a program that tasks need is missing: sh, setsid or env")
         if request.task == SHARED:
             raise Refusal("the tasks of an allocation share it")
@@ -160,7 +160,7 @@ class Starter:
         if order.filter != "default" and not self._policy.opens_filters:
             raise Refusal("exec_unfiltered is off: no task may relax its system call filter")
         user = self._users.of_task(order.driver, order.user, request.allocation)
-        if user is not None and not self._tools.setpriv:
+        if user is not None and not self.tools.setpriv:
             raise Refusal("the program setpriv is missing: tasks cannot change their user")
         home = held.enter_context(below(folder, request.task))
         path = f"{self._directory}/{request.allocation}/{request.task}"
@@ -181,7 +181,7 @@ class Starter:
         else:
             place, becomes = self._bare(order, words, env, user, home, path, held, shim), user
         line = command_line(
-            self._tools,
+            self.tools,
             words,
             env,
             place=path,
@@ -289,7 +289,7 @@ class Starter:
         with _as(user):
             words[0] = find(words[0], [own] if own else [], env.get("PATH"), seen, user)
         return sandbox.around(
-            self._tools,
+            self.tools,
             order,
             mounts,
             user,
@@ -306,7 +306,7 @@ class Starter:
         if trouble := self.look().walls:
             raise Refusal(trouble)
         numbers = {kind: number for kind, (_, number) in namespaces.items()}
-        return sandbox.way_in(self._tools, order, user, numbers, filtered=bool(self._filter(order)))
+        return sandbox.way_in(self.tools, order, user, numbers, filtered=bool(self._filter(order)))
 
     @staticmethod
     def _is_alone(order: TaskCommand) -> bool:
@@ -348,7 +348,7 @@ class Starter:
                 file_actions=[*actions, *more],
                 setsid=True,
                 setsigmask=(),
-                setsigdef=_SIGNALS,
+                setsigdef=SIGNALS,
             )
 
     def _network(
@@ -378,7 +378,7 @@ class Starter:
         return self._said
 
     def _look(self) -> SandboxSupport:
-        tools = self._tools
+        tools = self.tools
         missing = [one for one in ("sh", "setsid", "env") if not getattr(tools, one)]
         shell = f"a program that it needs is missing: {', '.join(missing)}" if missing else ""
         missing = [
@@ -403,9 +403,9 @@ class Starter:
 
     def _try(self, program: bytes) -> str:
         """Build a sandbox with its filter as for a task; return the error or an empty string."""
-        words = [self._tools.bwrap, *(["--seccomp", str(FILTER)] if program else [])]
+        words = [self.tools.bwrap, *(["--seccomp", str(FILTER)] if program else [])]
         words += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
-        words += ["--proc", "/proc", "--dev", "/dev", "--", self._tools.setpriv, "--version"]
+        words += ["--proc", "/proc", "--dev", "/dev", "--", self.tools.setpriv, "--version"]
         reader, writer = os.pipe()
         with _readable(program) as filtered, ExitStack() as held:
             held.callback(os.close, reader)
@@ -452,7 +452,7 @@ def _output(folder: int, name: str, *, is_kept: bool) -> int:
         return open_log(logs, name)
 
 
-def _ends(
+def ends(
     user: User | None, held: ExitStack, *, is_terminal: bool
 ) -> tuple[list[int], list[tuple[object, ...]]]:
     """Return the daemon's stream ends, and the file actions for the command's.

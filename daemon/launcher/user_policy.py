@@ -45,8 +45,14 @@ class UserPolicy:
 
     uids: AllocUids | None = None
 
-    def __init__(self, policy: LauncherPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: LauncherPolicy, own: int | None = None) -> None:
+        """Take the user ID of the launcher, if another process asks."""
+        self._policy, self._given = policy, own
+
+    @property
+    def own(self) -> int:
+        """Return the launcher's user ID."""
+        return os.geteuid() if self._given is None else self._given
 
     def of_task(self, driver: Whose, name: str, allocation: str) -> User | None:
         """Return the user of a task; None for the launcher's own. Raises `Refusal` or `OSError`."""
@@ -94,13 +100,13 @@ class UserPolicy:
             entry = _entry(name)
         except (KeyError, OverflowError, ValueError):
             raise Refusal(f'{_UNKNOWN} "{name}": user: unknown user {name}') from None
-        if os.geteuid() != _ROOT and entry.pw_uid != os.geteuid():
-            own = pwd.getpwuid(os.geteuid()).pw_name
+        if self.own != _ROOT and entry.pw_uid != self.own:
+            own = pwd.getpwuid(self.own).pw_name
             raise Refusal(f'{_UNKNOWN} "{name}": the agent runs as {own} and cannot become {name}')
         groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
-        if os.geteuid() == _ROOT and (reason := self._reason(driver, entry, groups)):
+        if self.own == _ROOT and (reason := self._reason(driver, entry, groups)):
             raise Refusal(f'user "{name}" may run no task of {driver}: {reason}')
-        if entry.pw_uid == os.geteuid():
+        if entry.pw_uid == self.own:
             return None
         return User(
             name=entry.pw_name,
@@ -109,6 +115,23 @@ class UserPolicy:
             groups=tuple(groups),
             home=entry.pw_dir,
         )
+
+    def of_program(self, name: str) -> User | None:
+        """Return the user of a program of a cluster; None for the launcher's own.
+
+        Without a name, that is the daemon's. Raises `Refusal` for root, unless the daemon is root.
+        """
+        if name:
+            found = self.find(next(iter(self._policy.checked), "exec"), name)
+        elif (owner := self.daemon) is None:
+            found = None
+        else:
+            found = User(name="", uid=owner[0], gid=owner[1], groups=(), home="/")
+        if found is None and _ROOT == os.geteuid() != self._policy.owner:
+            raise Refusal(
+                'root runs no program of a cluster: name another user, or set user = "root"'
+            )
+        return found
 
     def check_owner(self, owner: Owner) -> None:
         """Raise `Refusal` for a user or group that must not own task files."""

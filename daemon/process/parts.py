@@ -211,6 +211,8 @@ async def _engine(parts: DaemonParts) -> None:
             parts.store,
             parts.clock,
             parts.config,
+            launcher=parts.launcher,
+            own=ROOT if parts.begun.welcome.is_root else os.geteuid(),
             port=parts.wrapper_listeners.port,
             fresh=partial(secrets.token_hex, 32),
             fences=parts.fences,
@@ -537,7 +539,7 @@ PARTS = (
     Part("audit", _audit, ("store", "fences", "seal")),
     Part("listeners", _listeners),
     Part("traces", _traces, ("fences", "listeners")),
-    Part("engine", _engine, ("store", "fences", "listeners")),
+    Part("engine", _engine, ("store", "fences", "launcher", "listeners")),
     Part(
         "runner",
         _runner,

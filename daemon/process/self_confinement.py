@@ -75,7 +75,7 @@ def confine(config: Settings, account: ServiceAccount | None, also: Sequence[Pat
 
 def starts_programs(config: Settings) -> bool:
     """Return whether the daemon may execute programs: a setting or git needs it."""
-    return bool(config.notify_commands or config.pools or shutil.which("git"))
+    return bool(config.notify_commands or shutil.which("git"))
 
 
 def writable(config: Settings) -> Iterator[str]:

@@ -36,7 +36,7 @@ def find_account(config: Settings) -> ServiceAccount | None:
     if config.dev:
         return None
     if not config.user:
-        usual = None if own != ROOT or config.pools else _known(NAME)
+        usual = None if own != ROOT else _known(NAME)
         return None if usual is None or unreachable(usual, config) else usual
     found = _known(config.user)
     if found is None:
@@ -59,8 +59,6 @@ def why_root(config: Settings) -> str:
     """Return why the daemon keeps root's rights, and how to change that."""
     if config.user:
         return f"user = {config.user!r}"
-    if config.pools:
-        return f'it has pools, and their tasks may have several users; else say user = "{NAME}"'
     if usual := _known(NAME):
         return unreachable(usual, config)
     return f"this machine has no user {NAME}: {_ADD}"

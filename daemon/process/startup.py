@@ -92,7 +92,8 @@ def begin(
         _let_pass(holding.places)
         port = doors.port.getsockname()[1]
         guarding = guard(msgspec.structs.replace(present, port=port), holding)
-        policy = policy_of(present, owner[0], subuids(), holding.named(present))
+        search = os.environ.get("PATH", os.defpath)
+        policy = policy_of(present, owner[0], subuids(), holding.named(present), path=search)
         welcome = greet(channel, present.alloc_dir, policy)
         is_temporary = config.data_dir == Path()
         confine(present, account, [file, *([data_dir.parent] if is_temporary else [])])

@@ -14,6 +14,7 @@ import trio
 from daemon.clock import Clock
 from daemon.config.settings import Settings
 from daemon.fences import Fences
+from daemon.launcher.client import Launcher
 from daemon.runner.core.driver import Driver
 from daemon.runner.core.task_env import node_values
 from daemon.runner.drivers.slurm import partition
@@ -329,6 +330,7 @@ async def find_clusters(
         nodes=found,
         drivers=drivers,
         path=path,
+        launcher=machine.launcher,
         fences=machine.fences,
     )
     return ClusterNodes(hosts, mirror)
@@ -340,7 +342,8 @@ async def find_clusters(
 class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
     """Updates the nodes of pools from their clusters.
 
-    `nodes` and `drivers` are those of each pool; `path` is the search path for programs.
+    `nodes` and `drivers` are those of each pool; `path` is the search path for programs, which the
+    launcher runs.
     """
 
     store: Store
@@ -349,6 +352,7 @@ class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, Node]
     drivers: Mapping[str, Drivers]
     path: str
+    launcher: Launcher
     fences: Fences
     look: Look = partition.query_partition
 
@@ -361,7 +365,7 @@ class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _follow(self, name: str) -> None:
         failed, pool, drivers = 0, self.pools[name], self.drivers.get(name, {})
-        tools = SlurmCommands(path=self.path, config=pool.cluster_config)
+        tools = SlurmCommands(path=self.path, launcher=self.launcher, config=pool.cluster_config)
         while True:
             try:
                 seen = await self.look(tools, pool.partition or name)

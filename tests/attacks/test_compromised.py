@@ -53,6 +53,7 @@ from daemon.launcher.messages import (
     ScanProcesses,
     ScanTarget,
     SendSignal,
+    StartProgram,
     StartSession,
     StartTask,
     TaskDirLayout,
@@ -66,6 +67,7 @@ from tests.parts.launcher.conftest import (
     ALLOCATION,
     Place,
     Talk,
+    asked,
     greeted,
     ordered,
     passed,
@@ -107,6 +109,10 @@ SAMPLES: dict[type, tuple[Callable[[Path], Any], Callable[[], tuple[int, ...]]]]
     StartSession: (
         lambda _: StartSession(allocation=ALLOCATION, task="main", attempt=0, is_terminal=False),
         lambda: (payload("/bin/echo", "ran"),),
+    ),
+    StartProgram: (
+        lambda _: StartProgram(is_terminal=False),
+        lambda: (asked("sinfo", "--version"), sealed(b"")),
     ),
     EndSession: (lambda _: EndSession(session=1, hang_up=False), lambda: ()),
     GetSessionExit: (lambda _: GetSessionExit(session=1), lambda: ()),
@@ -268,7 +274,7 @@ def test_no_second_greeting_names_another_directory(greeted: Talk, tmp_path: Pat
 @pytest.mark.parametrize("field", fields_of(LauncherPolicy))
 @pytest.mark.usefixtures("place", "outside")
 def test_policy_of_another_form_ends_the_launcher(talk: Talk, field: str, tmp_path: Path) -> None:
-    given = msgspec.structs.asdict(launchers.EVERYTHING) | {field: {}}
+    given = msgspec.structs.asdict(launchers.EVERYTHING) | {field: 1.5}
     hello = Hello(version=VERSION, directory=str(tmp_path))
     talk.send(1, 1, hello, descriptors=(sealed(msgspec.msgpack.encode([*given.values()])),))
     assert talk.has_ended()

@@ -1,6 +1,7 @@
 """A daemon that has become an ordinary user: what it did as root it does by its launcher."""
 
 import os
+import pwd
 import shutil
 import signal
 import tempfile
@@ -12,8 +13,10 @@ import trio
 
 from daemon.config.data_directory import alloc_dir, store_dir, uids_dir
 from tests.fakes.authority import Authority
+from tests.fakes.slurm.world import fake_slurm
 from tests.separated import UID, can_enter, entering
 from tests.service.daemon import Steward
+from tests.service.slurm.jobs import script
 from tests.service.test_launcher import launcher_of
 from tests.service.test_life import service
 
@@ -252,3 +255,36 @@ async def said(steward: Steward, text: str) -> None:
     with trio.fail_after(30):
         while text not in steward.log.read_text():
             await steward.get("/v1/agent/self")
+
+
+async def test_programs_of_a_cluster_run_as_the_user_of_the_task(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_slurm(place / "slurm") as slurm:
+        slurm.directory.chmod(0o777)  # any user may be the cluster
+        (slurm.directory / "lock").touch()
+        (slurm.directory / "lock").chmod(0o666)
+        monkeypatch.setenv("PATH", slurm.path)
+        made = separated(place)
+        settings = place / "steward.toml"
+        settings.write_text(
+            settings.read_text() + '[pools.hpc]\nengine = "slurm"\npartition = "main"\n'
+        )
+        try:
+            await made.start()
+            assert uids_of(made.pid) == [UID] * 4
+            await made.until("/v1/node/pool/hpc/nodes", lambda all_: all_[0]["Status"] == "ready")
+            await made.request("POST", "/v1/jobs", {"Job": script("a", "true", User="nobody")})
+            await made.until(
+                "/v1/job/a/allocations",
+                lambda all_: any(
+                    "was submitted" in one["DisplayMessage"]
+                    for alloc in all_
+                    for one in (alloc["TaskStates"] or {"main": {"Events": []}})["main"]["Events"]
+                ),
+            )
+            (job,) = slurm.jobs()
+            assert int(job["uid"]) == pwd.getpwnam("nobody").pw_uid
+        finally:
+            with trio.CancelScope(shield=True):
+                await made.close()

@@ -45,7 +45,6 @@ def test_root_becomes_the_account_of_the_package(machine: None, started_by: Star
         Settings(dev=True, user="steward"),
         Settings(user="root"),
         Settings(user="0"),
-        Settings(pools={"hpc": Pool(engine="slurm", partition="main")}),
     ],
 )
 def test_the_user_stays(machine: None, started_by: Start, config: Settings) -> None:
@@ -58,9 +57,10 @@ def test_an_ordinary_user_stays(machine: None, started_by: Start) -> None:
     assert find_account(Settings()) is None
 
 
-def test_pools_can_have_a_daemon_of_one_user(machine: None, started_by: Start) -> None:
+@pytest.mark.parametrize("user", ["", "steward"])
+def test_a_daemon_with_pools_has_its_user(machine: None, started_by: Start, user: str) -> None:
     started_by(0)
-    config = Settings(user="steward", pools={"hpc": Pool(engine="slurm", partition="main")})
+    config = Settings(user=user, pools={"hpc": Pool(engine="slurm", partition="main")})
     assert find_account(config) is not None
 
 

@@ -113,7 +113,11 @@ async def check(request: Request) -> HandlerReply:
         raise NotFound(
             f"pool {name!r} is none of a cluster: the configuration has no [pools.{name}]"
         )
-    tools = SlurmCommands(path=os.environ.get("PATH", os.defpath), config=pool.cluster_config)
+    tools = SlurmCommands(
+        path=os.environ.get("PATH", os.defpath),
+        launcher=request.parts.logs.launcher,
+        config=pool.cluster_config,
+    )
     partition = pool.partition or name
     found = await check_pool(tools, partition, config.wrapper_url)
     shown = PoolCheck(pool=name, engine=pool.engine, partition=partition, findings=found)

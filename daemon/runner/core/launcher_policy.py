@@ -10,11 +10,13 @@ from daemon.config.settings import Settings, task_numbers
 from daemon.confinement import bpf, filters
 from daemon.launcher.messages import AllowedVolume, LauncherPolicy, Span
 from storage.records.numbers import Ranges, ranges
+from storage.records.pool import Pool
 
 NO_GROUPS: Mapping[str, Any] = MappingProxyType(
     {"groups": [], "raw_exec_groups": [], "exec_groups": []}
 )
 NOBODY = "nobody"
+PROGRAMS = ("sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol")  # of a cluster
 CHECKED = ("exec", "raw_exec")  # drivers with a `user_denylist`
 _SUBUIDS = "/etc/subuid"
 _LAST = 2**32 - 1  # the highest user number
@@ -34,12 +36,17 @@ def usual_user(config: Settings) -> str:
 
 
 def policy_of(
-    config: Settings, owner: int, lines: str, groups: Mapping[str, Any] = NO_GROUPS
+    config: Settings,
+    owner: int,
+    lines: str,
+    groups: Mapping[str, Any] = NO_GROUPS,
+    *,
+    path: str = "",
 ) -> LauncherPolicy:
     """Return the policy of a configuration; `owner` is the daemon's own user.
 
     `lines` are those of `/etc/subuid`. `groups` are the parent cgroups of tasks, by the fields of a
-    policy. Raises `ValueError` for invalid numbers.
+    policy. `path` is the search path for the programs of clusters. Raises `ValueError` for invalid numbers.
     """
     own = task_numbers(config.task_uids, lines)
     return LauncherPolicy(
@@ -68,7 +75,26 @@ def policy_of(
         ],
         files=[str(one) for one in config.certificate_files],
         podman=config.podman_service if config.podman_root else "",
+        **programs_of(config.pools, path),
     )
+
+
+def programs_of(pools: Mapping[str, Pool], path: str) -> dict[str, Any]:
+    """Return the programs of clusters, by field name of a policy; none without pools."""
+    found = {name: find_program(name, path) for name in PROGRAMS if pools}
+    return {
+        "programs": {name: place for name, place in found.items() if place is not None},
+        "cluster_configs": sorted({one.cluster_config for one in pools.values()} - {""}),
+    }
+
+
+def find_program(name: str, path: str) -> str | None:
+    """Return the absolute path of a program in a search path, or None."""
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(folder, name)
+        if os.path.isabs(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return None
 
 
 def filters_of() -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Permitted users of tasks on clusters, where the launcher does not check them."""
+"""Permitted users of tasks on clusters: the daemon checks them before the launcher does."""
+
+import os
 
 from daemon.config.settings import Settings
 from daemon.launcher.channel import Refusal
@@ -7,19 +9,37 @@ from daemon.launcher.user_policy import User, UserPolicy
 from daemon.runner.core.driver import StartFailed
 from daemon.runner.core.launcher_policy import policy_of
 
+_ROOT = 0
+
 
 class TaskUsers:
     """The rules of one daemon.
 
-    `usual` is the user of tasks that name none; empty means the daemon's user.
+    `usual` is the user of tasks that name none; empty means the daemon's user. `own` is the user ID
+    of the launcher, by default the daemon's.
     """
 
-    def __init__(self, policy: LauncherPolicy) -> None:
+    def __init__(self, policy: LauncherPolicy, own: int | None = None) -> None:
         self.usual = policy.usual
-        self._users = UserPolicy(policy)
+        self._users = UserPolicy(policy, own)
+
+    @property
+    def is_root(self) -> bool:
+        """Return whether tasks may have several users."""
+        return self._users.own == _ROOT
+
+    @property
+    def is_separated(self) -> bool:
+        """Return whether the daemon has another user than the launcher."""
+        return self._users.own != os.geteuid()
+
+    @property
+    def own(self) -> set[int]:
+        """Return the IDs of users whose jobs belong to no other user of tasks."""
+        return {self._users.own, os.geteuid()}
 
     def find(self, driver: str, name: str) -> User | None:
-        """Return the user by name or ID; None for the daemon's own user.
+        """Return the user by name or ID; None for the launcher's own user.
 
         Raises `StartFailed` when the user does not exist or is not permitted.
         """
@@ -29,11 +49,14 @@ class TaskUsers:
             raise StartFailed(str(error)) from None
 
 
-EVERYBODY = TaskUsers(
-    policy_of(Settings(dev=True, task_uids="none"), owner=0, lines="")
-)  # without any rule
+def everybody(own: int | None = None) -> TaskUsers:
+    """Return the users of this host, without any rule."""
+    return TaskUsers(policy_of(Settings(dev=True, task_uids="none"), owner=0, lines=""), own)
 
 
-def of(config: Settings) -> TaskUsers:
+EVERYBODY = everybody()
+
+
+def of(config: Settings, own: int | None = None) -> TaskUsers:
     """Return the rules of a configuration; outside of development mode they are restrictive."""
-    return TaskUsers(policy_of(config, owner=0, lines=""))
+    return TaskUsers(policy_of(config, owner=0, lines=""), own)

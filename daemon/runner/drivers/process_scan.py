@@ -7,11 +7,6 @@ Concurrent requests share one scan. Pauses between scans keep most of one core, 
 available to others.
 """
 
-import os
-import signal
-from collections.abc import Iterable
-from contextlib import suppress
-
 import trio
 
 from daemon.launcher.client import Launcher
@@ -115,22 +110,3 @@ class ProcessScanner:
         ended = trio.current_time()
         self._not_before = ended + _SHARE * (ended - began)
         self._found.update(zip(marks, found, strict=True))
-
-
-def session(leader: int) -> list[int]:
-    """Return the processes of a session, given its leader."""
-    found = []
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
-        with suppress(ProcessLookupError, PermissionError):
-            if os.getsid(pid) == leader:
-                found.append(pid)
-    return found
-
-
-def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to processes; ignore those that have exited or belong to another user."""
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue

@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from daemon.launcher.channel import LONGEST, close, receive, sealed, send
-from daemon.launcher.messages import VERSION, Hello, LauncherPolicy, NumberedReply, TaskCommand
+from daemon.launcher.messages import (
+    VERSION,
+    Hello,
+    LauncherPolicy,
+    NumberedReply,
+    ProgramCommand,
+    TaskCommand,
+)
 from tests import launchers
 
 ALLOCATION = "0b8a1c52-1c7e-4b6e-8f43-0123456789ab"
@@ -118,6 +125,12 @@ def payload(*words: str, **env: str) -> int:
 def passed(order: TaskCommand) -> int:
     """Return a descriptor of an order."""
     return sealed(msgspec.msgpack.encode(order))
+
+
+def asked(program: str, *words: str, **changed: Any) -> int:
+    """Return a descriptor of the order for a program of a cluster."""
+    plain = ProgramCommand(program=program, user="", args=[*words])  # type: ignore[arg-type]  # a word of the protocol
+    return sealed(msgspec.msgpack.encode(msgspec.structs.replace(plain, **changed)))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import random
-import select
 import signal
 import subprocess
 from pathlib import Path
@@ -17,7 +16,6 @@ from daemon.launcher.channel import (
     LONGEST,
     MOST_DESCRIPTORS,
     ProtocolViolation,
-    close,
     pair,
     read_sealed,
     receive,
@@ -32,7 +30,6 @@ from daemon.launcher.messages import (
     Hello,
     HelloReply,
     NumberedReply,
-    NumberedRequest,
     OperationFailed,
     ProcessStarted,
     RefusedReply,
@@ -43,18 +40,12 @@ from daemon.launcher.messages import (
 from daemon.launcher.server import LOCK, say
 from tests import launchers
 from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, ordered, passed, payload, policed
+from tests.parts.launcher.fuzzing import fuzz, until_readable
 
 START = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
 REST = [0, "-", True]  # of a start, behind its names
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 FUZZ = 2000  # messages; `bench/launcher_fuzz.py` sends 200,000
-
-
-def until_readable(descriptor: int) -> None:
-    """Wait for news; numbers of descriptors beyond 1,023 are no matter to `poll`."""
-    waits = select.poll()
-    waits.register(descriptor, select.POLLIN)
-    waits.poll()
 
 
 def test_launcher_greets_once(talk: Talk, tmp_path: Path) -> None:
@@ -487,58 +478,8 @@ def test_launcher_keeps_no_descriptor_of_a_request(
 
 
 def test_random_messages_make_nothing_and_end_the_launcher(tmp_path: Path) -> None:
-    assert fuzz(random.Random(26), tmp_path, FUZZ) > FUZZ // 2
-
-
-def fuzz(chance: random.Random, directory: Path, number: int) -> int:
-    """Send that many messages to launchers; return how many ended one.
-
-    A launcher that was not ended is asked something that is right, and must answer.
-    """
-    ended, talk = 0, None
-    before = {one for one in directory.rglob("*") if one.name != LOCK}
-    for _ in range(number):
-        if talk is None:
-            talk = Talk()
-            talk.greet(directory)
-        data, descriptors = random_message(chance)
-        send(talk.channel, data, descriptors)
-        close(descriptors)
-        until_readable(talk.channel.fileno())
-        if talk.has_ended():
-            talk.channel.close()
-            ended, talk = ended + 1, None
-    if talk is not None:
-        talk.channel.close()
-    assert {one for one in directory.rglob("*") if one.name != LOCK} == before
-    return ended
-
-
-def random_message(chance: random.Random) -> tuple[bytes, list[int]]:
-    """Return bytes that are random, or nearly a right message, with up to nine descriptors."""
-    descriptors = [
-        sealed(chance.randbytes(chance.randrange(40)))
-        if chance.random() < 0.5
-        else os.open("/dev/null", os.O_RDWR)
-        for _ in range(chance.choice((0, 0, 1, 1, 1, 2, 3, 9)))
-    ]
-    question = NumberedRequest(
-        number=chance.randrange(2**32),
-        descriptors=min(8, len(descriptors)),
-        body=chance.choice((START, START, TERM, FINISH)),
-    )
-    data = bytearray(msgspec.msgpack.encode(question))
-    match chance.randrange(4):
-        case 0:
-            data = bytearray(chance.randbytes(chance.randrange(1, 200)))
-        case 1:
-            data = data[: chance.randrange(1, len(data))]
-        case 2:
-            data += chance.randbytes(chance.randrange(1, 9))
-        case _:
-            for _ in range(chance.randrange(4)):
-                data[chance.randrange(len(data))] = chance.randrange(256)
-    return bytes(data), descriptors
+    ended = fuzz(random.Random(26), tmp_path, FUZZ)
+    assert FUZZ // 4 < ended < 3 * FUZZ // 4
 
 
 def test_a_text_is_one_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:

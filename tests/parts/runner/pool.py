@@ -64,7 +64,13 @@ def settings(directory: Path, **pool: Any) -> Settings:
     hosts = directory / "hosts"
     hosts.mkdir(exist_ok=True)
     given = Pool(engine=SLURM, partition="main", directory=str(hosts), **pool)
-    return Settings(data_dir=directory, node_name="node-1", wrapper_port=0, pools={POOL: given})
+    return Settings(
+        data_dir=directory,
+        node_name="node-1",
+        wrapper_port=0,
+        pools={POOL: given},
+        raw_exec_root=True,  # other users do not reach the programs of the fake cluster
+    )
 
 
 @contextmanager
@@ -80,12 +86,13 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIt
     clock = SystemClock()
     with listening(config) as (config, listeners):  # with the port
         async with (
-            launchers.open_launcher(config.alloc_dir) as launcher,
+            launchers.open_for_programs(config.alloc_dir, slurm.path) as launcher,
             open_tokens(store, clock, SEAL, asks=True) as tokens,
             open_engine(
                 store,
                 clock,
                 config,
+                launcher=launcher,
                 port=listeners.port,
                 fresh=partial(secrets.token_hex, 32),
                 path=slurm.path,

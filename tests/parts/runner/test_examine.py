@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from daemon.runner.drivers.slurm.commands import PROGRAMS, SlurmCommands
-from daemon.runner.drivers.slurm.pool_check import check_pool, explain_error
+from daemon.runner.core.launcher_policy import PROGRAMS
+from daemon.runner.drivers.slurm.commands import SlurmCommands
+from daemon.runner.drivers.slurm.pool_check import _limits, check_pool, explain_error
 from storage.records.pool_check import PoolFinding
+from tests import launchers
 from tests.fakes.slurm.world import FakeSlurm, fake_slurm
 
 URL = "https://steward.example:4690"
@@ -21,7 +23,9 @@ def world(tmp_path: Path) -> Iterator[FakeSlurm]:
 
 
 async def found(world: FakeSlurm, partition: str = "main", url: str = URL) -> list[PoolFinding]:
-    return await check_pool(SlurmCommands(path=str(world.bin)), partition, url)
+    path = str(world.bin)
+    async with launchers.open_for_programs(world.directory / "tasks/alloc", path) as launcher:
+        return await check_pool(SlurmCommands(path=path, launcher=launcher), partition, url)
 
 
 async def test_all_is_well(world: FakeSlurm) -> None:
@@ -109,3 +113,10 @@ def test_what_a_program_says_is_explained(said: str, begins: str, ends: str) -> 
 
 def test_all_programs_are_in_the_fake(world: FakeSlurm) -> None:
     assert {one.name for one in world.bin.iterdir()} == set(PROGRAMS)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "is_told"), [("none", False), ("accounts,jobs", True), ("usage", False)]
+)
+def test_a_cluster_that_hides_jobs_is_told(hidden: str, is_told: bool) -> None:
+    assert ("hides jobs" in _limits({}, f"PrivateData             = {hidden}\n")) is is_told

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ import trio
 from daemon.clock import SystemClock
 from daemon.config.settings import Settings
 from daemon.fences import Fences
+from daemon.launcher.client import Launcher
 from daemon.runner.cluster_nodes import (
     AGAIN,
     EVERY,
@@ -237,6 +238,9 @@ def host(name: str, state: str = "up", reason: str = "", **fields: Any) -> Engin
     return EngineHost(name=name, state=state, reason=reason, **given)
 
 
+NO_LAUNCHER = cast(Launcher, None)  # the looks are scripted
+
+
 @asynccontextmanager
 async def mirrored(
     store: Store,
@@ -256,6 +260,7 @@ async def mirrored(
         nodes=found,
         drivers=drivers,
         path="",
+        launcher=NO_LAUNCHER,
         fences=fences or Fences(clock),
         look=look,
     )

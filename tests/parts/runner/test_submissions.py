@@ -6,12 +6,14 @@ has them as processes.
 
 import math
 import os
+import pwd
 import tarfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -20,8 +22,9 @@ import trio.testing
 
 from daemon.clock import SystemClock
 from daemon.config.settings import Settings
+from daemon.launcher.client import Launcher
 from daemon.runner.core.driver import Attempt, StartFailed
-from daemon.runner.drivers.permitted_users import EVERYBODY, TaskUsers, of
+from daemon.runner.drivers.permitted_users import EVERYBODY, TaskUsers, everybody, of
 from daemon.runner.drivers.slurm.attempt import SlurmAttempt
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands
@@ -32,6 +35,7 @@ from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.pool import SLURM, Pool
 from storage.store import Store
+from tests import launchers
 from tests.fakes.slurm.world import fake_slurm
 from tests.tasklogs import log_in
 
@@ -46,12 +50,25 @@ class Programs(SlurmCommands, frozen=True, kw_only=True):
     answer: Answer
     calls: list[list[str]]
 
+    users: list[str]
+
     async def run(
-        self, program: str, *words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
+        self,
+        program: str,
+        *words: str,
+        user: str = "",
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
     ) -> str:
         await trio.lowlevel.checkpoint()
         self.calls.append([program, *words])
+        self.users.append(user)
         return await self.answer(program, list(words))
+
+
+def programs(answer: Answer, **fields: Any) -> Programs:
+    given = {"path": "", "calls": [], "users": [], "launcher": cast(Launcher, None), **fields}
+    return Programs(answer=answer, **given)
 
 
 async def seventeen(program: str, words: list[str]) -> str:
@@ -65,7 +82,7 @@ class Stage:
     def __init__(self, store: Store, directory: Path, **pool: Any) -> None:
         self.store, self.directory = store, directory
         self.secrets: list[str] = []
-        self.tools = Programs(path="", answer=seventeen, calls=[])
+        self.tools = programs(seventeen)
         self.desk = WrapperApi(store, SystemClock(), self._fresh)
         self._numbers: Iterator[int] = count()
         given = Pool(engine=SLURM, directory="/hosts", **pool)
@@ -75,7 +92,7 @@ class Stage:
 
     def answers(self, answer: Answer) -> None:
         """Replace the answers of the programs."""
-        self.tools = Programs(path="", answer=answer, calls=self.tools.calls)
+        self.tools = programs(answer, calls=self.tools.calls, users=self.tools.users)
         self.cluster.tools = self.tools
 
     def _fresh(self) -> str:
@@ -191,7 +208,42 @@ async def test_the_daemons_own_user_is_accepted(stage: Stage) -> None:
         nursery.start_soon(run.begun, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         nursery.cancel_scope.cancel()
-    assert not [word for word in stage.asked("sbatch")[0] if word.startswith(("--uid", "--gid"))]
+    assert stage.tools.users == [""]
+
+
+async def test_the_user_of_a_task_submits_and_cancels_its_job(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    uid = pwd.getpwnam("games").pw_uid
+
+    async def answer(program: str, words: list[str]) -> str:
+        listed = f"17|PENDING|None||{NAME}|{uid}\n"
+        return {"sbatch": "17\n", "squeue": listed}.get(program, "")
+
+    stage.answers(answer)
+    run = await stage.start(user="games")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.cluster.run)
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().status == RunStatus.WAITING)
+        await run.stop("SIGINT", 0)
+        await stage.until(lambda: bool(stage.asked("scancel")))
+        nursery.cancel_scope.cancel()
+    by = {(call[0], user) for call, user in zip(stage.tools.calls, stage.tools.users, strict=True)}
+    assert by == {("sbatch", str(uid)), ("squeue", ""), ("scancel", str(uid))}
+
+
+async def test_a_separated_daemon_submits_no_job_as_root(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = pwd.getpwnam("games").pw_uid
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    users = of(Settings(raw_exec=True, raw_exec_root=True, task_users=["*"]), own=0)
+    stage.cluster.users = everybody(own=0)
+    with pytest.raises(StartFailed, match='user "root" submits no jobs: name another one'):
+        await stage.start("raw_exec", users, user="root")
+    assert (await stage.start("raw_exec", users, number=1, user="daemon")).attempt.user == "daemon"
 
 
 # ---- which job -------------------------------------------------------------------------------------
@@ -210,14 +262,18 @@ async def test_a_job_is_cancelled_by_its_number_and_its_name(stage: Stage) -> No
 
 
 async def test_who_has_a_number_that_was_ours_is_not_cancelled(tmp_path: Path) -> None:
-    with fake_slurm(tmp_path) as slurm:
-        tools = SlurmCommands(path=slurm.path)
+    with fake_slurm(tmp_path / "slurm") as slurm:
         for name in ("ours", "other"):
             words = ["--hold", "--parsable", f"--job-name={name}"]
-            await tools.run("sbatch", *words, stdin=b"#!/bin/sh\n")
+            await trio.run_process(
+                [slurm.bin / "sbatch", *words], stdin=b"#!/bin/sh\n", capture_stdout=True
+            )
         ours, other = (slurm.jobs(name)[0]["id"] for name in ("ours", "other"))
-        await tools.run("scancel", "--name=ours", other)
-        await tools.run("scancel", "--name=ours", ours)
+        alloc_dir = tmp_path / "tasks/alloc"
+        async with launchers.open_for_programs(alloc_dir, slurm.path) as launcher:
+            tools = SlurmCommands(path=slurm.path, launcher=launcher)
+            await tools.run("scancel", "--name=ours", other)
+            await tools.run("scancel", "--name=ours", ours)
         assert slurm.jobs("other")[0]["state"] == "PENDING"
         assert slurm.jobs("ours")[0]["state"] == "CANCELLED"
 
@@ -240,10 +296,8 @@ async def test_a_session_enters_no_job_but_its_own(stage: Stage, line: str) -> N
     running = msgspec.structs.replace(stage.row(), status=RunStatus.RUNNING, job_id="17")
     await stage.store.write(lambda tx: cluster_runs.put(tx, running))
     driver = SlurmDriver(stage.cluster, stage.desk)
-    stage.tools = Programs(path=str(stage.directory), answer=answer, calls=[])
+    stage.tools = programs(answer, path=str(stage.directory))
     stage.cluster.tools = stage.tools
-    (stage.directory / "srun").write_text("#!/bin/sh\n")
-    (stage.directory / "srun").chmod(0o755)
     with pytest.raises(StartFailed, match="has no job 17"):
         await driver.open_session(stage.attempt(), ["true"], tty=False)
 
@@ -304,7 +358,7 @@ async def test_a_job_without_its_comment_is_known_all_the_same(stage: Stage) -> 
 
 async def test_more_names_than_fit_are_asked_for_in_turn(stage: Stage) -> None:
     await stage.cluster.listed(*(f"alloc-{number}" for number in range(2001)))
-    asked = [words[words.index("-n") + 1] for words in stage.asked("squeue")]
+    asked = [words[-1].removeprefix("--name=") for words in stage.asked("squeue")]
     assert [len(some.split(",")) for some in asked] == [2000, 1]
 
 
@@ -433,29 +487,50 @@ async def test_one_claim_of_an_attempt_comes_after_another(
 # ---- the programs ----------------------------------------------------------------------------------
 
 
-def program(directory: Path, text: str) -> SlurmCommands:
-    """Return the tools with one program, `squeue`."""
+@asynccontextmanager
+async def program(directory: Path, text: str) -> AsyncIterator[SlurmCommands]:
+    """Give the tools with one program, `squeue`."""
     path = directory / "squeue"
     path.write_text(text)
     path.chmod(0o755)
-    return SlurmCommands(path=str(directory), most=1000, seconds=math.inf)
+    alloc_dir = directory / "tasks/alloc"
+    async with launchers.open_for_programs(alloc_dir, str(directory)) as launcher:
+        yield SlurmCommands(path=str(directory), launcher=launcher, most=1000, seconds=math.inf)
 
 
 async def test_what_a_program_says_is_bounded(tmp_path: Path) -> None:
-    assert (
-        await program(tmp_path, "#!/bin/sh\nexec /bin/cat\n").run("squeue", stdin=b"x" * 1000)
-        == "x" * 1000
-    )
+    async with program(tmp_path, "#!/bin/sh\nexec /bin/cat\n") as tools:
+        assert await tools.run("squeue", stdin=b"x" * 1000) == "x" * 1000
     for where in ("", " >&2"):
-        endless = program(tmp_path, f"#!/bin/sh\nwhile :; do echo x{where}; done\n")
-        with pytest.raises(SlurmCommandFailed, match="printed more than 1000 bytes") as failed:
-            await endless.run("squeue")
+        text = f"#!/bin/sh\nwhile :; do echo x{where}; done\n"
+        async with program(tmp_path, text) as endless:
+            with pytest.raises(SlurmCommandFailed, match="printed more than 1000 bytes") as failed:
+                await endless.run("squeue")
         assert failed.value.unsure
 
 
 async def test_a_program_that_cannot_be_started_is_an_error_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(SlurmCommandFailed, match="squeue cannot be started") as failed:
-        await program(tmp_path, "\x00").run("squeue")
+    async with program(tmp_path, "#!/nowhere\n") as tools:
+        with pytest.raises(SlurmCommandFailed, match="squeue cannot be started") as failed:
+            await tools.run("squeue")
     assert failed.value.unsure
-    with pytest.raises(SlurmCommandFailed, match="no such thing"):
-        await program(tmp_path, "#!/bin/sh\necho no such thing; exit 3\n").run("squeue")
+    async with program(tmp_path, "#!/bin/sh\necho no such thing; exit 3\n") as tools:
+        with pytest.raises(SlurmCommandFailed, match="no such thing"):
+            await tools.run("squeue")
+
+
+async def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    async with program(tmp_path, "#!/bin/sh\necho $$ >&2; exec sleep 600\n") as tools:
+        short = msgspec.structs.replace(tools, seconds=0.2)
+        with pytest.raises(SlurmCommandFailed, match=r"did not answer within 0\.2 s") as failed:
+            await short.run("squeue")
+    assert failed.value.unsure
+
+
+async def test_arguments_of_another_form_are_refused(tmp_path: Path) -> None:
+    async with program(tmp_path, "#!/bin/sh\n") as tools:
+        with pytest.raises(SlurmCommandFailed, match="arguments of another form") as failed:
+            await tools.run("squeue", "--federation")
+        assert not failed.value.unsure
+        with pytest.raises(SlurmCommandFailed, match="squeue cannot be asked that"):
+            await tools.run("squeue", "--name=a\nb")

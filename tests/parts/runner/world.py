@@ -224,10 +224,14 @@ async def open_world(
         launchers.open_launcher(
             config.alloc_dir,
             policy_of(
-                config, os.geteuid(), subuids(), holding.named(config) if holding else NO_GROUPS
+                config,
+                os.geteuid(),
+                subuids(),
+                holding.named(config) if holding else NO_GROUPS,
+                path=(environment or {}).get("PATH", ""),
             ),
         )
-        if drivers is None
+        if drivers is None or config.pools
         else nullcontext(launcher_of(drivers, config)) as launcher,
         open_tokens(store, clock, SEAL, asks=True) as tokens,
         open_runner(

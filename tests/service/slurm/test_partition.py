@@ -1,16 +1,26 @@
 """Parsing of a real cluster's partitions: hosts, a drained host, and missing partitions."""
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import pytest
 
 from daemon.runner.drivers.slurm.commands import SlurmCommands
 from daemon.runner.drivers.slurm.partition import PartitionNotFound, query_partition
+from tests import launchers
 from tests.service.slurm.cluster import PATH, Cluster
 
 
+@pytest.fixture
+async def tools(cluster: Cluster, tmp_path: Path) -> AsyncIterator[SlurmCommands]:
+    config = str(cluster.config)
+    async with launchers.open_for_programs(tmp_path / "tasks/alloc", PATH, config) as launcher:
+        yield SlurmCommands(path=PATH, launcher=launcher, config=config)
+
+
 async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
-    cluster: Cluster,
+    cluster: Cluster, tools: SlurmCommands
 ) -> None:
-    tools = SlurmCommands(path=PATH, config=str(cluster.config))
     cluster.run(
         *("scontrol", "update", "nodename=node2", "state=drain", "reason=the | disk is full")
     )
@@ -29,6 +39,6 @@ async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
     assert seen.version.count(".") >= 1
 
 
-async def test_a_partition_that_is_none_is_said(cluster: Cluster) -> None:
+async def test_a_partition_that_is_none_is_said(tools: SlurmCommands) -> None:
     with pytest.raises(PartitionNotFound, match="no partition 'nowhere'"):
-        await query_partition(SlurmCommands(path=PATH, config=str(cluster.config)), "nowhere")
+        await query_partition(tools, "nowhere")

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from daemon.launcher.user_policy import User
 from daemon.runner.core.driver import Attempt, StartFailed
 from daemon.runner.drivers.slurm.submission import (
     environment_of,
@@ -21,9 +20,7 @@ from storage.records.task import Resources
 RUN = ClusterRun(allocation_id="a1", task="main", number=2, pool="hpc")
 
 
-def submitted(
-    pool: Pool | None = None, *, user: User | None = None, is_root: bool = False, **fields: Any
-) -> list[str]:
+def submitted(pool: Pool | None = None, *, is_root: bool = False, **fields: Any) -> list[str]:
     attempt = Attempt(
         **{
             "alloc_id": "a1",
@@ -35,7 +32,7 @@ def submitted(
             **fields,
         }
     )
-    return sbatch_arguments(attempt, RUN, pool or Pool(engine=SLURM), user, is_root=is_root)
+    return sbatch_arguments(attempt, RUN, pool or Pool(engine=SLURM), is_root=is_root)
 
 
 def value(said: list[str], name: str) -> str | None:
@@ -111,14 +108,6 @@ def test_account_and_quality_of_service_are_the_pools() -> None:
         "long",
         "p",
     )
-
-
-def test_a_task_of_another_user_has_that_ones_group_too() -> None:
-    alice = User(name="alice", uid=1001, gid=1002, groups=(1002,), home="/home/alice")
-    said = submitted(user=alice, is_root=True)
-    assert (value(said, "uid"), value(said, "gid")) == ("1001", "1002")
-    assert value(submitted(is_root=True), "uid") is None
-    assert value(submitted(is_root=True), "gid") is None
 
 
 def test_disk_is_asked_for_where_a_group_says_so() -> None:

@@ -20,7 +20,7 @@ from daemon.runner.core.driver import Attempt, ExitResult, StartFailed
 from daemon.runner.core.notifier import Notifier
 from daemon.runner.core.resource_usage import CpuAccount, UsageReading
 from daemon.runner.core.state_machine import StateMachine
-from daemon.runner.drivers.permitted_users import EVERYBODY
+from daemon.runner.drivers.permitted_users import TaskUsers
 from daemon.runner.drivers.slurm import job_states, submission
 from daemon.runner.drivers.slurm.attempt_states import BEFORE_CLAIM, OVER, TABLE
 from daemon.runner.drivers.slurm.bundle import home_of
@@ -73,7 +73,7 @@ class SlurmAttempt:
         self.row, self.attempt, self.cluster = row, attempt, cluster
         self._claims, self._release = claims, release
         self._machine = StateMachine(f"attempt {row.comment}", TABLE, row.status)
-        self._user = _number_of(attempt.user)
+        self._user = _number_of(attempt.user, cluster.users)
         self._changes = Notifier()
         self._seen: list[SlurmJobState] | None = None  # None before the first poll
         self._asked_since = trio.current_time()  # earlier polls are ignored
@@ -198,7 +198,7 @@ class SlurmAttempt:
         await self._change(claim_hash=hashed, submitted_at=self.cluster.clock.now())
         if self.row.status != RunStatus.SUBMITTING or self.row.claim_hash != hashed:
             return
-        attempt, pool, is_root = self.attempt, self.cluster.pool, os.geteuid() == 0
+        attempt, pool = self.attempt, self.cluster.pool
         env = submission.environment_of(
             claim=claim,
             url=self.cluster.url,
@@ -206,13 +206,15 @@ class SlurmAttempt:
             ca=self.cluster.ca,
         )
         try:
-            user = EVERYBODY.find(SLURM, attempt.user) if attempt.user else None
-            words = submission.sbatch_arguments(attempt, self.row, pool, user, is_root=is_root)
+            user = self.cluster.users.find(SLURM, attempt.user) if attempt.user else None
+            is_root = user is None and os.geteuid() == 0
+            words = submission.sbatch_arguments(attempt, self.row, pool, is_root=is_root)
         except StartFailed:
             await self._change(status=RunStatus.ENDED)
             raise
         try:
-            job_id = submission.job_number(await self.cluster.submit(words, env))
+            said = await self.cluster.submit(words, env, str(user.uid) if user else "")
+            job_id = submission.job_number(said)
         except SlurmCommandFailed as error:
             if error.unsure or job_states.may_have_succeeded(str(error)):
                 note(f"the cluster did not answer: {error}")
@@ -378,8 +380,9 @@ class SlurmAttempt:
         looked = {RunStatus.WAITING, RunStatus.RUNNING}
         if asked_at < self._asked_since or self.row.status not in looked:
             return
-        # The daemon's user is included: tasks ran as it before the settings named another one.
-        found = [one for one in found if one.user in {self._user, os.geteuid()}]
+        # The daemon's user and root are included: tasks ran as them before the settings named
+        # another user.
+        found = [one for one in found if one.user in {self._user, *self.cluster.users.own}]
         ours = [one for one in found if self.row.job_id in {one.job_id, ""}]
         copies = [one.job_id for one in found if one.is_active and one not in ours]
         self.cluster.cancel(self.row.name, *copies)
@@ -505,10 +508,10 @@ class SlurmAttempt:
         self._changes.announce()
 
 
-def _number_of(user: str) -> int:
+def _number_of(user: str, users: TaskUsers) -> int:
     """Return the ID of the task's user, or of the daemon's user without one."""
     try:
-        found = EVERYBODY.find(SLURM, user) if user else None
+        found = users.find(SLURM, user) if user else None
     except StartFailed:  # reported at submission
         found = None
     return found.uid if found else os.geteuid()

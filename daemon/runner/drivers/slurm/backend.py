@@ -11,6 +11,7 @@ import trio
 from daemon.clock import Clock
 from daemon.config.settings import Settings
 from daemon.fences import Fences
+from daemon.launcher.client import Launcher
 from daemon.runner.drivers import permitted_users
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from daemon.runner.drivers.slurm.commands import SlurmCommands
@@ -36,15 +37,18 @@ async def open_engine(
     clock: Clock,
     config: Settings,
     *,
+    launcher: Launcher,
     port: int,
     fresh: Callable[[], str],
+    own: int | None = None,
     path: str | None = None,
     fences: Fences | None = None,
 ) -> AsyncIterator[SlurmBackend]:
     """Open the backend for the configured pools and poll their clusters.
 
-    `port` is that of the listener for wrappers, `fresh` returns random secrets, and `path` is the
-    search path for the clusters' programs. Raises `Invalid`.
+    `port` is that of the listener for wrappers, `fresh` returns random secrets, `own` is the user
+    ID of the launcher, by default the daemon's, and `path` is the search path for the clusters'
+    programs. Raises `Invalid`.
     """
     desk = WrapperApi(store, clock, fresh)
     url, ca = _address(config, port), _authority(config)
@@ -53,12 +57,15 @@ async def open_engine(
             name,
             pool,
             SlurmCommands(
-                path=path or os.environ.get("PATH", os.defpath), config=pool.cluster_config
+                path=path or os.environ.get("PATH", os.defpath),
+                launcher=launcher,
+                config=pool.cluster_config,
             ),
             store,
             clock,
             url=url,
             ca=ca,
+            users=permitted_users.everybody(own),
         )
         for name, pool in config.pools.items()
     ]
@@ -66,7 +73,7 @@ async def open_engine(
         for cluster in clusters:
             name = f"cluster of pool {cluster.name}"
             nursery.start_soon((fences or Fences(clock)).keep_running, name, cluster.run)
-        users = permitted_users.of(config)
+        users = permitted_users.of(config, own)
         drivers = {cluster.name: drivers_of(cluster, desk, users) for cluster in clusters}
         yield SlurmBackend(drivers, desk, url)
         nursery.cancel_scope.cancel()

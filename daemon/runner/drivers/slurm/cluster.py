@@ -16,6 +16,7 @@ from typing import Protocol
 import trio
 
 from daemon.clock import Clock
+from daemon.runner.drivers.permitted_users import EVERYBODY, TaskUsers
 from daemon.runner.drivers.slurm import job_states
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands
 from daemon.runner.drivers.slurm.job_states import SlurmJobState
@@ -30,6 +31,8 @@ _JOBS_PER_SECOND = 100  # limits the poll rate: a poll of 500 jobs takes some 20
 _TRIES = 3  # failed polls before the cluster counts as unreachable
 _MOST_NAMES = 2000  # names that fit into one argument
 _MOST_SUBMISSIONS = 4  # concurrent submissions; more are not faster (facts, Slurm, section 3)
+
+_ALL = ("-h", "--states=all")  # arguments of squeue
 
 _log = logging.getLogger("steward.runner")
 
@@ -51,7 +54,8 @@ class WatchedJob(Protocol):
 class SlurmCluster:
     """The cluster of a pool.
 
-    `url` is the daemon's address for wrappers, `ca` its CA certificate.
+    `url` is the daemon's address for wrappers, `ca` its CA certificate. `users` finds users
+    without a rule.
     """
 
     def __init__(
@@ -64,10 +68,11 @@ class SlurmCluster:
         *,
         url: str,
         ca: str,
+        users: TaskUsers = EVERYBODY,
     ) -> None:
         self.name, self.pool, self.tools = name, pool, tools
         self.store, self.clock = store, clock
-        self.url, self.ca = url, ca
+        self.url, self.ca, self.users = url, ca, users
         self.is_reachable = True
         self.trouble = ""  # the error of the last failed call
         self._watched: dict[str, WatchedJob] = {}
@@ -92,11 +97,11 @@ class SlurmCluster:
         self._unwanted.update((one, name) for one in job_ids if one)
         self._arrived.set()
 
-    async def submit(self, words: list[str], env: Mapping[str, str]) -> str:
-        """Submit a wrapper; return the output of `sbatch`. Raises `SlurmCommandFailed`."""
+    async def submit(self, words: list[str], env: Mapping[str, str], user: str) -> str:
+        """Submit a wrapper as a user; return the output of `sbatch`. Raises `SlurmCommandFailed`."""
         script = resources.files(__package__).joinpath("wrapper.sh").read_bytes()
         async with self._submitting:
-            return await self.tools.run("sbatch", *words, stdin=script, env=env)
+            return await self.tools.run("sbatch", *words, user=user, stdin=script, env=env)
 
     async def cancel_now(self, name: str, job_id: str) -> None:
         """Cancel a job now, or as soon as the cluster answers."""
@@ -107,9 +112,16 @@ class SlurmCluster:
                 self._unwanted.discard((job_id, name))
 
     async def _cancel(self, job_id: str, name: str) -> None:
-        """Cancel a job if its name matches, because a cluster reuses the IDs of deleted jobs."""
+        """Cancel a job if its name matches, because a cluster reuses the IDs of deleted jobs.
+
+        Its user cancels it, as no other but an operator of the cluster may.
+        """
+        user = ""
+        if self.users.is_root:
+            owners = [one.user for one in await self.listed(name) if one.job_id == job_id]
+            user = str(owners[0]) if owners and owners[0] != os.geteuid() else ""
         async with self._turn:
-            await self.tools.run("scancel", f"--name={name}", job_id)
+            await self.tools.run("scancel", f"--name={name}", job_id, user=user)
 
     async def shown(self, job_id: str) -> str:
         """Return the output of `scontrol show job`; empty for an unknown job.
@@ -139,7 +151,7 @@ class SlurmCluster:
         """
         async with self._turn:
             try:
-                said = await self.tools.run("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%k")
+                said = await self.tools.run("squeue", *_ALL, f"--jobs={job_id}", "--format=%k")
             except SlurmCommandFailed as error:
                 if error.unsure or job_states.may_have_succeeded(str(error)):
                     raise
@@ -224,14 +236,14 @@ class SlurmCluster:
 
         Raises `SlurmCommandFailed`.
         """
-        words = ["-h", "-t", "all", "-o", job_states.FORMAT]
-        if os.geteuid() != 0:
-            words += ["-u", str(os.geteuid())]
+        words = [*_ALL, f"--format={job_states.FORMAT}"]
+        if not self.users.is_root:
+            words.append(f"--user={os.geteuid()}")
         found: list[SlurmJobState] = []
         for first in range(0, len(names), _MOST_NAMES):
             some = names[first : first + _MOST_NAMES]
             async with self._turn:
-                text = await self.tools.run("squeue", *words, "-n", ",".join(some))
+                text = await self.tools.run("squeue", *words, f"--name={','.join(some)}")
             found += [one for one in job_states.parse_job_list(text) if one.name in some]
         return found
 

@@ -1,22 +1,25 @@
-"""Run Slurm's client programs with a timeout.
+"""Run Slurm's client programs with a timeout, through the launcher.
 
 If the controller is down, each of them hangs for nine seconds and then fails (facts, Slurm, section
 5), so calls time out after twelve. No process outlives its call.
 """
 
-import os
-import subprocess
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import msgspec
 import trio
 
+from daemon.launcher.channel import Refusal
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import ProgramCommand
+from daemon.runner.core.launcher_policy import find_program
+from daemon.runner.drivers.local_exec import PassedSession
 from storage.errors import StewardError
 
-PROGRAMS = ("sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol")
 SECONDS = 12.0
 MOST = 64 * 1024 * 1024  # bytes: half a million lines of squeue
+_STARTER = "setpriv: "  # in front of errors of the program that changes the user
+_SIGNALLED = range(129, 193)  # exit statuses of a program that a signal ended
 
 
 class SlurmCommandFailed(StewardError):
@@ -28,102 +31,93 @@ class SlurmCommandFailed(StewardError):
 
 
 class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
-    """The search path and environment of the programs.
+    """The programs of a cluster: the search path at the start, and the launcher that runs them.
 
     The environment is closed: the daemon's own variables must not reach jobs.
     """
 
     path: str
+    launcher: Launcher
     config: str = ""  # path of the cluster's configuration file, if not the default
     seconds: float = SECONDS
     most: int = MOST  # bytes of output
 
-    def environment(self) -> dict[str, str]:
-        """Return the environment of a program."""
-        env = {"PATH": self.path, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
-        if self.config:
-            env["SLURM_CONF"] = self.config
-        return env
-
     def find(self, program: str) -> str | None:
         """Return the path of a program, or None."""
-        for folder in self.path.split(os.pathsep):
-            candidate = os.path.join(folder, program)
-            if os.path.isabs(candidate) and os.access(candidate, os.X_OK):
-                return candidate
-        return None
+        return find_program(program, self.path)
 
     async def run(
         self,
         program: str,
         *words: str,
+        user: str = "",
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> str:
         """Return the output of a program. Raises `SlurmCommandFailed` with its error message.
 
-        `env` adds to the environment, which other users cannot read, unlike arguments.
+        It runs as a user by name or ID, by default the daemon's own. `env` are variables for a job,
+        which other users cannot read, unlike arguments.
         """
-        path = self.find(program)
-        if path is None:
+        if self.find(program) is None:
             raise SlurmCommandFailed(
                 f"{program} is not in {self.path}: install the cluster's client programs"
             )
         with trio.move_on_after(self.seconds):
-            given = {**self.environment(), **(env or {})}
-            return await _said(program, [path, *words], stdin, given, self.most)
+            return await self._said(self.order(program, *words, user=user, env=env), stdin)
         raise SlurmCommandFailed(f"{program} did not answer within {self.seconds:g} s", unsure=True)
 
-
-async def _said(
-    program: str, line: list[str], stdin: bytes, env: Mapping[str, str], most: int
-) -> str:
-    out, err = bytearray(), bytearray()
-    process: trio.Process | None = None
-    trouble: OSError | None = None
-    async with trio.open_nursery() as nursery:
+    def order(
+        self, program: str, *words: str, user: str = "", env: Mapping[str, str] | None = None
+    ) -> ProgramCommand:
+        """Return the order for the launcher. Raises `SlurmCommandFailed` for a long argument."""
+        fields = [program, user, words, self.config, dict(env or {})]  # in the order of the record
         try:
-            process = await nursery.start(
-                partial(
-                    trio.run_process,
-                    line,
-                    stdin=stdin,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    check=False,
-                    env=env,
-                    start_new_session=True,
+            return msgspec.convert(fields, ProgramCommand)
+        except msgspec.ValidationError as error:
+            raise SlurmCommandFailed(f"{program} cannot be asked that: {error}") from error
+
+    async def _said(self, order: ProgramCommand, stdin: bytes) -> str:
+        try:
+            number, ends = await self.launcher.start_program(order, stdin)
+        except Refusal as error:
+            raise SlurmCommandFailed(f"{order.program} cannot be started: {error}") from error
+        except (OSError, ValueError) as error:  # a shortage on this host
+            raise SlurmCommandFailed(
+                f"{order.program} cannot be started: {error}", unsure=True
+            ) from error
+        out, err = bytearray(), bytearray()
+        session = PassedSession(self.launcher, number, *ends)
+        try:
+            async with trio.open_nursery() as nursery:
+                for name, found in (("stdout", out), ("stderr", err)):
+                    nursery.start_soon(_read, session, name, found, self.most, nursery.cancel_scope)
+            status = 0 if max(len(out), len(err)) > self.most else await session.wait()
+        finally:
+            await session.close()
+        if max(len(out), len(err)) > self.most:
+            text = f"{order.program} printed more than {self.most} bytes"
+            raise SlurmCommandFailed(text, unsure=True)
+        if status:
+            # scontrol prints errors to standard output.
+            said = err.strip() or out.strip()
+            text = said.decode(errors="replace") or f"status {status}"
+            if text.startswith(_STARTER):
+                raise SlurmCommandFailed(
+                    f"{order.program} cannot be started: {text.removeprefix(_STARTER)}", unsure=True
                 )
+            raise SlurmCommandFailed(
+                text.removeprefix(f"{order.program}: error: "), unsure=status in _SIGNALLED
             )
-        except OSError as error:  # a shortage on this host
-            trouble = error
-        if process is not None:
-            for stream, found in ((process.stdout, out), (process.stderr, err)):
-                if stream is not None:
-                    nursery.start_soon(_read, stream, found, most, nursery.cancel_scope)
-    if process is None:
-        raise SlurmCommandFailed(
-            f"{program} cannot be started: {trouble}", unsure=True
-        ) from trouble
-    if max(len(out), len(err)) > most:
-        raise SlurmCommandFailed(f"{program} printed more than {most} bytes", unsure=True)
-    if process.returncode:
-        # scontrol prints errors to standard output.
-        said = err.strip() or out.strip()
-        text = said.decode(errors="replace") or f"status {process.returncode}"
-        raise SlurmCommandFailed(
-            text.removeprefix(f"{program}: error: "), unsure=process.returncode < 0
-        )
-    return out.decode(errors="replace")
+        return out.decode(errors="replace")
 
 
 async def _read(
-    stream: trio.abc.ReceiveStream, found: bytearray, most: int, scope: trio.CancelScope
+    session: PassedSession, output: str, found: bytearray, most: int, scope: trio.CancelScope
 ) -> None:
     """Read a stream to its end; cancel the call when it exceeds the limit."""
-    async with stream:
-        while len(found) <= most and (data := await stream.receive_some()):
-            found += data
+    while len(found) <= most and (data := await session.read(output)):
+        found += data
     if len(found) > most:
         scope.cancel()
 

@@ -22,13 +22,12 @@ from daemon.runner.core.driver import (
 from daemon.runner.core.launcher_policy import NOBODY
 from daemon.runner.core.task_env import TaskDirectories
 from daemon.runner.drivers import driver_config
-from daemon.runner.drivers import local_exec as sessions
+from daemon.runner.drivers.local_exec import PassedSession
 from daemon.runner.drivers.permitted_users import EVERYBODY, TaskUsers
 from daemon.runner.drivers.slurm.bundle import SlurmConfig, home_of, places_of
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed
 from daemon.runner.drivers.slurm.exec import SlurmExec
-from daemon.runner.drivers.slurm.submission import run_as_arguments
 from daemon.runner.drivers.slurm.wrapper_api import WrapperApi
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun, RunStatus
@@ -38,7 +37,7 @@ from storage.writer import Transaction
 
 _SH = "/bin/sh"
 _INSIDE = 'unset LC_ALL SLURM_TIME_FORMAT; . "$0/.steward/session"'  # replaced by the command
-_TERMINAL = "xterm"
+_LONGEST_TERM = 64
 _WALLED = "exec"  # the driver name under which no task runs as root
 
 
@@ -88,6 +87,9 @@ class SlurmDriver:
         if attempt.user and self._refuses(attempt.user):
             raise StartFailed(
                 f'user "{attempt.user}" is the daemon\'s own, and may run no task of exec'
+                if self._is_walled
+                else f'user "{attempt.user}" submits no jobs: name another one, or set user = "root" '
+                "in the agent's configuration"
             )
         if attempt.mounts:
             raise InvalidConfig(f"{self.name} cannot mount volumes on cluster hosts")
@@ -106,20 +108,21 @@ class SlurmDriver:
         return self._desk.run(self._cluster, attempt, row)
 
     def _as_somebody(self, attempt: Attempt) -> Attempt:
-        """Return an attempt with its user; if the daemon is root, the default user of tasks."""
+        """Return an attempt with its user; if the launcher is root, the default user of tasks."""
         usual = NOBODY if self._is_walled else self._users.usual
-        if attempt.user or not usual or os.geteuid() != 0:
+        if attempt.user or not usual or not self._users.is_root:
             return attempt
         return msgspec.structs.replace(attempt, user=usual)
 
     def _refuses(self, user: str) -> bool:
         """Return whether no task of this driver may run as a user. Raises `StartFailed`."""
-        return self._users.find(self.name, user) is None and self._is_walled
+        is_refused = self._is_walled or self._users.is_separated
+        return self._users.find(self.name, user) is None and is_refused
 
     @property
     def _is_walled(self) -> bool:
         """Return whether a task must not run as the daemon's own user."""
-        return self.name == _WALLED and os.geteuid() == 0
+        return self.name == _WALLED and self._users.is_root
 
     async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
         """Re-attach to an attempt; None if it is unknown."""
@@ -138,23 +141,24 @@ class SlurmDriver:
         """Run a command as a step of the attempt's job."""
         key = attempt.alloc_id, attempt.task, attempt.number
         row = self._cluster.store.read(lambda db: cluster_runs.find(db, *key))
-        srun = self._cluster.tools.find("srun")
-        if row is None or row.status != RunStatus.RUNNING or srun is None:
+        if row is None or row.status != RunStatus.RUNNING:
             raise StartFailed("failed to start command: the task is not running on a host")
         await self._check_job(row)
         home = home_of(self._cluster.pool.directory, attempt)
         name = self._as_somebody(attempt).user
-        user = run_as_arguments(EVERYBODY.find(self.name, name) if name else None)
-        words = [srun, f"--jobid={row.job_id}", "--overlap", "-Q", "--chdir=/", *user]
-        line = [*words, *(["--pty"] if tty else []), _SH, "-c", _INSIDE, home, *command]
-        env = self._cluster.tools.environment()
+        user = self._cluster.users.find(self.name, name) if name else None
+        words = [f"--jobid={row.job_id}", "--overlap", "-Q", "--chdir=/", *(["--pty"] * tty)]
+        launcher = self._cluster.tools.launcher
         try:
-            if tty:
-                env["TERM"] = attempt.env.get("TERM", _TERMINAL)
-                return SlurmExec(sessions.start_exec_tty(line, env, os.geteuid()))
-            return SlurmExec(sessions.start_exec(line, env))
-        except (OSError, ValueError) as error:
+            order = msgspec.structs.replace(
+                self._cluster.tools.order("srun", *words, user=str(user.uid) if user else ""),
+                command=[os.fsencode(one) for one in (_SH, "-c", _INSIDE, home, *command)],
+                terminal=attempt.env.get("TERM", "")[:_LONGEST_TERM],
+            )
+            number, ends = await launcher.start_program(order, is_terminal=tty)
+        except (OSError, ValueError, SlurmCommandFailed) as error:
             raise StartFailed(f"failed to start command: {error}") from error
+        return SlurmExec(PassedSession(launcher, number, *ends))
 
     async def _check_job(self, row: ClusterRun) -> None:
         """Raise `StartFailed` unless the cluster has the job with this ID and name."""

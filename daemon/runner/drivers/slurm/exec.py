@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from daemon.runner.drivers.local_exec import LocalExec
+from daemon.runner.drivers.local_exec import PassedSession
 
 # Messages that `srun --quiet` prints for a step with a nonzero exit status.
 _SAID = re.compile(rb"srun: error: [^\n]*: task \d+: (?:Exited with exit code|[A-Z])[^\n]*\n")
@@ -13,7 +13,7 @@ _LONGEST = 512  # bytes of such a line
 class SlurmExec:
     """The session, with the messages of `srun` itself removed."""
 
-    def __init__(self, inner: LocalExec) -> None:
+    def __init__(self, inner: PassedSession) -> None:
         self._inner = inner
         self._rest = b""
         self.write, self.end_input = inner.write, inner.end_input

@@ -71,7 +71,9 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 async def query_partition(tools: SlurmCommands, name: str) -> Partition:
     """Query a partition. Raises `SlurmCommandFailed`, `PartitionNotFound`."""
-    hosts = partition_hosts(await tools.run("sinfo", "-h", "-N", "-p", name, "-o", _HOSTS))
+    hosts = partition_hosts(
+        await tools.run("sinfo", "-h", "-N", f"--partition={name}", f"--format={_HOSTS}")
+    )
     if not hosts:
         raise PartitionNotFound(
             f"the cluster has no partition {name!r}, or no host in it: compare with what sinfo prints"

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 from daemon.config.settings import is_loopback
-from daemon.runner.drivers.slurm.commands import PROGRAMS, SlurmCommandFailed, SlurmCommands, rows
+from daemon.runner.core.launcher_policy import PROGRAMS
+from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands, rows
 from daemon.runner.drivers.slurm.partition import fields_of
 from storage.records.pool_check import PoolFinding
 
@@ -64,7 +65,9 @@ async def _steps(tools: SlurmCommands, partition: str, url: str) -> AsyncIterato
     shown = await _ask(tools, "partition", "scontrol", "-o", "show", "partition", partition)
     about = fields_of(shown)
     yield "partition", _partition(partition, about)
-    listed = await _ask(tools, "hosts", "sinfo", "-h", "-N", "-p", partition, "-o", _HOSTS)
+    listed = await _ask(
+        tools, "hosts", "sinfo", "-h", "-N", f"--partition={partition}", f"--format={_HOSTS}"
+    )
     yield "hosts", _hosts(listed)
     settings = await _ask(tools, "limits", "scontrol", "show", "config")
     yield "limits", _limits(about, settings)
@@ -131,6 +134,11 @@ def _limits(about: dict[str, str], settings: str) -> str:
         f"{known.get('MaxJobCount', '?')} are known at once",
         f"one that has ended is remembered for {known.get('MinJobAge', '?')}",
     ]
+    if "jobs" in known.get("PrivateData", ""):
+        words.append(
+            "the cluster hides jobs of other users (PrivateData): the daemon's user must be an "
+            "operator (sacctmgr modify user NAME set adminlevel=operator), if it is not root"
+        )
     if "batch_sched_delay=0" not in known.get("SchedulerParameters", ""):
         words.append("jobs begin up to 3 s late (SchedulerParameters=batch_sched_delay=0 helps)")
     return "; ".join(words)

@@ -7,7 +7,6 @@ can see them.
 import math
 import re
 
-from daemon.launcher.user_policy import User
 from daemon.runner.core.driver import Attempt, StartFailed
 from storage.records.base import SECOND
 from storage.records.cluster_run import ClusterRun
@@ -39,11 +38,6 @@ def minutes(longest: int) -> int:
     return math.ceil(longest / _MINUTE) + 1
 
 
-def run_as_arguments(user: User | None) -> list[str]:
-    """Return the arguments with which Slurm's programs work for another user and group."""
-    return [f"--uid={user.uid}", f"--gid={user.gid}"] if user else []
-
-
 def submit_delay(vanished: int) -> float:
     """Return the seconds before the next submission, after the job vanished `vanished` times.
 
@@ -53,10 +47,8 @@ def submit_delay(vanished: int) -> float:
     return _PAUSE * 2.0 ** min(vanished - 2, _DOUBLED) if vanished > 1 else 0.0
 
 
-def sbatch_arguments(
-    attempt: Attempt, run: ClusterRun, pool: Pool, user: User | None, *, is_root: bool
-) -> list[str]:
-    """Return the arguments of `sbatch`; `user` is the task's user, None for the daemon's own.
+def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: bool) -> list[str]:
+    """Return the arguments of `sbatch`; `is_root` means that root submits.
 
     Raises `StartFailed` for a request that no argument can express.
     """
@@ -96,7 +88,7 @@ def sbatch_arguments(
         said.append(f"--account={pool.account}")
     if pool.qos:
         said.append(f"--qos={pool.qos}")
-    return [*said, *run_as_arguments(user)]
+    return said
 
 
 def environment_of(*, claim: str, url: str, directory: str, ca: str) -> dict[str, str]:

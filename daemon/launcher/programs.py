@@ -1,0 +1,123 @@
+"""Run the programs of clusters as a task's user or the daemon's, as root only for a daemon of root.
+
+The policy has the paths. Each program takes only arguments of one form, so no value becomes an
+option. A program gets no descriptor of the launcher, no variable but its own, and no new
+privileges. The daemon reads its output; the launcher kills it at its time limit.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+
+from daemon.launcher import sandbox
+from daemon.launcher.alloc_dir import ours
+from daemon.launcher.channel import Refusal, read_sealed
+from daemon.launcher.messages import MOST_PAYLOAD, LauncherPolicy, ProgramCommand
+from daemon.launcher.shim_script import PATH, Tools
+from daemon.launcher.task_start import SIGNALS, ends
+from daemon.launcher.user_policy import UserPolicy, being
+
+SECONDS = 30  # time limit of a program; a session in a job has none
+_TERMINAL = "xterm"
+_NUMBER, _VALUE = "-?[0-9]{1,19}", r"[^\n]{0,131000}"
+_NAME = "[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}"
+
+
+def _options(*options: str) -> str:
+    return rf"(?:(?:{'|'.join(options)})\n)*"
+
+
+# The arguments of each program, each ended by a newline.
+_FORMS: Mapping[str, re.Pattern[str]] = {
+    name: re.compile(form)
+    for name, form in {
+        "sbatch": _options(
+            "--parsable|--no-requeue|--export=ALL|--chdir=/|--(?:input|output|error)=/dev/null",
+            f"--(?:job-name|comment|partition|constraint|account|qos)={_VALUE}",
+            f"--(?:nodes|ntasks|cpus-per-task|mem|tmp|time|nice)={_NUMBER}",
+        ),
+        "squeue": _options(f"-h|--states=all|--(?:user|jobs)={_NUMBER}|--(?:format|name)={_VALUE}"),
+        "scancel": rf"--name={_VALUE}\n[0-9]{{1,19}}\n",
+        "scontrol": rf"show\nconfig\n|-o\nshow\n(?:job\n[0-9]{{1,19}}|partition\n{_NAME})\n",
+        "sinfo": rf"--version\n|{_options(f'-h|-N|--(?:partition|format)={_VALUE}')}",
+        "srun": rf"--jobid={_NUMBER}\n--overlap\n-Q\n--chdir=/\n(?:--pty\n)?",
+    }.items()
+}
+_SHELL = "/bin/sh"  # of a session: nothing after it is an option
+# Variables of a job's wrapper, which `sbatch` passes on.
+_WRAPPERS = re.compile(r"STEWARD_[A-Z_]{1,64}|PATH")
+
+
+def start(
+    policy: LauncherPolicy,
+    tools: Tools,
+    users: UserPolicy,
+    order: ProgramCommand,
+    given: Sequence[int],
+    *,
+    is_terminal: bool,
+) -> tuple[int, list[int]]:
+    """Start a program; return its process ID, its pidfd, and its stream ends.
+
+    The sealed file in `given` is its input. Raises `Refusal`, `OSError` or `ValueError`.
+    """
+    words = _words(policy, order)
+    user = users.of_program(order.user)
+    if not tools.setpriv:
+        raise Refusal("the program setpriv is missing: nothing runs for a cluster")
+    env = _environment(policy, order, is_terminal=is_terminal)
+    with ExitStack() as held:
+        mine, actions = ends(user, held, is_terminal=is_terminal)
+        for one in given:
+            read_sealed(one, MOST_PAYLOAD)
+            os.lseek(one, 0, os.SEEK_SET)
+            actions.append((os.POSIX_SPAWN_DUP2, one, 0))
+        pid = _spawn([*sandbox.without_rights(tools, user), *words], env, actions)
+        return pid, [os.pidfd_open(pid), *map(os.dup, mine)]
+
+
+def _words(policy: LauncherPolicy, order: ProgramCommand) -> list[str]:
+    """Return the path of the program and its checked arguments. Raises `Refusal`."""
+    if (path := policy.programs.get(order.program)) is None:
+        raise Refusal(
+            f"{order.program} was not in the daemon's PATH at its start: install the cluster's client"
+            " programs, and restart the daemon"
+        )
+    if not _FORMS[order.program].fullmatch("".join(f"{one}\n" for one in order.args)):
+        raise Refusal(f"{order.program} with arguments of another form")
+    if [_SHELL][: order.program == "srun"] != [*map(os.fsdecode, order.command[:1])]:
+        raise Refusal(f"{order.program} with a command of another form")
+    return [path, *order.args, *map(os.fsdecode, order.command)]
+
+
+def _environment(
+    policy: LauncherPolicy, order: ProgramCommand, *, is_terminal: bool
+) -> dict[str, str]:
+    if order.config and order.config not in policy.cluster_configs:
+        raise Refusal(f"{order.config!r} is the cluster_config of no pool")
+    if order.program != "sbatch" and order.env:
+        raise Refusal(f"{order.program} takes no variables")
+    for name in order.env:
+        if not _WRAPPERS.fullmatch(name):
+            raise Refusal(f"{name!r} is no variable of a job's wrapper")
+    env = {"PATH": PATH, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+    env |= {"SLURM_CONF": order.config} if order.config else {}
+    env |= {"TERM": order.terminal or _TERMINAL} if is_terminal else {}
+    return env | order.env
+
+
+def _spawn(words: list[str], env: Mapping[str, str], actions: Sequence[tuple[object, ...]]) -> int:
+    with being(ours()):  # jobs inherit its umask
+        pid = os.posix_spawn(
+            words[0],
+            words,
+            env,
+            file_actions=actions,
+            setsid=True,
+            setsigmask=(),
+            setsigdef=SIGNALS,
+        )
+    with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
+        file.write("0")  # not the launcher's protection
+    return pid

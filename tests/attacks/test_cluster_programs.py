@@ -1,0 +1,257 @@
+"""A daemon that was taken over asks its launcher for programs of a cluster.
+
+The programs here say as whom, with what and in which environment they run.
+"""
+
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.launcher import programs
+from daemon.launcher.channel import ProtocolViolation, close, receive, sealed
+from daemon.launcher.exec_sessions import ExecSessions
+from daemon.launcher.messages import (
+    MOST_PROGRAMS,
+    GetSessionExit,
+    LauncherPolicy,
+    NumberedReply,
+    OperationFailed,
+    ProgramCommand,
+    RefusedReply,
+    SessionExit,
+    SessionOpened,
+    StartProgram,
+)
+from daemon.launcher.shim_script import find_tools
+from daemon.launcher.user_policy import UserPolicy
+from daemon.runner.core.launcher_policy import PROGRAMS
+from tests.launchers import EVERYTHING
+from tests.parts.launcher.conftest import Talk, asked, talk
+from tests.parts.launcher.fuzzing import until_readable
+from tests.parts.runner.conftest import needs_root
+
+__all__ = ["talk"]
+ASK = StartProgram(is_terminal=False)
+SHOW = """#!/bin/sh
+echo "$(id -u):$(id -g):$(id -G):$(umask)"
+for word; do echo "word $word"; done
+grep -E '^(NoNewPrivs|CapEff|CapBnd)' /proc/self/status
+ls /proc/$$/fd
+env | sort; pwd; cat
+"""
+ENDLESS = "#!/bin/sh\nwhile :; do echo x; done\n"
+
+
+def policy_for(directory: Path, **texts: str) -> LauncherPolicy:
+    """Return a policy with programs of these texts, for the user `nobody`; the daemon is `bin`."""
+    directory.chmod(0o755)
+    places = {}
+    for name, text in texts.items():
+        place = directory / name
+        place.write_text(text)
+        place.chmod(0o755)
+        places[name] = str(place)
+    return msgspec.structs.replace(
+        EVERYTHING,
+        programs=places,
+        cluster_configs=["/etc/slurm/other.conf"],
+        users=["nobody"],
+        usual="nobody",
+        permits_root=True,
+        owner=pwd.getpwnam("bin").pw_uid if os.geteuid() == 0 else os.geteuid(),
+    )
+
+
+@pytest.fixture
+def cluster(talk: Talk, tmp_path: Path) -> Talk:
+    """A launcher with the six programs of a cluster, for which others can reach the directory."""
+    for one in (tmp_path, *tmp_path.parents[:2]):
+        one.chmod(one.stat().st_mode | 0o011)
+    talk.greet(tmp_path, policy_for(tmp_path, **dict.fromkeys(PROGRAMS, SHOW)))
+    return talk
+
+
+def told(talk: Talk, *descriptors: int) -> str:
+    """Return what a program prints."""
+    talk.send(1, len(descriptors), ASK, descriptors=descriptors)
+    data, received = receive(talk.channel)
+    body = msgspec.msgpack.decode(data, type=NumberedReply).body
+    assert isinstance(body, SessionOpened), body
+    watched, writer, reader, errors = received
+    os.close(writer)
+    with open(reader) as out, open(errors) as err:
+        text = out.read() + err.read()
+    until_readable(watched)
+    close([watched, *descriptors])
+    assert talk.ask(GetSessionExit(session=body.session)).body == SessionExit(status=0), text
+    return text
+
+
+def refused(talk: Talk, *descriptors: int) -> str:
+    answer = talk.ask(ASK, *descriptors).body
+    close(descriptors)
+    assert isinstance(answer, RefusedReply), answer
+    return answer.text
+
+
+@needs_root
+@pytest.mark.parametrize(("user", "name"), [("", "bin"), ("nobody", "nobody")])
+def test_a_program_has_a_user_and_nothing_of_the_launcher(
+    cluster: Talk, user: str, name: str
+) -> None:
+    account = pwd.getpwnam(name)
+    words = ("--parsable", "--job-name=a b", "--nice=-5")
+    order = asked("sbatch", *words, user=user, env={"STEWARD_URL": "u", "PATH": "/bin"})
+    uid, gid = account.pw_uid, account.pw_gid
+    who, *lines = told(cluster, order, sealed(b"#!/bin/sh\n")).splitlines()
+    assert who == f"{uid}:{gid}:{gid}:0022"
+    assert lines[:6] == [
+        *(f"word {word}" for word in words),
+        *(f"Cap{kind}:\t{0:016x}" for kind in ("Eff", "Bnd")),
+        "NoNewPrivs:\t1",
+    ]
+    assert lines[6:10] == ["0", "1", "10", "2"]  # 10 is the shell's script
+    assert lines[10:] == [
+        *("LC_ALL=C", "PATH=/bin", "PWD=/", "SLURM_TIME_FORMAT=%s", "STEWARD_URL=u"),
+        *("/", "#!/bin/sh"),
+    ]
+
+
+@needs_root
+@pytest.mark.parametrize("user", ["root", "0", "00", "daemon", "1", "nosuchuser", "a:b", "-1"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_nothing_runs_as_root_or_as_another_user(cluster: Talk, user: str, program: str) -> None:
+    forms = {
+        "scancel": ["--name=x", "1"],
+        "scontrol": ["show", "config"],
+        "srun": ["--jobid=1", "--overlap", "-Q", "--chdir=/"],
+    }
+    command = [b"/bin/sh"] if program == "srun" else []
+    order = asked(program, *forms.get(program, []), user=user, command=command)
+    text = refused(cluster, order)
+    assert any(reason in text for reason in ("may run no", "unknown user", "root runs no"))
+
+
+@pytest.mark.parametrize("program", ["sh", "/bin/sh", "../sbatch", "sacctmgr", "", "sbatch\0"])
+def test_another_program_ends_the_launcher(cluster: Talk, program: str) -> None:
+    cluster.send(1, 1, ASK, descriptors=(asked(program),))
+    assert cluster.has_ended()
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("sbatch", ["--wrap=id"]),
+        ("sbatch", ["--uid=0"]),
+        ("sbatch", ["--export=NONE"]),
+        ("sbatch", ["--chdir=/etc"]),
+        ("sbatch", ["--output=/etc/shadow"]),
+        ("sbatch", ["--nodes=1 --wrap=id"]),
+        ("sbatch", ["--nodes=1", "/etc/passwd"]),
+        ("sbatch", ["--job-name", "x"]),
+        ("sbatch", ["--", "x"]),
+        ("sbatch", ["-D/etc"]),
+        ("squeue", ["--clusters=x"]),
+        ("squeue", ["--jobs=1,2"]),
+        ("squeue", ["x"]),
+        ("scancel", ["--name=x"]),
+        ("scancel", ["1"]),
+        ("scancel", ["--name=x", "--me"]),
+        ("scancel", ["--name=x", "-1"]),
+        ("scancel", ["--name=x", "1", "2"]),
+        ("scontrol", ["update", "jobid=1", "priority=9"]),
+        ("scontrol", ["-o", "show", "job", "1", "2"]),
+        ("scontrol", ["-o", "show", "partition", "-M"]),
+        ("scontrol", ["shutdown"]),
+        ("scontrol", []),
+        ("sinfo", ["--version", "-h"]),
+        ("sinfo", ["-M", "x"]),
+        ("srun", ["/bin/sh"]),
+        ("srun", ["--jobid=1", "--overlap", "-Q", "--chdir=/", "--uid=0"]),
+    ],
+)
+def test_no_option_of_another_form_is_passed_on(
+    cluster: Talk, program: str, words: list[str]
+) -> None:
+    command = [b"/bin/sh"] if program == "srun" else []
+    assert "of another form" in refused(cluster, asked(program, *words, command=command))
+
+
+@pytest.mark.parametrize(
+    ("program", "command"), [("srun", []), ("srun", [b"--uid=0"]), ("squeue", [b"/bin/sh"])]
+)
+def test_a_command_is_for_a_job_only(cluster: Talk, program: str, command: list[bytes]) -> None:
+    words = ["--jobid=1", "--overlap", "-Q", "--chdir=/"] if program == "srun" else []
+    text = refused(cluster, asked(program, *words, command=command))
+    assert "a command of another form" in text
+
+
+@pytest.mark.parametrize(
+    ("program", "fields"),
+    [
+        ("sbatch", {"env": {"LD_PRELOAD": "/srv/x.so"}}),
+        ("sbatch", {"env": {"SLURM_CONF": "/srv/x"}}),
+        ("sbatch", {"env": {"STEWARD_": "x"}}),
+        ("sbatch", {"env": {"SBATCH_WRAP": "id"}}),
+        ("squeue", {"env": {"STEWARD_URL": "x"}}),
+        ("squeue", {"config": "/srv/slurm.conf"}),
+    ],
+)
+def test_no_other_variable_and_configuration_is_passed_on(
+    cluster: Talk, program: str, fields: dict[str, Any]
+) -> None:
+    refused(cluster, asked(program, **fields))
+
+
+def test_input_that_can_change_or_is_too_long_ends_the_launcher(
+    cluster: Talk, tmp_path: Path
+) -> None:
+    with open(tmp_path / "file", "w+") as file:
+        cluster.send(1, 2, ASK, descriptors=(asked("sbatch"), file.fileno()))
+    assert cluster.has_ended()
+
+
+def test_input_is_bounded() -> None:
+    order = ProgramCommand(program="sbatch", user="", args=[])
+    given = [sealed(bytes(programs.MOST_PAYLOAD + 1))]
+    policy = msgspec.structs.replace(EVERYTHING, programs={"sbatch": "/bin/true"})
+    users = UserPolicy(policy)
+    with pytest.raises(ProtocolViolation, match="longer than"):
+        programs.start(policy, find_tools(), users, order, given, is_terminal=False)
+    close(given)
+
+
+def test_a_program_without_end_is_killed_and_its_output_waits_for_a_reader(
+    tmp_path: Path,
+) -> None:
+    for one in (tmp_path, *tmp_path.parents[:2]):
+        one.chmod(one.stat().st_mode | 0o011)
+    policy = policy_for(tmp_path, squeue=ENDLESS)
+    order = ProgramCommand(program="squeue", user="", args=[])
+    pid, received = programs.start(
+        policy, find_tools(), UserPolicy(policy), order, [], is_terminal=False
+    )
+    sessions = ExecSessions()
+    number = sessions.note(pid, 30.0)
+    assert sessions.kill_late(29.0) == 1.0
+    assert sessions.bounded == 1
+    assert sessions.kill_late(30.0) is None
+    until_readable(received[0])
+    sessions.bury(pid, -9 if os.waitpid(pid, 0)[1] == 9 else 0)
+    assert sessions.take_status(number) == 137
+    close(received)
+
+
+def test_programs_without_end_are_counted(talk: Talk, tmp_path: Path) -> None:
+    for one in (tmp_path, *tmp_path.parents[:2]):
+        one.chmod(one.stat().st_mode | 0o011)
+    talk.greet(tmp_path, policy_for(tmp_path, squeue="#!/bin/sh\nexec sleep 60\n"))
+    order = asked("squeue")
+    opened = [talk.ask(ASK, order).body for _ in range(MOST_PROGRAMS + 1)]
+    assert isinstance(opened[-1], OperationFailed)
+    assert {type(one) for one in opened[:-1]} == {SessionOpened}
+    os.close(order)
