@@ -1,4 +1,4 @@
-"""Random messages to launchers: python -m bench.launcher_fuzz [NUMBER] [SEED]; docs/security-review.md has the result."""
+"""Random messages to launchers: python -m bench.launcher_fuzz [NUMBER] [SEED]; docs/reliability.md has the result."""
 
 import random
 import sys
@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.parts.launcher.test_protocol import fuzz
+from tests.parts.launcher.fuzzing import fuzz
 
 number = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
 seed = int(sys.argv[2]) if len(sys.argv) > 2 else 26
