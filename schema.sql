@@ -777,6 +777,46 @@ CREATE TABLE trigger_totals (
     number INTEGER NOT NULL CHECK (number >= 0)
 ) STRICT, WITHOUT ROWID;
 
+-- Queues of runs that have a number of slots of their own; all other queues have 1 slot. Written by
+-- daemon/api/concurrency.py.
+CREATE TABLE queues (
+    namespace     TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    slots         INTEGER NOT NULL CHECK (slots >= 1),
+    note          TEXT    NOT NULL,
+    modify_index  INTEGER NOT NULL,
+    PRIMARY KEY (namespace, name)
+) STRICT, WITHOUT ROWID;
+
+-- Runs that hold slots of a queue, or wait for them. Added by the write that stores the run, and removed
+-- by the one that ends it (storage/queries/runs.py). daemon/jobs/queues.py grants the slots.
+CREATE TABLE queue_entries (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    number        INTEGER NOT NULL,
+    name          TEXT    NOT NULL,
+    parent_id     TEXT    NOT NULL,
+    slots         INTEGER NOT NULL CHECK (slots >= 1),
+    state         TEXT    NOT NULL CHECK (state IN ('waiting', 'holding')),
+    priority      INTEGER NOT NULL,
+    beyond        TEXT    NOT NULL
+                  CHECK (beyond IN ('queue', 'skip', 'newest', 'cancel-oldest')),
+    arrived       INTEGER NOT NULL,               -- index of the write in which the run asked
+    since         INTEGER NOT NULL,
+    PRIMARY KEY (namespace, job_id, number),
+    FOREIGN KEY (namespace, job_id, number)
+        REFERENCES runs (namespace, job_id, number) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX queue_entries_waiting ON queue_entries
+    (namespace, name, priority DESC, arrived, job_id) WHERE state = 'waiting';
+CREATE INDEX queue_entries_holding ON queue_entries (namespace, name, arrived, job_id, slots)
+    WHERE state = 'holding';
+CREATE INDEX queue_entries_eager ON queue_entries (namespace, name, arrived)
+    WHERE state = 'waiting' AND beyond <> 'queue';
+CREATE INDEX queue_entries_by_owner ON queue_entries
+    (namespace, name, state, coalesce(nullif(parent_id, ''), job_id), arrived);
+
 -- Nodes, on which tasks run. Written by daemon/runner/node.py.
 CREATE TABLE nodes (
     id            TEXT    NOT NULL PRIMARY KEY,

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from daemon.api import (
     bulk_dispatch,
     calendars,
+    concurrency,
     dispatch,
     exec_sessions,
     flows,
@@ -55,6 +56,7 @@ from storage.records.calendar import (
     CalendarListing,
     CalendarVersion,
 )
+from storage.records.concurrency import QueueLine, QueueView
 from storage.records.deployment import Deployment
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation
@@ -212,6 +214,12 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     flows.graph_of_job: EndpointSchema(gives=FlowGraph, query={"version": NUMBER}),
     triggers.list_triggers: EndpointSchema(gives=list[JobTrigger], query=_PAGES),
     triggers.show_links: EndpointSchema(gives=JobLinks),
+    concurrency.index: EndpointSchema(gives=list[QueueLine]),
+    concurrency.read: EndpointSchema(gives=QueueView),
+    concurrency.put: EndpointSchema(
+        takes=concurrency.QueueRequest, gives=concurrency.QueueResponse
+    ),
+    concurrency.delete: EndpointSchema(gives=concurrency.QueueResponse),
     plan.plan: EndpointSchema(
         takes=plan.JobPlanRequest, gives=plan.JobPlanResponse, query={"launches": FLAG}
     ),

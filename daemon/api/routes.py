@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         auth_methods,
         bulk_dispatch,
         calendars,
+        concurrency,
         definition,
         dispatch,
         exec_sessions,
@@ -106,6 +107,7 @@ else:  # each module is imported at its first request
     scaling = LazyModule("daemon.api.scaling")
     triggers = LazyModule("daemon.api.triggers")
     exec_sessions = LazyModule("daemon.api.exec_sessions")
+    concurrency = LazyModule("daemon.api.concurrency")
     wellknown = LazyModule("daemon.api.wellknown")
     unsupported = LazyModule("daemon.api.cluster.unsupported")
     usage_history = LazyModule("daemon.api.cluster.usage_history")
@@ -260,6 +262,10 @@ ROUTES: tuple[Route, ...] = (
         ("summaries/{namespace}/{job_id}", *_JOB),
         any_method=True,
     ),
+    ReadRoute("/v1/concurrency", concurrency.index, READ_ALL, ("queues/",)),
+    ReadRoute("/v1/concurrency/{name}", concurrency.read, READ, ("queues/{namespace}/{name}",)),
+    WriteRoute("PUT", "/v1/concurrency/{name}", concurrency.put, SUBMIT_HERE),
+    WriteRoute("DELETE", "/v1/concurrency/{name}", concurrency.delete, SUBMIT_HERE),
     ReadRoute("/v1/runs", flows.list_runs, LIST, ("runs/",)),
     ReadRoute("/v1/job/{job_id}/run", flows.read_run, READ, _RUN),
     ReadRoute("/v1/job/{job_id}/run/outputs", flows.read_outputs, READ, _RUN, long=True),

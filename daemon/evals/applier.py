@@ -8,7 +8,7 @@ evaluation is complete exactly when its plan is stored, and after a crash it is 
 import msgspec
 
 from daemon.evals.unblocker import smallest_resource_ask
-from daemon.jobspec.steward_meta import RUNS_KEPT
+from daemon.jobspec.steward_meta import RUN_QUEUE, RUNS_KEPT
 from daemon.scheduler.state import ClusterState, Eviction, FlowChange, Plan
 from storage.queries import (
     allocations,
@@ -26,7 +26,8 @@ from storage.queries.evaluations import NO_ROOM
 from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
-from storage.records.flow import GATE_REASON, StepState
+from storage.records.flow import GATE_REASON, FlowRun, StepState
+from storage.records.job import Job
 from storage.records.times import nanoseconds
 from storage.store import Store
 from storage.writer import Transaction
@@ -144,6 +145,8 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
     places = {group.name: place for place, group in enumerate(groups)}
     for change in flow.runs:
         runs.put(tx, change.run, change.before)
+        if change.before is None and state.job is not None and not change.run.status.has_ended:
+            _enter_queue(tx, state.job, change.run, now)
         runs.put_steps(tx, change.run, change.steps, change.known, places)
         for step in change.steps:
             known = change.known.get(step.name)
@@ -156,6 +159,15 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
             kept = RUNS_KEPT.of(state.job.meta)
             key = (change.run.namespace, change.run.job_id)
             runs.remove_up_to(tx, *key, change.run.number - kept)
+
+
+def _enter_queue(tx: Transaction, job: Job, run: FlowRun, now: int) -> None:
+    """Let a new run wait for the slots of its queue, if its job names one."""
+    if RUN_QUEUE.name in (job.meta or ()):
+        from daemon.jobs.queues import queue_of_runs  # imported late: few jobs have a queue
+        from storage.queries import concurrency
+
+        concurrency.enter(tx, queue_of_runs(job), job, run, now)
 
 
 def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:

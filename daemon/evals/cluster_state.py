@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from daemon.jobspec.steward_meta import IF
+from daemon.jobspec.steward_meta import IF, RUN_QUEUE, queue_of
 from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations
 from storage import loop_share
 from storage.queries import allocated_resources, allocations, deployments, jobs, nodes, runs
@@ -61,7 +61,20 @@ def load_cluster_state(
         approvals=runs.approvals(db, run) if run is not None else {},
         exit_codes=_exit_codes(db, found.allocations) if run is not None else {},
         outputs=_outputs(db, job, run, steps, found.allocations) if job and run else {},
+        slot=_slot(db, job, run) if job and RUN_QUEUE.name in (job.meta or ()) else "",
     )
+
+
+def _slot(db: ReadSnapshot, job: Job, run: FlowRun | None) -> str:
+    """Return why a run of a job with a queue begins no step; empty if it has its slots.
+
+    A new run enters the queue when it is stored, so its first decision begins no step.
+    """
+    reason = f'slot: it waits for the queue "{queue_of(job)}"'
+    if run is None or run.version != job.version:
+        return reason
+    found = runs.slot(db, run)
+    return "" if found is None or found[1] else reason
 
 
 def _outputs(

@@ -52,7 +52,7 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
     state = load_cluster_state(db, evaluation, kind=planned.type)
     alone = _as_one_instance(planned)
     state = msgspec.structs.replace(
-        state, job=alone, versions={**state.versions, planned.version: alone}
+        state, job=alone, versions={**state.versions, planned.version: alone}, slot=""
     )
     plan = decide(db, state, evaluation, now=now, ids=ids)
     created = [*plan.evaluations, *([plan.blocked] if plan.blocked else [])]

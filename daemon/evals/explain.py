@@ -17,12 +17,14 @@ from daemon.text.task_failure import plain_reason
 from storage.queries import (
     allocations,
     children,
+    concurrency,
     deployments,
     evaluations,
     faults,
     jobs,
     nodes,
     periodic,
+    runs,
     triggers,
 )
 from storage.read_pool import ReadSnapshot
@@ -90,6 +92,7 @@ def _of_run(
         message = f"run {run.number} of version {run.version} still ends"
         yield Reason(cause=Cause.STEP, message=message)
         return
+    yield from _of_queue(db, run)
     for step in run.steps:
         group = case.job.group(step.name)
         if step.outcome is not None:
@@ -108,6 +111,21 @@ def _of_run(
             )
         elif group is not None:
             yield from _of_group(db, case, group, every)
+
+
+def _of_queue(db: ReadSnapshot, run: FlowRunView) -> Iterator[Reason]:
+    """Yield the place of a run in its queue, if it waits for slots."""
+    found = runs.slot(db, run)
+    if found is None or found[1]:
+        return
+    key = (run.namespace, found[0])
+    before = concurrency.waits_behind(db, run)
+    yield Reason(
+        cause=Cause.STEP,
+        message=f'the run waits for the queue "{found[0]}": {concurrency.in_use(db, key)} of '
+        f"{concurrency.limit(db, key)} slots in use, "
+        f"{before} {'run waits' if before == 1 else 'runs wait'} before it",
+    )
 
 
 def _moment(at: int) -> str:

@@ -64,6 +64,7 @@ def advance(
     alive: Collection[str] = (),
     outputs: Mapping[str, Mapping[str, str]] = {},
     max_count: int = 0,
+    slot: str = "",
 ) -> Advance:
     """Return the next state of a run that has not ended.
 
@@ -71,12 +72,14 @@ def advance(
     `is_held`: tasks of the previous run are still ending, so that no step begins. `approvals` are
     those of gates, for the attempts of their steps. If the run is canceled and cleans up, only steps
     for every end go on. The others end when their tasks have ended, which are `alive` until then.
-    `outputs` are those of steps, as far as conditions name them. All steps together have at most
+    `outputs` are those of steps, as far as conditions name them. While the run waits for slots, `slot`
+    is the reason that no step begins. All steps together have at most
     `max_count` elements; 0 means no limit.
     """
     decision = _Decision(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
     )
+    decision.wait_for(slot)
     if max_count and any(one.source for one in graph.steps):
         rows = (steps.get(one.name) for one in graph.steps)
         known = sum(
@@ -200,10 +203,15 @@ class _Decision:
         self._canceled_for: str | None = None
         self._alive: Collection[str] = ()
         self._most = self._known = 0  # elements of all steps
+        self._slot = ""
 
     def cancel(self, reason: str, alive: Collection[str]) -> None:
         """Continue only clean-up steps; steps `alive` have tasks that are still ending."""
         self._canceled_for, self._alive = reason, alive
+
+    def wait_for(self, slot: str) -> None:
+        """Begin no step for this reason, if it is not empty."""
+        self._slot = slot
 
     def limit(self, most: int, known: int) -> None:
         """Limit the elements of all steps. Before this decision, `known` elements are known."""
@@ -251,6 +259,8 @@ class _Decision:
             return stopped
         if self._is_held:
             return self._moved(row, StepState.HELD, _PREVIOUS)
+        if self._slot:
+            return self._moved(row, StepState.HELD, self._slot)
         return msgspec.structs.replace(self._moved(row, StepState.OPEN), opened=self._now)
 
     def _by_condition(self, step: Step, row: RunStep, needs: Sequence[RunStep]) -> RunStep | None:

@@ -15,7 +15,7 @@ import msgspec
 
 from daemon.flow import lists
 from daemon.flow.lists import Reference
-from daemon.flow.workflow_keys import KEYS, has_keys, is_workflow
+from daemon.flow.workflow_keys import KEYS, RUN_QUEUE_KEY, has_keys, is_workflow
 from daemon.jobspec.steward_meta import (
     FAILURES_ALLOWED,
     FOR_EACH,
@@ -279,9 +279,11 @@ def problems(job: Job) -> Iterator[str]:
 def _problems(job: Job) -> Iterator[str]:
     groups = job.task_groups or []
     keyed = [group for group in groups if has_keys(group)]
-    if not keyed:
+    if not keyed and RUN_QUEUE_KEY not in (job.meta or ()):
         return
     if job.type != JobType.BATCH:
+        if not keyed:  # the check of the job's own keys has the error
+            return
         key = next(key for key in KEYS if key in (keyed[0].meta or ()))
         yield f"{key} needs a job of type batch"
         return

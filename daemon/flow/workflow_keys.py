@@ -16,6 +16,7 @@ from daemon.jobspec.steward_meta import (
     OUTPUTS,
     PARALLEL,
     RETRY_EXIT_CODES,
+    RUN_QUEUE,
     WHEN,
 )
 from storage.records.group import TaskGroup
@@ -29,12 +30,15 @@ KEYS = tuple(
         *(OUTPUTS, RETRY_EXIT_CODES, FOR_EACH, MATRIX),
     )
 )
+RUN_QUEUE_KEY = RUN_QUEUE.name  # of the job
 _KEYS = frozenset(KEYS)
 
 
 def is_workflow(job: Job) -> bool:
-    """Return whether a job is a workflow."""
-    return job.type == JobType.BATCH and any(map(has_keys, job.task_groups or ()))
+    """Return whether a job is a workflow: a group has a key, or its runs have a queue."""
+    if job.type != JobType.BATCH:
+        return False
+    return RUN_QUEUE.name in (job.meta or ()) or any(map(has_keys, job.task_groups or ()))
 
 
 def has_keys(group: TaskGroup) -> bool:

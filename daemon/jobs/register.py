@@ -20,7 +20,7 @@ from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_def
 from daemon.jobspec.policies import JobPolicySet
 from daemon.jobspec.rules.job import tag, total_count
 from daemon.jobspec.sandbox_exemptions import weakened_settings
-from daemon.jobspec.steward_meta import AFTER, NOTIFY_COMMAND, NOTIFY_TO
+from daemon.jobspec.steward_meta import AFTER, NOTIFY_COMMAND, NOTIFY_TO, RUN_QUEUE
 from daemon.jobspec.validate import ValidationResult, scaling_refusal, transition_error, validate
 from daemon.matching.cluster_support import unavailable_features, unsupported_on_cluster
 from storage import garbage
@@ -113,7 +113,7 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     def findings(self, job: Job) -> ValidationResult:
         """Return all errors and warnings of a complete job, regardless of the state."""
         found = validate(job, self.budgets, oversubscription=self.oversubscription)
-        if not any(map(has_keys, job.task_groups or ())):
+        if not (RUN_QUEUE.name in (job.meta or ()) or any(map(has_keys, job.task_groups or ()))):
             return found
         from daemon.flow import graph  # imported late: few jobs are workflows
 
@@ -375,11 +375,16 @@ def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContex
 
 def state_warnings(db: ReadSnapshot, job: Job, surroundings: RegistrationContext) -> list[str]:
     """Return the warnings about a job that depend on other objects."""
-    if AFTER.name not in (job.meta or ()):
-        return []
-    from daemon.jobs.followers import follow_warnings  # imported late: few jobs follow others
+    found: list[str] = []
+    if AFTER.name in (job.meta or ()):
+        from daemon.jobs.followers import follow_warnings  # imported late: few jobs follow others
 
-    return list(follow_warnings(db, job, surroundings.may_read))
+        found += follow_warnings(db, job, surroundings.may_read)
+    if RUN_QUEUE.name in (job.meta or ()):
+        from daemon.jobs.queues import queue_warnings  # imported late: few jobs have a queue
+
+        found += queue_warnings(db, job)
+    return found
 
 
 def _unfit(job: Job, clusters: Mapping[str, Collection[str]]) -> list[str]:

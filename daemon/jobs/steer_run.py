@@ -11,6 +11,7 @@ import msgspec
 from daemon.flow.graph import Graph, Step, again, behind, stored_graph
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.evaluate import new_evaluation
+from daemon.jobspec.steward_meta import RUN_QUEUE
 from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, evaluations, job_status, jobs, runs
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
@@ -190,6 +191,15 @@ async def act_on_run(
     return await store.write(write, is_long=act == RunActType.RERUN)
 
 
+def _enter_queue(tx: Transaction, case: _Case, run: FlowRun) -> None:
+    """Let a run that continues wait for the slots of its queue, if its job names one."""
+    if RUN_QUEUE.name in (case.job.meta or ()):
+        from daemon.jobs.queues import queue_of_runs  # imported late: few jobs have a queue
+        from storage.queries import concurrency
+
+        concurrency.enter(tx, queue_of_runs(case.job), case.job, run, case.now)
+
+
 class _Answered(RunActResponse, frozen=True, kw_only=True):
     """The response to a request with an idempotency token, and the request."""
 
@@ -222,6 +232,8 @@ def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> R
     if act == RunActType.RERUN:
         _set_aside(tx, case, names)
     runs.put(tx, run, case.run)
+    if case.run.status.has_ended and not run.status.has_ended:
+        _enter_queue(tx, case, run)
     runs.put_steps(tx, run, steps, case.steps, {})
     attempt = case.steps[request.steps[0]].attempt if len(request.steps) == 1 else 0
     row = RunAct(

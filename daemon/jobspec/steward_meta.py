@@ -19,7 +19,7 @@ from daemon.text.go_format import duration, quote
 from storage.errors import Invalid
 from storage.records import flow, notification
 from storage.records.base import HOUR
-from storage.records.flow import TriggerJoin, TriggerWhen
+from storage.records.flow import Beyond, TriggerJoin, TriggerWhen
 from storage.records.job import Job, JobType
 from storage.records.notification import NotifyEvent
 from storage.records.periodic import OF_JOB
@@ -418,6 +418,29 @@ def month_days(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+_QUEUE = re.compile(r"(?:[A-Za-z0-9_.-]|\$\{NOMAD_META_[A-Za-z0-9_.-]+\})+")
+_QUEUE_META = re.compile(r"\$\{NOMAD_META_([A-Za-z0-9_.-]+)\}")
+_LONGEST_QUEUE = 128  # characters
+_QUEUE_LETTERS = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+def queue(text: str) -> str:
+    """Check the name of a queue, which may contain meta of the job."""
+    if len(text) > _LONGEST_QUEUE or not _QUEUE.fullmatch(text):
+        raise Invalid(
+            f"must be a name of at most {_LONGEST_QUEUE} letters, digits, -, _ and ., "
+            "possibly with ${NOMAD_META_NAME}"
+        )
+    return text
+
+
+def queue_name(text: str) -> str:
+    """Return the name of a queue without references. Raises `Invalid`."""
+    if not _QUEUE_LETTERS.fullmatch(text):
+        raise Invalid(f"must have 1 to {_LONGEST_QUEUE} letters, digits, -, _ and .")
+    return text
+
+
 class CatchUpPolicy(StrEnum):
     """Launches for the slots that passed while the daemon was not running."""
 
@@ -536,6 +559,14 @@ RUNS_KEPT = MetaExtension(
     name="steward_runs_kept", place="job", read=number(1, 1_000_000), default=100
 )
 
+RUN_QUEUE = MetaExtension(name="steward_run_concurrency", place="job", read=queue, default="")
+RUN_SLOTS = MetaExtension(
+    name="steward_run_concurrency_slots", place="job", read=number(1, 10_000), default=1
+)
+RUN_BEYOND = MetaExtension(
+    name="steward_run_concurrency_beyond", place="job", read=one_of(Beyond), default=Beyond.QUEUE
+)
+
 AFTER = MetaExtension[tuple[str, ...]](
     name=flow.AFTER, place="job", read=flow.read_sources, default=()
 )
@@ -554,6 +585,9 @@ AFTER_META = MetaExtension[dict[str, str]](
 )
 
 EXTENSIONS: tuple[MetaExtension[Any], ...] = (
+    RUN_QUEUE,
+    RUN_SLOTS,
+    RUN_BEYOND,
     AFTER,
     AFTER_WHEN,
     AFTER_JOIN,
@@ -616,6 +650,7 @@ def problems(job: Job) -> Iterator[str]:
     yield from _from_dispatches(job)
     yield from _after(job)
     yield from _without_schedule(job)
+    yield from _queue(job)
     for group in job.task_groups or ():
         yield from _in("task group", group.name, group.meta)
         for task in group.tasks or ():
@@ -626,6 +661,30 @@ def _to_nobody(meta: Mapping[str, str]) -> Iterator[str]:
     ways = (NOTIFY_TO.name, NOTIFY_WEBHOOK.name, NOTIFY_COMMAND.name)
     if NOTIFY.name in meta and not any(way in meta for way in ways):
         yield f"Meta of job: {quote(NOTIFY.name)} tells nobody; add {' or '.join(map(quote, ways))}"
+
+
+def _queue(job: Job) -> Iterator[str]:
+    """Yield the errors of the keys of queues, beyond the form of each value."""
+    meta = job.meta or {}
+    for one in (RUN_SLOTS, RUN_BEYOND):
+        if one.name in meta and RUN_QUEUE.name not in meta:
+            yield f"{one.name} needs {RUN_QUEUE.name}"
+    if RUN_QUEUE.name in meta and job.type != JobType.BATCH:
+        yield f"{RUN_QUEUE.name} needs a job of type batch"
+    # A dispatch may give the meta that is missing here.
+    if job.launches_children or not (text := RUN_QUEUE.of(meta)):
+        return
+    if not _QUEUE_LETTERS.fullmatch(queue_of(job)):
+        yield (
+            f"{RUN_QUEUE.name} is {quote(text)}, which makes {quote(queue_of(job)[:_SHOWN])}; "
+            + (f"a queue has a name of 1 to {_LONGEST_QUEUE} letters, digits, -, _ and .")
+        )
+
+
+def queue_of(job: Job) -> str:
+    """Return the name of the queue of a job's runs, with the meta of the job; empty without one."""
+    meta = job.meta or {}
+    return _QUEUE_META.sub(lambda found: meta.get(found[1], ""), RUN_QUEUE.of(meta))
 
 
 def _after(job: Job) -> Iterator[str]:

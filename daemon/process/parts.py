@@ -32,7 +32,7 @@ from daemon.process.service_account import ROOT
 from daemon.process.startup import StartupResult
 from storage.queries import runs
 from storage.records.base import SECOND
-from storage.records.flow import ARRIVED
+from storage.records.flow import ARRIVED, SLOTS_FREE
 from storage.snapshot import delete_partial
 from storage.store import Store, open_store
 
@@ -382,6 +382,33 @@ async def _follow_jobs(
         await follow_triggers(store, clock, ids, fences, budgets)
 
 
+async def _queues(parts: DaemonParts) -> None:
+    await parts.enter(open_queues(parts.store, parts.clock, parts.ids, parts.fences))
+
+
+@asynccontextmanager
+async def open_queues(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences
+) -> AsyncIterator[None]:
+    """Grant the slots of queues to the runs that wait for them, while the block runs."""
+    async with trio.open_nursery() as nursery:
+        loop = partial(_serve_queues, store, clock, ids, fences)
+        nursery.start_soon(fences.keep_running, "queues", loop)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _serve_queues(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
+    while True:
+        with store.watch(SLOTS_FREE) as change:
+            if not store.read(runs.any_waits):
+                await change.wait()
+                continue
+        from daemon.jobs.queues import grant_slots  # imported late: few jobs have a queue
+
+        await grant_slots(store, clock, ids, fences)
+
+
 async def _locks(parts: DaemonParts) -> None:
     from daemon.variables.locks import open_locks
 
@@ -549,6 +576,7 @@ PARTS = (
     Part("periodic", _periodic, ("store", "fences")),
     Part("child limits", _child_limits, ("store", "fences")),
     Part("triggers", _triggers, ("store", "fences")),
+    Part("queues", _queues, ("store", "fences")),
     Part("locks", _locks, ("store", "fences")),
     Part("backups", _backups, ("fences",)),
     Part("notify", _notify, ("store", "fences", "seal", "listeners")),

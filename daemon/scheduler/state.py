@@ -68,6 +68,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     approvals: Mapping[str, int] = {}  # of the gates of steps, for their attempts
     outputs: Mapping[str, Mapping[str, str]] = {}  # of steps, as far as a step may begin by them
     max_count: int = 0  # elements of a workflow, 0 for no limit
+    slot: str = ""  # why no step may begin: its run waits for slots of a queue
     holders: tuple[ResourceHolder, ...] | None = None
 
 

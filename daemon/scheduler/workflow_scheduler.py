@@ -218,6 +218,7 @@ class _WorkflowDecision:
             alive=alive,
             outputs=self._state.outputs,
             max_count=self._state.max_count,
+            slot=self._state.slot,
         )
         before = self._state.run if known else None
         if after.changed or after.run != run or not known:

@@ -40,6 +40,20 @@ async def index(visit: UiRequest) -> Found:
     }
 
 
+@page("queues.html")
+async def queues(visit: UiRequest) -> Found:
+    """List the queues of runs, and show the runs of one."""
+    query = visit.query
+    namespace, name = query.text("namespace") or "*", query.text("name")
+    found = await visit.get("/v1/concurrency", namespace=namespace)
+    one = next((line for line in found if line["Name"] == name), None) if name else None
+    shown = None
+    if one is not None:
+        path = formatting.address("/v1/concurrency/", name)
+        shown = await visit.get(path, namespace=one["Namespace"])
+    return {"queues": found, "queue": shown, "follow": "*"}
+
+
 @page("flow_run.html")
 async def run(visit: UiRequest) -> Found:
     """Show a run: its graph, its steps on a time axis, and the acts on it."""

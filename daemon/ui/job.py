@@ -7,6 +7,7 @@ from urllib.parse import quote
 import trio
 
 from daemon.flow.workflow_keys import KEYS
+from daemon.flow.workflow_keys import RUN_QUEUE_KEY as RUN_QUEUE
 from daemon.ui import formatting, heatmap, highlight, rollout
 from daemon.ui.cluster import ALLOCATIONS, checks
 from daemon.ui.render import Found, page
@@ -50,6 +51,8 @@ def _has_runs(job: dict[str, Any]) -> bool:
         return False
     if job["ParameterizedJob"] and not job["Dispatched"]:
         return False
+    if RUN_QUEUE in (job["Meta"] or ()):
+        return True
     return any(not _KEYS.isdisjoint(group["Meta"] or ()) for group in job["TaskGroups"] or ())
 
 

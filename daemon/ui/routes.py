@@ -60,6 +60,7 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/find", find.search),
     UiPage("/ui/keys", find.keys),
     UiPage("/ui/runs", flows.index),
+    UiPage("/ui/queues", flows.queues),
     UiPage("/ui/run", plan_and_run.form),
     UiPage("/ui/check", plan_and_run.check, "POST", calls="POST /v1/jobs/parse"),
     UiPage("/ui/plan", plan_and_run.plan, "POST", calls="POST /v1/job/{job_id}/plan"),

@@ -265,6 +265,18 @@ RULES = {
             ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
          WHERE j.launches_children = 0 OR v.document ->> '$.Meta.steward_after' IS NULL
     """,
+    "a run that holds or awaits slots has not ended": """
+        SELECT e.namespace || '/' || e.job_id || ' run ' || e.number FROM queue_entries e
+          JOIN runs r USING (namespace, job_id, number)
+         WHERE r.status NOT IN ('running', 'stopping')
+    """,
+    "a run that waits for slots has no task": """
+        SELECT e.namespace || '/' || e.job_id || ' run ' || e.number FROM queue_entries e
+          JOIN runs r USING (namespace, job_id, number)
+          JOIN allocations a ON a.namespace = e.namespace AND a.job_id = e.job_id
+                            AND a.job_version = r.version
+         WHERE e.state = 'waiting' AND a.client_status IN ('pending', 'running')
+    """,
     "no index is higher than that of the last write": " UNION ALL ".join(
         f"SELECT '{table}' FROM {table} WHERE {column} > (SELECT last_index FROM store)"
         for table, column in (

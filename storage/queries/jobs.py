@@ -363,6 +363,7 @@ def purge(tx: Transaction, job: Job) -> None:
     for registration in services.of_job(tx, job.namespace, job.id):
         services.remove(tx, registration)
     tx.execute(_PURGE, key)
+    runs.leave_with_job(tx)
     children.note_free_slot(tx, job.namespace, job.id)
     if row and row["parent_id"]:
         job_status.count_child(tx, job.namespace, row["parent_id"], row["status"], None)

@@ -11,6 +11,8 @@ from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.flow import (
     AFTER,
+    SLOTS_FREE,
+    SLOTS_TABLE,
     FlowRun,
     FlowStatus,
     Outcome,
@@ -19,6 +21,7 @@ from storage.records.flow import (
     RunStep,
     StepOutputs,
     StepState,
+    slots_topic,
 )
 from storage.records.job import Job
 from storage.writer import Transaction
@@ -151,6 +154,7 @@ def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
         _tell(tx, "RunEnded", run)
     if run.status.has_ended and (before is None or not before.status.has_ended):
         _note_end(tx, run)
+        _leave(tx, run)
 
 
 def _note_end(tx: Transaction, run: FlowRun) -> None:
@@ -543,6 +547,43 @@ def _outputs(row: sqlite3.Row) -> StepOutputs:
 
 def _by_task(document: str) -> dict[str, dict[str, str]]:
     return msgspec.json.decode(document, type=dict[str, dict[str, str]])
+
+
+# --- slots of queues ---
+
+_SLOT = """
+    SELECT name, state FROM queue_entries
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+"""
+_LEAVE_QUEUE = """
+    DELETE FROM queue_entries
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+"""
+_ANY_WAITS = "SELECT 1 FROM queue_entries WHERE state = 'waiting' LIMIT 1"
+
+
+def slot(db: ReadSnapshot, run: FlowRun) -> tuple[str, bool] | None:
+    """Return the queue of a run, and whether the run has its slots; None without a queue."""
+    row = db.one(_SLOT, _key(run))
+    return (row["name"], row["state"] == "holding") if row else None
+
+
+def any_waits(db: ReadSnapshot) -> bool:
+    """Return whether any run waits for slots."""
+    return db.one(_ANY_WAITS) is not None
+
+
+def _leave(tx: Transaction, run: FlowRun) -> None:
+    """Free the slots of a run that has ended."""
+    found = slot(tx, run)
+    if found is not None:
+        tx.execute(_LEAVE_QUEUE, _key(run))
+        tx.touch(SLOTS_TABLE, SLOTS_FREE, slots_topic(run.namespace, found[0]))
+
+
+def leave_with_job(tx: Transaction) -> None:
+    """Publish that a deleted job may have freed slots."""
+    tx.touch(SLOTS_TABLE, SLOTS_FREE)
 
 
 # --- jobs that follow others ---

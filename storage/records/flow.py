@@ -197,6 +197,8 @@ class FlowRunView(FlowRun, frozen=True, kw_only=True):
 
 AFTER = "steward_after"
 AFTER_WHEN = "steward_after_when"
+SLOTS_TABLE = "queues"
+SLOTS_FREE = "queues-free"  # topic: a run waits for slots, or slots may be free
 ARRIVED = "triggers-arrived"  # topic: a job follows another one, or something is to be decided
 MOST_SOURCES = 100  # of a follower
 _LONGEST = 512  # bytes of the name of a source
@@ -226,6 +228,20 @@ class Source(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.job_id}"
+
+
+class Beyond(StrEnum):
+    """The treatment of a run that finds no free slot."""
+
+    QUEUE = "queue"  # it waits
+    SKIP = "skip"  # it is canceled
+    NEWEST = "newest"  # it waits, and earlier runs of its job that wait are canceled
+    CANCEL_OLDEST = "cancel-oldest"  # it waits, and the oldest active run of its job is canceled
+
+
+def slots_topic(namespace: str, name: str) -> str:
+    """Return the topic of changes to a queue of runs."""
+    return f"queues/{namespace}/{name}"
 
 
 def read_sources(text: str) -> tuple[str, ...]:

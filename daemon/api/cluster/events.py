@@ -42,6 +42,7 @@ _IN_NAMESPACE = frozenset(
         "Step",
         "Trigger",
         "Calendar",
+        "Concurrency",
     }
 )
 _OF_NODES = frozenset({"Node", "NodePool"})

@@ -24,6 +24,7 @@ from storage.errors import NotFound, Refused, Unavailable
 from storage.queries import (
     allocated_resources,
     allocations,
+    concurrency,
     garbage_collection,
     job_status,
     jobs,
@@ -154,6 +155,16 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
         *(
             GaugeValue("steward.notifications", number, {"receiver": receiver, "outcome": outcome})
             for (receiver, outcome), number in notifications.totals(db).items()
+        ),
+        *(
+            GaugeValue(f"steward.concurrency.{kind}", number, labels)
+            for one in concurrency.lines(db, "*")
+            for labels in [{"namespace": one.namespace, "queue": one.name}]
+            for kind, number in (
+                ("limit", one.slots),
+                ("held", one.in_use),
+                ("waiting", one.waiting),
+            )
         ),
         *(
             GaugeValue("steward.triggers", number, {"state": state})

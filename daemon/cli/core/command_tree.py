@@ -207,7 +207,7 @@ _RUNS: Tree = {
     "wait": "daemon.cli.commands.runs:wait",
 }
 # Groups that can be called without a command, with the one that is then meant.
-_MEANT = {"runs": "list"}
+_MEANT = {"queues": "list", "runs": "list"}
 _SYSTEM: Tree = {
     "gc": "daemon.cli.commands.system:collect_garbage",
     "reconcile": (
@@ -217,6 +217,12 @@ _SYSTEM: Tree = {
 }
 _NOTIFY: Tree = {
     "test": "daemon.cli.commands.notify:test",
+}
+_QUEUES: Tree = {
+    "delete": "daemon.cli.commands.queues:delete",
+    "list": "daemon.cli.commands.queues:index",
+    "set": "daemon.cli.commands.queues:change",
+    "status": "daemon.cli.commands.queues:status",
 }
 COMMANDS: Tree = {
     "acl": ("Manage access to the jobs API.", _ACL),
@@ -238,6 +244,7 @@ COMMANDS: Tree = {
     "notify": ("Receivers of notifications.", _NOTIFY),
     "node": ("Show nodes, drain them, and change their eligibility.", _NODE),
     "fmt": "daemon.cli.commands.job_file_tools:fmt",
+    "queues": ("Queues of runs and their slots.", _QUEUES),
     "runs": ("Show the runs of workflows.", _RUNS),
     "service": ("Show registered services.", _SERVICE),
     "system": ("Start garbage collection and similar maintenance.", _SYSTEM),

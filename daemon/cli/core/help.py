@@ -68,6 +68,7 @@ _LINES: Mapping[str, Sections] = {
             "deployment": "Deployments: status, promote, fail, pause",
             "eval": "Evaluations: why something is not placed",
             "runs": "Runs of workflows: list, steps, wait",
+            "queues": "Queues of runs: slots, and runs that wait",
             "inspect": _JOB["Inspect"]["inspect"],
             "node": "Nodes: status, drain, eligibility, metadata",
             "pool": "Node pools and clusters: status, check",
@@ -267,6 +268,14 @@ _LINES: Mapping[str, Sections] = {
             "inspect": "Print a namespace as JSON",
             "list": "List the namespaces",
             "status": "Show a namespace",
+        }
+    },
+    "queues": {
+        _COMMANDS: {
+            "list": "List the queues",
+            "status": "Show a queue with its runs",
+            "set": "Set the number of slots of a queue",
+            "delete": "Delete the limit of a queue",
         }
     },
     "runs": {

@@ -72,7 +72,7 @@ def damage(directory: Path, statement: str) -> None:
     with closing(sqlite3.connect(directory / "steward.db", isolation_level=None)) as connection:
         for trigger in ("job_versions_are_append_only", "job_versions_go_with_their_job"):
             connection.execute(f"DROP TRIGGER {trigger}")
-        connection.execute(statement)
+        connection.executescript(statement)
 
 
 async def test_a_store_in_which_much_has_happened_is_sound(busy: Path) -> None:
@@ -93,7 +93,7 @@ async def test_what_a_node_holds_follows_its_allocations(busy: Path, statement: 
         for trigger in ("job_versions_are_append_only", "job_versions_go_with_their_job"):
             connection.execute(f"DROP TRIGGER {trigger}")
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute(statement)
+        connection.executescript(statement)
     assert "what a node holds is added up as it is" not in str(check(busy))
 
 
@@ -194,6 +194,15 @@ DAMAGE = {
     ),
     "a job that follows others launches children and says so": """
         INSERT INTO job_sources VALUES ('default', 'flow', 'default', 'x', 0, 'any', 1)
+    """,
+    "a run that holds or awaits slots has not ended": """
+        INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'holding', 50, 'queue',
+                                         1, 1 FROM runs WHERE job_id = 'flow';
+        UPDATE runs SET status = 'failed' WHERE job_id = 'flow'
+    """,
+    "a run that waits for slots has no task": """
+        INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'waiting', 50, 'queue',
+                                         1, 1 FROM runs WHERE job_id = 'flow'
     """,
     "no index is higher than that of the last write": "UPDATE jobs SET modify_index = 99999",
     "nothing was changed before it was made": "UPDATE nodes SET create_index = modify_index + 1",

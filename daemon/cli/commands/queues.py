@@ -1,0 +1,111 @@
+"""`queues`: queues of runs, their slots, and the runs that wait."""
+
+import time
+
+import click
+
+from daemon.cli.core.formatting import format_duration
+from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from storage.records.concurrency import MOST_SLOTS, QueueEntry, QueueLine, QueueView
+
+_ENTRY = ("Run", "State", "Slots", "Priority", "For")
+
+
+@click.command("list")
+@with_output
+@with_client
+def index(client: ApiClient, screen: Screen) -> None:
+    """List the queues with their slots and the number of runs that wait.
+
+    Example: steward queues list
+    """
+    answer = client.read("/v1/concurrency")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = answer.decode(list[QueueLine])
+    if not found:
+        screen.line("No queues")
+        return
+    rows = [
+        [one.namespace, one.name, f"{one.in_use}/{one.slots}", str(one.waiting), one.note]
+        for one in found
+    ]
+    screen.table(["Namespace", "Queue", "Slots In Use", "Waiting", "Note"], rows)
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@with_output
+@with_client
+def status(client: ApiClient, screen: Screen, name: str) -> None:
+    """Show QUEUE: the runs that hold its slots, and those that wait, in their order.
+
+    Example: steward queues status warehouse
+    """
+    answer = client.read(f"/v1/concurrency/{segment(name)}")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    queue = answer.decode(QueueView)
+    note = f"  {queue.note}" if queue.note else ""
+    screen.line(
+        f"{queue.namespace}/{queue.name}  {queue.in_use} of {queue.slots} slots in use  "
+        f"{queue.waiting} waiting{note}"
+    )
+    rows = [_row(one) for one in (*queue.holders, *queue.waiters)]
+    if rows:
+        screen.table(_ENTRY, rows)
+
+
+def _row(entry: QueueEntry) -> tuple[str, ...]:
+    return (
+        f"{entry.job_id} {entry.number}",
+        entry.state,
+        str(entry.slots),
+        str(entry.priority),
+        format_duration(time.time_ns() - entry.since),
+    )
+
+
+@click.command("set")
+@click.argument("name", metavar="QUEUE")
+@click.option(
+    "--slots",
+    type=click.IntRange(1, MOST_SLOTS),
+    required=True,
+    metavar="N",
+    help="Number of slots.",
+)
+@click.option("--note", default="", metavar="TEXT", help="A note that lists show.")
+@with_output
+@with_client
+def change(client: ApiClient, screen: Screen, name: str, *, slots: int, note: str) -> None:
+    """Set the number of slots of QUEUE. A lower number stops no run.
+
+    Example: steward queues set -slots 2 warehouse
+    """
+    path = f"/v1/concurrency/{segment(name)}"
+    answer = client.send("PUT", path, {"Slots": slots, "Note": note})
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    screen.line(f"Queue {name!r} has {slots} slot{'s' if slots > 1 else ''}")
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@with_output
+@with_client
+def delete(client: ApiClient, screen: Screen, name: str) -> None:
+    """Delete the limit of QUEUE, which then has 1 slot.
+
+    Example: steward queues delete warehouse
+    """
+    answer = client.send("DELETE", f"/v1/concurrency/{segment(name)}")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    screen.line(f"Queue {name!r} has 1 slot, because it has no limit of its own")

@@ -1,0 +1,140 @@
+"""Give the slots of queues to the runs that wait for them.
+
+A run enters its queue in the write that stores it, and leaves it in the write that ends it. Between,
+this loop grants slots: by priority, then by arrival. The first run is never overtaken, so a run that
+needs several slots gets them. A grant and the evaluation of its run are one write.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+
+from daemon.clock import Clock, wait_until
+from daemon.fences import TOPIC, Fences
+from daemon.jobs.evaluate import new_evaluation
+from daemon.jobspec.steward_meta import RUN_BEYOND, RUN_SLOTS, queue_of
+from storage.queries import concurrency, evaluations, job_status, jobs, runs
+from storage.queries.concurrency import Key
+from storage.read_pool import ReadSnapshot
+from storage.records.concurrency import QueueEntry, RunQueue, SlotState
+from storage.records.evaluation import Trigger
+from storage.records.flow import SLOTS_FREE, Beyond, FlowRun, FlowStatus
+from storage.records.job import Job
+from storage.store import Store, tolerate_disk_full
+from storage.writer import Transaction
+
+_FENCED = "queue"
+_AT_ONCE = 32  # runs that one write grants or cancels
+
+
+def queue_of_runs(job: Job) -> RunQueue:
+    """Return the queue that the runs of a job enter; the job names one."""
+    return RunQueue(
+        name=queue_of(job), slots=RUN_SLOTS.of(job.meta), beyond=RUN_BEYOND.of(job.meta)
+    )
+
+
+async def grant_slots(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
+    """Grant slots whenever runs arrive, slots become free, or limits change."""
+    while True:
+        with store.watch(SLOTS_FREE, TOPIC) as change:
+            held = fences.held(_FENCED)
+            ready = [
+                key
+                for key in store.read(concurrency.waited_for)
+                if "/".join(key) not in held and store.read(partial(has_work, key=key))
+            ]
+            if not ready:
+                await wait_until(fences.next_time(_FENCED), clock, change)
+                continue
+        async with tolerate_disk_full("runs wait for slots"):
+            for key in ready:
+                with fences.around(_FENCED, "/".join(key)):
+                    await store.write(partial(serve, key=key, now=clock.now(), ids=ids))
+
+
+def has_work(db: ReadSnapshot, key: Key) -> bool:
+    """Return whether a run may get slots now, or does not wait patiently."""
+    head = next(iter(concurrency.waiters(db, key, 1)), None)
+    if head is None:
+        return False
+    fits = _fits(head, concurrency.in_use(db, key), concurrency.limit(db, key))
+    return fits or any(_acts(db, one) for one in concurrency.not_patient(db, key, _AT_ONCE))
+
+
+def _fits(entry: QueueEntry, in_use: int, limit: int) -> bool:
+    """Return whether a run gets its slots; one that asks for more than all gets all."""
+    return in_use + min(entry.slots, limit) <= limit
+
+
+def _acts(db: ReadSnapshot, entry: QueueEntry) -> bool:
+    """Return whether a run that finds no slot cancels itself or others, and has not yet."""
+    return any(True for _ in _to_cancel(db, entry))
+
+
+def _to_cancel(db: ReadSnapshot, entry: QueueEntry) -> Iterator[tuple[FlowRun, str, bool]]:
+    """Yield the runs that a waiting run cancels, each with the reason, and whether it has begun."""
+    found: list[QueueEntry] = []
+    reason = f'run {entry.number} of {entry.job_id} took its place in the queue "{entry.name}"'
+    match entry.beyond:
+        case Beyond.QUEUE:
+            return
+        case Beyond.SKIP:
+            found, reason = [entry], f'no slot of the queue "{entry.name}" was free'
+        case Beyond.NEWEST:
+            found = concurrency.of_family(db, entry, SlotState.WAITING, _AT_ONCE)
+        case Beyond.CANCEL_OLDEST:
+            found = concurrency.of_family(db, entry, SlotState.HOLDING, 1)
+    for one in found:
+        run = runs.find(db, one.namespace, one.job_id, one.number)
+        if run is not None and run.status == FlowStatus.RUNNING:
+            yield run, reason, one.state == SlotState.HOLDING
+
+
+def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
+    """Grant slots of a queue to the first runs; then apply what the others do without a slot."""
+    limit, in_use = concurrency.limit(tx, key), concurrency.in_use(tx, key)
+    for entry in concurrency.waiters(tx, key, _AT_ONCE):
+        if not _fits(entry, in_use, limit):
+            break
+        in_use += entry.slots
+        concurrency.grant(tx, entry, now)
+        _evaluate(tx, entry.namespace, entry.job_id, now, next(ids))
+    for entry in concurrency.not_patient(tx, key, _AT_ONCE):
+        for run, reason, has_begun in _to_cancel(tx, entry):
+            # Steps for every end still run, as after a cancellation by a person.
+            stopping = msgspec.structs.replace(
+                run, status=FlowStatus.STOPPING, reason=reason, cleans_up=has_begun
+            )
+            runs.put(tx, stopping, run)
+            _evaluate(tx, run.namespace, run.job_id, now, next(ids))
+
+
+def _evaluate(tx: Transaction, namespace: str, job_id: str, now: int, eval_id: str) -> None:
+    job = jobs.current(tx, namespace, job_id)
+    if job is None:
+        return
+    index = job.job_modify_index
+    evaluation = new_evaluation(job, eval_id, Trigger.RUN_STEP, job_modify_index=index)
+    evaluations.put(tx, evaluation, now)
+    job_status.refresh_summary(tx, namespace, job_id)
+
+
+def queue_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
+    """Yield warnings about the queue that a job names."""
+    if job.launches_children:  # the meta of a dispatch may be a part of the name
+        return
+    wanted = queue_of_runs(job)
+    key = (job.namespace, wanted.name)
+    if not concurrency.has_limit(db, key):
+        yield (
+            f'the queue "{wanted.name}" has 1 slot; set another number with: '
+            f"steward queues set -slots N {wanted.name}"
+        )
+    limit = concurrency.limit(db, key)
+    if wanted.slots > limit:
+        yield (
+            f'a run of the job asks for {wanted.slots} slots of the queue "{wanted.name}", '
+            f"and takes all {limit}"
+        )

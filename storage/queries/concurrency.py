@@ -1,0 +1,253 @@
+"""Queues of runs: slots in use, and the runs that wait for them.
+
+Imported late: `storage/queries/runs.py` frees slots and knows whether any run waits.
+"""
+
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from storage.queries import events
+from storage.read_pool import ReadSnapshot
+from storage.records.codec import encode
+from storage.records.concurrency import QueueEntry, QueueLine, RunQueue, SlotState
+from storage.records.flow import SLOTS_FREE, SLOTS_TABLE, Beyond, FlowRun, slots_topic
+from storage.records.job import Job
+from storage.writer import Transaction
+
+Key = tuple[str, str]  # namespace and name of a queue
+
+_ENTER = """
+    INSERT INTO queue_entries (namespace, name, job_id, parent_id, number, slots, state, priority,
+                               beyond, arrived, since)
+    VALUES (:namespace, :name, :job_id, :parent_id, :number, :slots, :state, :priority,
+            :beyond, :arrived, :since)
+"""
+_GRANT = """
+    UPDATE queue_entries SET state = 'holding', since = :now
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+"""
+# One step for each queue, regardless of the number of runs that wait there.
+_NEXT_WAITED_FOR = (
+    """
+    SELECT namespace, name FROM queue_entries
+     WHERE state = 'waiting' AND namespace = :namespace AND name > :name
+  ORDER BY namespace, name
+     LIMIT 1
+""",
+    """
+    SELECT namespace, name FROM queue_entries
+     WHERE state = 'waiting' AND namespace > :namespace
+  ORDER BY namespace, name
+     LIMIT 1
+""",
+)
+_WAITERS = """
+    SELECT * FROM queue_entries
+     WHERE namespace = :namespace AND name = :name AND state = 'waiting'
+  ORDER BY priority DESC, arrived, job_id
+     LIMIT :most
+"""
+_BEFORE = """
+    SELECT count(*) AS number
+      FROM queue_entries e
+      JOIN queue_entries o ON o.namespace = e.namespace AND o.name = e.name
+     WHERE e.namespace = :namespace AND e.job_id = :job_id AND e.number = :number
+       AND o.state = 'waiting'
+       AND (o.priority > e.priority OR o.priority = e.priority AND o.arrived < e.arrived)
+"""
+_HOLDERS = """
+    SELECT * FROM queue_entries
+     WHERE namespace = :namespace AND name = :name AND state = 'holding'
+  ORDER BY arrived, job_id
+"""
+_IN_USE = """
+    SELECT coalesce(sum(slots), 0) AS number FROM queue_entries
+     WHERE namespace = :namespace AND name = :name AND state = 'holding'
+"""
+_NEWEST = """
+    SELECT * FROM queue_entries
+     WHERE namespace = :namespace AND name = :name AND state = 'waiting' AND beyond <> 'queue'
+  ORDER BY arrived DESC
+     LIMIT :most
+"""
+_OF_FAMILY = """
+    SELECT * FROM queue_entries
+     WHERE namespace = :namespace AND name = :name AND state = :state
+       AND coalesce(nullif(parent_id, ''), job_id) = :owner AND arrived < :before
+  ORDER BY arrived
+     LIMIT :most
+"""
+_LIMIT = "SELECT * FROM queues WHERE namespace = :namespace AND name = :name"
+_LINES = """
+    SELECT k.namespace, k.name, coalesce(q.slots, 1) AS slots, coalesce(q.note, '') AS note,
+           coalesce(q.modify_index, 0) AS modify_index, q.name IS NOT NULL AS there,
+           (SELECT coalesce(sum(slots), 0) FROM queue_entries e
+             WHERE e.namespace = k.namespace AND e.name = k.name AND e.state = 'holding') AS in_use,
+           (SELECT count(*) FROM queue_entries e
+             WHERE e.namespace = k.namespace AND e.name = k.name AND e.state = 'waiting') AS waiting
+      FROM (SELECT namespace, name FROM queues
+             UNION
+            SELECT DISTINCT namespace, name FROM queue_entries) k
+      LEFT JOIN queues q ON q.namespace = k.namespace AND q.name = k.name
+     WHERE (:namespace = '*' OR k.namespace = :namespace) AND (:name = '' OR k.name = :name)
+  ORDER BY k.namespace, k.name
+"""
+_SET = """
+    INSERT INTO queues (namespace, name, slots, note, modify_index)
+    VALUES (:namespace, :name, :slots, :note, :index)
+    ON CONFLICT (namespace, name) DO UPDATE
+       SET slots = excluded.slots, note = excluded.note, modify_index = excluded.modify_index
+"""
+_REMOVE = "DELETE FROM queues WHERE namespace = :namespace AND name = :name"
+
+
+def _entry(row: sqlite3.Row) -> QueueEntry:
+    values = {name: row[name] for name in QueueEntry.__struct_fields__}
+    return QueueEntry(
+        **{**values, "state": SlotState(row["state"]), "beyond": Beyond(row["beyond"])}
+    )
+
+
+# --- entries ---
+
+
+def enter(tx: Transaction, wanted: RunQueue, job: Job, run: FlowRun, now: int) -> None:
+    """Let a run that begins, or begins again, wait for slots. A loop grants them in order."""
+    entry = QueueEntry(
+        namespace=job.namespace,
+        name=wanted.name,
+        job_id=job.id,
+        parent_id=job.parent_id,
+        number=run.number,
+        slots=wanted.slots,
+        state=SlotState.WAITING,
+        priority=job.priority,
+        beyond=wanted.beyond,
+        arrived=tx.index,
+        since=now,
+    )
+    tx.execute(_ENTER, msgspec.structs.asdict(entry))
+    _changed(tx, entry)
+
+
+def grant(tx: Transaction, entry: QueueEntry, now: int) -> None:
+    """Give a run that waits its slots; the caller creates its evaluation."""
+    key = {"namespace": entry.namespace, "job_id": entry.job_id, "number": entry.number}
+    tx.execute(_GRANT, {**key, "now": now})
+    _changed(tx, entry)
+    events.add(
+        tx,
+        "Concurrency",
+        "SlotGranted",
+        namespace=entry.namespace,
+        key=entry.name,
+        filter_keys=(entry.job_id,),
+        payload=f'{{"Entry":{encode(entry).decode()}}}',
+    )
+
+
+def _changed(tx: Transaction, entry: QueueEntry) -> None:
+    tx.touch(SLOTS_TABLE, SLOTS_FREE, slots_topic(entry.namespace, entry.name))
+
+
+def waited_for(db: ReadSnapshot) -> list[Key]:
+    """Return the queues in which a run waits."""
+    found: list[Key] = []
+    key = {"namespace": "", "name": ""}
+    while (
+        row := next(filter(None, (db.one(sql, key) for sql in _NEXT_WAITED_FOR)), None)
+    ) is not None:
+        found.append((row["namespace"], row["name"]))
+        key = {"namespace": row["namespace"], "name": row["name"]}
+    return found
+
+
+def waiters(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
+    """Return the first runs that wait, by priority, then by arrival."""
+    rows = db.all(_WAITERS, {"namespace": key[0], "name": key[1], "most": most})
+    return [_entry(row) for row in rows]
+
+
+def waits_behind(db: ReadSnapshot, run: FlowRun) -> int:
+    """Return how many runs wait before a run that waits."""
+    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    row: Any = db.one(_BEFORE, key)
+    return int(row["number"])
+
+
+def holders(db: ReadSnapshot, key: Key) -> list[QueueEntry]:
+    """Return the runs that hold slots, in the order of their arrival."""
+    return [_entry(row) for row in db.all(_HOLDERS, {"namespace": key[0], "name": key[1]})]
+
+
+def in_use(db: ReadSnapshot, key: Key) -> int:
+    """Return the number of slots that runs hold."""
+    row: Any = db.one(_IN_USE, {"namespace": key[0], "name": key[1]})
+    return int(row["number"])
+
+
+def not_patient(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
+    """Return the newest runs that wait and do not only queue."""
+    rows = db.all(_NEWEST, {"namespace": key[0], "name": key[1], "most": most})
+    return [_entry(row) for row in rows]
+
+
+def of_family(db: ReadSnapshot, entry: QueueEntry, state: SlotState, most: int) -> list[QueueEntry]:
+    """Return earlier runs of the same job, or of children of the same parent, oldest first."""
+    values = {"namespace": entry.namespace, "name": entry.name, "state": state, "most": most}
+    owner = entry.parent_id or entry.job_id
+    rows = db.all(_OF_FAMILY, {**values, "owner": owner, "before": entry.arrived})
+    return [_entry(row) for row in rows]
+
+
+# --- limits ---
+
+
+def limit(db: ReadSnapshot, key: Key) -> int:
+    """Return the number of slots of a queue; 1 unless it was set."""
+    row = db.one(_LIMIT, {"namespace": key[0], "name": key[1]})
+    return int(row["slots"]) if row else 1
+
+
+def has_limit(db: ReadSnapshot, key: Key) -> bool:
+    """Return whether the number of slots of a queue was set."""
+    return db.one(_LIMIT, {"namespace": key[0], "name": key[1]}) is not None
+
+
+def lines(db: ReadSnapshot, namespace: str, name: str = "") -> list[QueueLine]:
+    """Return the queues of a namespace, or of all (`*`), or one of them."""
+    return [
+        QueueLine(
+            namespace=row["namespace"],
+            name=row["name"],
+            slots=row["slots"],
+            in_use=row["in_use"],
+            waiting=row["waiting"],
+            exists=bool(row["there"]),
+            note=row["note"],
+            modify_index=row["modify_index"],
+        )
+        for row in db.all(_LINES, {"namespace": namespace, "name": name})
+    ]
+
+
+def set_limit(tx: Transaction, key: Key, slots: int, note: str) -> None:
+    """Set the number of slots of a queue. A lower number stops no run."""
+    values = {"namespace": key[0], "name": key[1], "slots": slots, "note": note}
+    tx.execute(_SET, {**values, "index": tx.index})
+    _told(tx, key, "QueueSet", f'{{"Slots":{slots}}}')
+
+
+def remove_limit(tx: Transaction, key: Key) -> bool:
+    """Delete the limit of a queue, which then has 1 slot; return whether there was one."""
+    if not tx.execute(_REMOVE, {"namespace": key[0], "name": key[1]}):
+        return False
+    _told(tx, key, "QueueDeleted", "{}")
+    return True
+
+
+def _told(tx: Transaction, key: Key, kind: str, payload: str) -> None:
+    tx.touch(SLOTS_TABLE, SLOTS_FREE, slots_topic(*key))
+    events.add(tx, "Concurrency", kind, namespace=key[0], key=key[1], payload=payload)

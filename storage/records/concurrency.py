@@ -1,0 +1,70 @@
+"""Queues: named groups of runs of which only a limited number is active at the same time."""
+
+from enum import StrEnum
+
+import msgspec
+
+from storage.records.base import Record
+from storage.records.flow import Beyond
+
+MOST_SLOTS = 10_000
+LONGEST_NAME = 128  # characters
+MAX_NOTE = 1000  # characters
+
+
+class SlotState(StrEnum):
+    """Whether a run has its slots."""
+
+    WAITING = "waiting"
+    HOLDING = "holding"
+
+
+class RunQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue that the runs of a job enter."""
+
+    name: str
+    slots: int
+    beyond: Beyond
+
+
+class QueueEntry(Record, frozen=True, kw_only=True):
+    """A run that holds slots of a queue, or waits for them.
+
+    `arrived` is the index of the write in which the run asked. `since` is when it reached its state,
+    in nanoseconds since the epoch.
+    """
+
+    namespace: str
+    name: str
+    job_id: str
+    parent_id: str
+    number: int
+    slots: int
+    state: SlotState
+    priority: int
+    beyond: Beyond
+    arrived: int
+    since: int
+
+
+class QueueLine(Record, frozen=True, kw_only=True):
+    """A queue: its number of slots, how many of them are in use, and how many runs wait.
+
+    Without its own limit (`exists` is false), a queue has 1 slot.
+    """
+
+    namespace: str
+    name: str
+    slots: int
+    in_use: int
+    waiting: int
+    exists: bool
+    note: str = ""
+    modify_index: int = 0
+
+
+class QueueView(QueueLine, frozen=True, kw_only=True):
+    """A queue with the runs that hold its slots, and the first runs that wait, in their order."""
+
+    holders: list[QueueEntry]
+    waiters: list[QueueEntry]

@@ -1,0 +1,254 @@
+"""Queues of runs: the order in which runs get slots, and the effect of their policies."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from daemon.evals.explain import explain_job
+from daemon.jobs.queues import has_work, queue_warnings, serve
+from daemon.jobs.steer_run import RunActRequest, act_on_run
+from daemon.process.parts import open_queues
+from storage.queries import concurrency, invariants, jobs, runs
+from storage.records.concurrency import QueueEntry
+from storage.records.flow import RunActType
+from storage.records.group import ReschedulePolicy
+from storage.records.job import Job
+from storage.store import Store
+from tests.parts.evals.cluster import Cluster
+from tests.parts.evals.test_workflows import report
+from tests.patience import HAPPENS_WITHIN
+from tests.samples import group, job, task
+
+NEVER = ReschedulePolicy(attempts=0, unlimited=False)
+KEY = ("default", "db")
+
+
+def queued(job_id: str, **fields: Any) -> Job:
+    keys = {
+        f"steward_run_concurrency_{key}": str(fields.pop(key))
+        for key in ("slots", "beyond")
+        if key in fields
+    }
+    meta = {"steward_run_concurrency": "db", **keys, **fields.pop("meta", {})}
+    made = group("a", task(), reschedule_policy=NEVER)
+    return job(job_id, made, type="batch", meta=meta, **fields)
+
+
+class Queues:
+    """A cluster with a queue; `settle` does what the loop and the worker do."""
+
+    def __init__(self, store: Store) -> None:
+        self.cluster = Cluster(store)
+        self.store = store
+
+    async def register(self, *made: Job) -> None:
+        for one in made:
+            await self.cluster.register(one)
+            await self.cluster.work()
+            await self.settle()
+
+    async def settle(self) -> None:
+        while self.store.read(partial(has_work, key=KEY)):
+            now = self.cluster.clock.now()
+            await self.store.write(partial(serve, key=KEY, now=now, ids=self.cluster.ids))
+            await self.cluster.work()
+        await self.cluster.work()
+
+    async def end(self, job_id: str, *, code: int = 0) -> None:
+        for one in self.cluster.allocations(job_id):
+            if not one.client_terminal:
+                await report(self.cluster, one, code=code)
+        await self.cluster.work()
+        await self.settle()
+
+    async def limit(self, slots: int) -> None:
+        await self.store.write(lambda tx: concurrency.set_limit(tx, KEY, slots, ""))
+        await self.settle()
+
+    def at_work(self, *names: str) -> list[str]:
+        return [
+            name
+            for name in names
+            if any(not one.client_terminal for one in self.cluster.allocations(name))
+        ]
+
+    def status(self, job_id: str) -> tuple[str, str]:
+        found = self.store.read(lambda db: runs.newest(db, "default", job_id))
+        assert found is not None
+        return found.status.value, found.reason
+
+    def waiters(self) -> list[str]:
+        return [one.job_id for one in self.entries(concurrency.waiters, 99)]
+
+    def holders(self) -> list[str]:
+        return [one.job_id for one in self.entries(concurrency.holders)]
+
+    def entries(self, query: Any, *values: object) -> list[QueueEntry]:
+        found: list[QueueEntry] = self.store.read(lambda db: query(db, KEY, *values))
+        return found
+
+    def broken(self) -> list[str]:
+        return self.store.read(lambda db: list(invariants.find_violations(db)))
+
+
+@pytest.fixture
+async def made(store: Store) -> Queues:
+    found = Queues(store)
+    await found.cluster.join()
+    return found
+
+
+async def test_one_run_at_a_time_has_the_slot_in_the_order_of_arrival(made: Queues) -> None:
+    await made.register(queued("a"), queued("b"), queued("c"))
+    seen = [made.at_work("a", "b", "c")]
+    for name in "abc":
+        await made.end(name)
+        seen.append(made.at_work("a", "b", "c"))
+    assert seen == [["a"], ["b"], ["c"], []]
+    assert (made.holders(), made.waiters(), made.broken()) == ([], [], [])
+
+
+async def test_a_job_that_waits_is_pending_and_says_why(made: Queues) -> None:
+    await made.register(queued("a"), queued("b"))
+    assert made.cluster.job("b").status == "pending"
+    told = made.store.read(lambda db: explain_job(db, "default", "b"))
+    assert told is not None
+    assert [one.message for one in told.reasons] == [
+        'the run waits for the queue "db": 1 of 1 slots in use, 0 runs wait before it',
+        'it is held: slot: it waits for the queue "db"',
+    ]
+
+
+async def test_a_higher_priority_waits_in_front(made: Queues) -> None:
+    await made.register(queued("a"), queued("b", priority=10), queued("c", priority=90))
+    assert made.waiters() == ["c", "b"]
+    await made.end("a")
+    assert made.holders() == ["c"]
+
+
+async def test_the_first_in_the_queue_is_not_overtaken(made: Queues) -> None:
+    await made.limit(2)
+    await made.register(queued("a"), queued("large", slots=2), queued("c"))
+    assert (made.holders(), made.waiters()) == (["a"], ["large", "c"])
+    await made.end("a")
+    assert (made.holders(), made.waiters()) == (["large"], ["c"])
+
+
+async def test_a_run_that_asks_for_more_than_all_slots_takes_all(made: Queues) -> None:
+    await made.register(queued("a", slots=7), queued("b"))
+    assert (made.holders(), made.waiters()) == (["a"], ["b"])
+
+
+async def test_a_higher_limit_lets_runs_begin_and_a_lower_one_stops_none(made: Queues) -> None:
+    await made.register(queued("a"), queued("b"), queued("c"))
+    await made.limit(2)
+    assert made.holders() == ["a", "b"]
+    await made.limit(1)
+    assert made.at_work("a", "b", "c") == ["a", "b"]
+    await made.end("a")
+    assert made.holders() == ["b"]
+
+
+async def test_a_run_that_skips_is_canceled_without_a_slot(made: Queues) -> None:
+    await made.register(queued("a"), queued("b", beyond="skip"))
+    await made.settle()
+    assert made.status("b") == ("canceled", 'no slot of the queue "db" was free')
+    assert made.cluster.allocations("b") == []
+    assert made.waiters() == []
+
+
+async def test_the_newest_of_a_family_waits_in_place_of_the_others(made: Queues) -> None:
+    first, second = (
+        queued(f"p/dispatch-{number}", parent_id="p", beyond="newest") for number in (1, 2)
+    )
+    await made.register(queued("a"), queued("other", beyond="newest"), first, second)
+    assert made.waiters() == ["other", "p/dispatch-2"]
+    reason = 'run 1 of p/dispatch-2 took its place in the queue "db"'
+    assert made.status("p/dispatch-1") == ("canceled", reason)
+
+
+async def test_the_oldest_of_a_family_is_canceled_and_then_replaced(made: Queues) -> None:
+    first, second = (
+        queued(f"p/dispatch-{number}", parent_id="p", beyond="cancel-oldest") for number in (1, 2)
+    )
+    await made.register(first, second)
+    await made.end("p/dispatch-1")
+    assert made.status("p/dispatch-1")[0] == "canceled"
+    assert made.holders() == ["p/dispatch-2"]
+    assert made.broken() == []
+
+
+async def test_a_run_that_is_canceled_or_purged_frees_its_slot(made: Queues) -> None:
+    await made.register(queued("a"), queued("b"), queued("c"))
+    await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("a")))
+    await made.settle()
+    assert made.holders() == ["b"]
+    await act(made, "b", RunActType.CANCEL)
+    await made.end("b")
+    assert made.holders() == ["c"]
+
+
+async def act(made: Queues, job_id: str, kind: RunActType, **fields: Any) -> None:
+    await act_on_run(
+        made.store,
+        "default",
+        job_id,
+        kind,
+        RunActRequest(**fields),
+        who="me",
+        now=made.cluster.clock.now(),
+        eval_id=next(made.cluster.ids),
+        may_approve=True,
+    )
+    await made.cluster.work()
+
+
+async def test_a_run_that_runs_again_waits_again(made: Queues) -> None:
+    await made.register(queued("a"), queued("b"))
+    await made.end("a", code=1)
+    await act(made, "a", RunActType.RERUN, failed=True)
+    await made.settle()
+    assert (made.holders(), made.waiters()) == (["b"], ["a"])
+    await made.end("b")
+    assert made.at_work("a", "b") == ["a"]
+
+
+async def test_the_name_of_a_queue_can_contain_meta(made: Queues) -> None:
+    meta = {"steward_run_concurrency": "db-${NOMAD_META_env}", "env": "prod"}
+    await made.register(queued("a", meta=meta))
+    lines = made.store.read(lambda db: concurrency.lines(db, "*"))
+    assert [(one.name, one.slots, one.waiting, one.exists) for one in lines] == [
+        ("db-prod", 1, 1, False)
+    ]
+
+
+async def test_a_plan_warns_of_queues_without_a_limit_and_of_too_many_slots(
+    made: Queues,
+) -> None:
+    def told() -> list[str]:
+        one = queued("a", slots=3)
+        return made.store.read(lambda db: list(queue_warnings(db, one)))
+
+    few = 'a run of the job asks for 3 slots of the queue "db", and takes all 1'
+    assert told() == [
+        'the queue "db" has 1 slot; set another number with: steward queues set -slots N db',
+        few,
+    ]
+    await made.limit(3)
+    assert told() == []
+
+
+async def test_the_loop_hands_slots_over_by_itself(made: Queues) -> None:
+    cluster = made.cluster
+    with trio.fail_after(HAPPENS_WITHIN):
+        async with open_queues(made.store, cluster.clock, cluster.ids, cluster.fences):
+            await cluster.register(queued("a"))
+            await cluster.work()
+            while made.holders() != ["a"]:
+                with made.store.watch("queues/") as change:
+                    if made.holders() != ["a"]:
+                        await change.wait()
+    await cluster.work()
+    assert made.at_work("a") == ["a"]

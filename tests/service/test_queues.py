@@ -1,0 +1,48 @@
+"""Queues of runs in a real daemon, also over a kill."""
+
+from typing import Any
+
+from tests.service.daemon import Steward
+from tests.service.test_workflows import shell, workflow
+
+
+def queued(job_id: str, script: str) -> dict[str, Any]:
+    return {
+        **workflow(shell("a", script), job_id=job_id),
+        "Meta": {"steward_run_concurrency": "db"},
+    }
+
+
+def of(state: str, *names: str) -> Any:
+    return lambda found: [one["JobID"] for one in found[state]] == [*names]
+
+
+async def test_one_run_at_a_time_also_over_a_kill(steward: Steward) -> None:
+    await steward.register(queued("first", "sleep 600"))
+    await steward.until("/v1/concurrency/db", of("Holders", "first"))
+    await steward.register(queued("second", "exit 0"))
+    await steward.until("/v1/concurrency/db", of("Waiters", "second"))
+    await steward.kill_and_restart()
+    shown = (await steward.cli("queues", "status", "db")).stdout.decode()
+    assert shown.startswith("default/db  1 of 1 slots in use  1 waiting")
+    page = await steward.request("GET", "/ui/queues", name="db")
+    assert "1 of 1 slots in use" in page.text
+    assert (await steward.get("/v1/job/second/allocations")) == []
+    await steward.request("DELETE", "/v1/job/first")
+    await steward.until("/v1/job/second", lambda one: one["Status"] == "dead")
+    assert (await steward.get("/v1/job/second/run"))["Status"] == "succeeded"
+
+
+async def test_slots_are_set_and_deleted(steward: Steward) -> None:
+    done = (await steward.cli("queues", "set", "-slots", "2", "-note", "main", "db")).stdout
+    assert done.decode() == "Queue 'db' has 2 slots\n"
+    listed = (await steward.cli("queues")).stdout.decode().splitlines()
+    assert listed[1].split() == ["default", "db", "0/2", "0", "main"]
+    await steward.cli("queues", "delete", "db")
+    answer = await steward.request("DELETE", "/v1/concurrency/db")
+    assert (answer.status_code, answer.text) == (404, "queue 'db' has no limit of its own")
+    answer = await steward.request("PUT", "/v1/concurrency/db", {"Slots": 0})
+    assert (answer.status_code, answer.text) == (400, "Slots is 0; it must be from 1 to 10000")
+    answer = await steward.request("PUT", "/v1/concurrency/a%20b", {"Slots": 1})
+    assert answer.status_code == 400
+    assert (await steward.request("GET", "/v1/concurrency/none")).status_code == 404
