@@ -374,6 +374,25 @@ async def workflows(world: World) -> None:
     await world.stop("replaced")
 
 
+async def successions(world: World) -> None:
+    """Let two runs share a queue, and start one child after both."""
+    keys = {"after": "one, two", "after_join": "all", "after_when": "any"}
+    meta = {f"steward_{key}": text for key, text in keys.items()}
+    await world.register(short(world, "after", ParameterizedJob={}, Meta=meta))
+    for name in ("one", "two"):
+        await world.register(short(world, name, Meta={"steward_run_concurrency": "shared"}))
+    for name in ("one", "two"):
+        await world.until_dead(name)
+    lines = await world.steward.until(
+        "/v1/job/after/triggers", lambda found: len(found) == 2 and found[0]["State"] == "fired"
+    )
+    await world.until_dead(lines[0]["ChildID"])
+    children = await world.steward.get("/v1/jobs", prefix="after/")
+    assert [one["ID"] for one in children] == [lines[0]["ChildID"]], lines
+    queue = await world.steward.get("/v1/concurrency")
+    assert queue == [], queue
+
+
 async def upkeep(world: World) -> None:
     """Save a snapshot over HTTP."""
     answer = await world.steward.request("GET", "/v1/operator/snapshot")
@@ -393,5 +412,6 @@ SCENES: tuple[Scene, ...] = (
     services,
     notifications,
     workflows,
+    successions,
     upkeep,
 )
