@@ -31,6 +31,7 @@ from daemon.jobspec.steward_meta import (
     ON_FAILURE,
     OUTPUTS,
     PARALLEL,
+    REDO,
     WHEN,
     Allowance,
     GateElse,
@@ -81,6 +82,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     not_self: bool = False
     within: int | None = None
     is_approved_late: bool = False
+    redo: bool = False  # whether it runs again with each step that comes after it
     outputs: tuple[str, ...] = ()  # that it must write; empty if it may write any
     source: Reference | None = None  # the output that is the list of its elements
 
@@ -170,6 +172,7 @@ def _steps(job: Job) -> Iterator[Step]:
             within=GATE_WITHIN.of(group.meta),
             is_approved_late=GATE_ELSE.of(group.meta) == GateElse.APPROVE,
             outputs=OUTPUTS.of(group.meta),
+            redo=REDO.of(group.meta),
         )
 
 
@@ -538,8 +541,25 @@ def _never(order: Iterable[Step]) -> Iterator[str]:
 
 
 def again(graph: Graph, chosen: Collection[str]) -> frozenset[str]:
-    """Return the steps that run again with the chosen ones: all that come after them."""
-    return frozenset(chosen) | behind(graph, chosen)
+    """Return the steps that run again with the chosen ones.
+
+    These are all that come after them, the steps with `redo` before any of these, and all that come
+    after those.
+    """
+    found = frozenset(chosen) | behind(graph, chosen)
+    redone = {one for one in _ahead(graph, found) if graph.by_name[one].redo}
+    return found if redone <= found else again(graph, found | redone)
+
+
+def _ahead(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
+    """Return the steps that come before any of the chosen ones."""
+    found, behind_them = set[str](), list(chosen)
+    while behind_them:
+        for one in graph.by_name[behind_them.pop()].needs:
+            if one not in found:
+                found.add(one)
+                behind_them.append(one)
+    return frozenset(found)
 
 
 def behind(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:

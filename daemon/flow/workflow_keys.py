@@ -15,6 +15,7 @@ from daemon.jobspec.steward_meta import (
     ON_FAILURE,
     OUTPUTS,
     PARALLEL,
+    REDO,
     RETRY_EXIT_CODES,
     RUN_QUEUE,
     WHEN,
@@ -27,7 +28,7 @@ KEYS = tuple(
     for one in (
         *(NEEDS, WHEN, IF, PARALLEL, FAILURES_ALLOWED, ON_FAILURE),
         *(GATE, GATE_NUMBER, GATE_BY, GATE_NOT_SELF, GATE_WITHIN, GATE_ELSE),
-        *(OUTPUTS, RETRY_EXIT_CODES, FOR_EACH, MATRIX),
+        *(OUTPUTS, RETRY_EXIT_CODES, FOR_EACH, MATRIX, REDO),
     )
 )
 RUN_QUEUE_KEY = RUN_QUEUE.name  # of the job

@@ -469,7 +469,8 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
     """
     chosen = () if case.request.every else _chosen(case)
     kept = {one for one in chosen if case.steps[one].state in _NOT_GOOD}
-    kept -= behind(case.graph, chosen)
+    redone = {one for one in names if case.graph.by_name[one].redo}
+    kept -= behind(case.graph, {*chosen, *redone})
     for one in _ended(tx, case, names):
         keeps = one.task_group in kept
         if keeps and one.client_status == ClientStatus.COMPLETE:

@@ -549,6 +549,7 @@ FOR_EACH = MetaExtension(name="steward_for_each", place="task group", read=for_e
 MATRIX = MetaExtension[dict[str, list[object]]](
     name="steward_matrix", place="task group", read=matrix, default={}
 )
+REDO = MetaExtension(name="steward_redo", place="task group", read=flag, default=False)
 OUTPUTS = MetaExtension[tuple[str, ...]](
     name="steward_outputs", place="task group", read=outputs, default=()
 )
@@ -624,6 +625,7 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     RETRY_EXIT_CODES,
     FOR_EACH,
     MATRIX,
+    REDO,
     OUTPUTS,
     KEEP,
     RUNS_KEPT,

@@ -33,6 +33,7 @@ from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job, task
 
 KEYS = (
+    "redo",
     *("when", "if", "parallel", "failures_allowed", "on_failure"),
     *("for_each", "matrix"),
     *("gate", "gate_number", "gate_by", "gate_not_self", "gate_within", "gate_else"),
@@ -1011,3 +1012,25 @@ async def test_completed_elements_of_a_long_list_are_counted(cluster: Cluster) -
         await end(cluster, "b")
     await cluster.work()
     assert (run_of(cluster).status, run_of(cluster).steps[1].good) == ("succeeded", 70)
+
+
+async def test_a_redone_step_runs_again_before_a_failed_one_which_then_keeps_nothing(
+    cluster: Cluster,
+) -> None:
+    set_up = step("up", redo="true")
+    await begun(cluster, workflow(set_up, step("use", "up", count=2)))
+    await end(cluster, "up")
+    await cluster.work()
+    await end(cluster, "use")
+    await end(cluster, "use", code=1)
+    await cluster.work()
+    assert run_of(cluster).status == "failed"
+    done = (await act(cluster, RunActType.RERUN, failed=True)).done
+    assert done is not None
+    assert done.steps == ["up", "use"]
+    await cluster.work()
+    assert at_work(cluster) == ["up"]
+    await end(cluster, "up")
+    await cluster.work()
+    assert at_work(cluster) == ["use", "use"]
+    assert [one.attempt for one in run_of(cluster).steps] == [2, 2]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from daemon.flow import graph as flow
-from daemon.flow.graph import graph_of, problems, shortest_cycle, view, warnings
+from daemon.flow.graph import again, graph_of, problems, shortest_cycle, view, warnings
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec import steward_meta
 from storage.errors import Malformed
@@ -270,3 +270,28 @@ def test_a_name_in_a_long_list_stands_there_once() -> None:
     (found,) = steward_meta.problems(workflow(step("a", text)))
     assert time.thread_time() - began < 0.5 * slowness()
     assert found.endswith('names "5" twice')
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        (["c"], {"c"}),  # nothing before it is to be redone
+        (["use"], {"up", "use", "down"}),
+        (["down"], {"up", "use", "down"}),
+        (["a"], {"a", "up", "use", "down", "c"}),
+    ],
+)
+def test_a_step_that_is_redone_runs_again_with_all_that_comes_after_it(
+    chosen: list[str], found: set[str]
+) -> None:
+    redo = {"steward_needs": "a", "steward_redo": "true"}
+    graph = graph_of(
+        workflow(
+            group("a"),
+            group("up", meta=redo),
+            group("use", meta={"steward_needs": "up"}),
+            group("down", meta={"steward_needs": "use", "steward_when": "always"}),
+            group("c", meta={"steward_needs": "a"}),
+        )
+    )
+    assert again(graph, chosen) == found
