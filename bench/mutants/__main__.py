@@ -4,9 +4,8 @@
     python -m bench.mutants --list
 
 The first run of an area records the lines that each of its tests executes. Each mutant of the
-sample then runs with the tests that execute its line, for at most a minute: the fastest of each
-file of tests first, then the second of each file.
-A mutant that no test detects is printed. Tests that start a separate daemon do not count,
+sample then runs with the tests that execute its line, for at most a minute: the fast tests of each
+file by turns, then the slow ones. A mutant that no test detects is printed. Tests that start a separate daemon do not count,
 because the change is made in this process.
 
 It needs root and Python 3.12 or newer: each mutant runs in separate namespaces, because a change
@@ -36,6 +35,7 @@ from bench.mutants.walls import run_inside
 
 ROOT = Path(__file__).parents[2]
 SECONDS_OF_TESTS = 60.0  # as the tests took without a mutant
+FAST = 0.5  # seconds of a test that runs before the slow ones
 START = 60.0  # seconds until pytest runs its first test, with much to spare
 MAP_SECONDS = 7200.0
 
@@ -130,12 +130,15 @@ def tests_of(mutant: Mutant, tests: list[dict[str, object]]) -> tuple[list[str],
             name = str(test["test"])
             by_file.setdefault(name.partition("::")[0], []).append((test["seconds"], name))  # type: ignore[arg-type]
     rounds = itertools.zip_longest(*(sorted(group) for group in by_file.values()))
+    in_turn = [entry for fastest in rounds for entry in fastest if entry]
     names: list[str] = []
     total = 0.0
-    for seconds, name in (entry for fastest in rounds for entry in fastest if entry):
-        if not names or total + seconds <= SECONDS_OF_TESTS:
-            names.append(name)
-            total += seconds
+    for limit in (FAST, SECONDS_OF_TESTS):
+        for seconds, name in in_turn:
+            is_next = name not in names and seconds <= limit
+            if is_next and (not names or total + seconds <= SECONDS_OF_TESTS):
+                names.append(name)
+                total += seconds
     return names, total
 
 

@@ -139,7 +139,7 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
 
 def _changed_statements(node: ast.stmt) -> Iterator[ast.AST]:
     match node:
-        case ast.Return(value=value) if value is not None and not _is_none(value):
+        case ast.Return(value=value) if value is not None and not _is_falsy(value):
             yield _with(node, value=ast.Constant(None))
         case ast.Raise():
             yield ast.Pass()
@@ -180,8 +180,9 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
     return new
 
 
-def _is_none(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_falsy(node: ast.AST) -> bool:
+    """Return whether `None` instead of a value hardly makes a difference."""
+    return isinstance(node, ast.Constant) and not node.value
 
 
 def _is_text(node: ast.AST) -> bool:
