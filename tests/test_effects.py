@@ -78,6 +78,8 @@ ALLOWED = {
     "setup/artifacts/fetch.py:": WORKSHOP,
     "setup/artifacts/git.py:": WORKSHOP,
     "setup/artifacts/install.py:": WORKSHOP,
+    "setup/artifacts/local_files.py:LocalFiles.copy:": KERNEL,
+    "setup/artifacts/local_files.py:LocalFiles._copy_": WORKSHOP,
     "setup/file_keeper.py:": WORKSHOP,
     "core/safe_open.py:open_directory:os.open": TOP,
     "launcher/safe_open.py:resolver:os.open": KERNEL,

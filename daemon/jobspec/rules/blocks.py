@@ -74,6 +74,9 @@ def artifact(one: Artifact) -> Iterator[str]:
         is_file = one.getter_mode == "file"
         if not places.is_destination(one.relative_dest, is_file=is_file):
             yield places.refusal(one.relative_dest)
+    name = (one.getter_options or {}).get("filename")
+    if name is not None and (name in {"", ".", ".."} or "/" in name):
+        yield f"invalid artifact filename {quote(name)}; must be a name without '/'"
     checksum = (one.getter_options or {}).get("checksum")
     if checksum is not None and not VARIABLE.search(checksum):
         yield from _checksum(checksum.strip())

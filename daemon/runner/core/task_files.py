@@ -5,6 +5,7 @@ directory; `own` and `meant` return such paths.
 """
 
 import errno
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -35,6 +36,14 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
     allocation: str
     task: str
     places: TaskDirectories
+
+    @property
+    def staging_name(self) -> str:
+        """Return the name of the daemon's own directory for this task, of safe characters.
+
+        A task name may contain any character except slashes.
+        """
+        return f"{self.allocation}.{hashlib.sha256(self.task.encode()).hexdigest()[:16]}"
 
     def own(self, path: str) -> str:
         """Return a path below the task directory. Raises `PathEscape`."""

@@ -62,7 +62,7 @@ class FileKeeper:
     ) -> KeptFiles:
         """Keep the files of a task that match patterns, in place of those kept before."""
         async with self._free:
-            workshop = f"{self._staging}/kept.{files.allocation}.{files.task}"
+            workshop = f"{self._staging}/kept.{files.staging_name}"
             intake = _Intake(self._payloads, namespace, workshop, now)
             try:
                 await self._collect(intake, files, patterns)

@@ -6,6 +6,7 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import struct
 import tarfile
 import zipfile
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -31,6 +33,7 @@ from daemon.runner.setup.artifacts.fetch import (
     FetchFailed,
     destination,
 )
+from daemon.runner.setup.artifacts.local_files import LocalFiles
 from storage.records.task import Artifact
 from storage.store import Store
 from tests.launchers import Direct
@@ -447,11 +450,97 @@ async def test_a_directory_of_the_machine_is_not_copied_when_it_is_too_large(
         (folder / f"f{number}").touch()
     (tmp_path / "large").write_bytes(b"x" * 5 * MEGABYTE)
     allowed = fetcher(files_from=(str(tmp_path),))
-    with pytest.raises(FetchFailed, match="60 files with 0 bytes exceed the limit of 50"):
+    with pytest.raises(FetchFailed, match="exceeds the limit of 50 files"):
         await allowed.fetch(order(root, str(folder)))
-    with pytest.raises(FetchFailed, match="it has 5242880 bytes, more than 4194304"):
+    with pytest.raises(FetchFailed, match="exceeds the limit of 50 files with 4194304 bytes"):
         await allowed.fetch(order(root, f"{tmp_path}/large"))
     assert there(root) == []
+
+
+@pytest.mark.parametrize("name", ["../../../taken", "..", "/etc/steward-test", "a/b"])
+@pytest.mark.parametrize("by_query", [False, True])
+async def test_file_name_of_a_job_cannot_leave_the_staging_directory(
+    site: Site, root: Path, name: str, by_query: bool
+) -> None:
+    url = site.put("/f", b"content")
+    options = None if by_query else {"filename": name}
+    source = f"{url}?filename={quote(name, safe='')}" if by_query else url
+    with pytest.raises(FetchFailed, match="is not the name of a file"):
+        await fetcher().fetch(order(root, source, getter_options=options))
+    assert there(root) == []
+    assert not (Path(STAGED.name).parent / "taken").exists()
+
+
+def test_staging_directory_has_a_name_of_safe_characters(root: Path) -> None:
+    odd = msgspec.structs.replace(order(root, "").files, task="a b$(id)`;'\"")
+    assert re.fullmatch(r"a\.[0-9a-f]{16}", odd.staging_name)
+    assert odd.staging_name != order(root, "").files.staging_name
+
+
+async def test_link_that_is_swapped_in_during_a_copy_is_not_followed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, secret = tmp_path / "open", tmp_path / "secret"
+    folder.mkdir()
+    secret.write_text("secret")
+    (folder / "a").write_text("x")
+    (folder / "b").write_text("x")
+
+    def swap(files: LocalFiles, source: int, name: str, target: str) -> None:
+        """Replace all other files by links to the secret, as a task could at this moment."""
+        for other in folder.iterdir():
+            if other.name != name and not other.is_symlink():
+                other.unlink()
+                other.symlink_to(secret)
+        copy(files, source, name, target)
+
+    copy = LocalFiles._copy_file
+    monkeypatch.setattr(LocalFiles, "_copy_file", swap)
+    allowed = fetcher(files_from=(str(folder),))
+    with pytest.raises(FetchFailed):
+        await allowed.fetch(order(root, str(folder)))
+    assert "secret" not in "".join(
+        path.read_text() for path in (root / "main/local").rglob("*") if path.is_file()
+    )
+
+
+async def test_hard_link_to_a_private_file_is_refused(root: Path, tmp_path: Path) -> None:
+    folder, secret = tmp_path / "open", tmp_path / "secret"
+    folder.mkdir()
+    secret.write_text("secret")
+    secret.chmod(0o640)
+    (folder / "own-name").hardlink_to(secret)
+    allowed = fetcher(files_from=(str(folder),))
+    for source in (str(folder), f"{folder}/own-name"):
+        with pytest.raises(FetchFailed, match="has 2 names and is not readable by everyone"):
+            await allowed.fetch(order(root, source))
+    assert there(root) == []
+    secret.chmod(0o644)
+    await allowed.fetch(order(root, f"{folder}/own-name"))
+    assert there(root) == ["own-name"]
+
+
+async def test_directory_of_the_machine_comes_with_modes_and_links(
+    root: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "open"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/run").write_text("run")
+    (folder / "bin/run").chmod(0o755)
+    (folder / "l").symlink_to("bin/run")
+    await fetcher(files_from=(str(folder),)).fetch(order(root, str(folder)))
+    assert there(root) == ["bin", "bin/run", "l"]
+    assert (root / "main/local/bin/run").stat().st_mode & 0o777 == 0o755
+    assert os.readlink(root / "main/local/l") == "bin/run"
+
+
+async def test_pipe_of_the_machine_does_not_block_a_copy(root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    os.mkfifo(folder / "p")
+    for source in (str(folder), f"{folder}/p"):
+        with pytest.raises(FetchFailed, match="is neither a file nor a directory"):
+            await fetcher(files_from=(str(folder),)).fetch(order(root, source))
 
 
 async def test_links_that_stay_inside_come_along(site: Site, root: Path) -> None:

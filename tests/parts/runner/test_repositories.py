@@ -2,6 +2,7 @@
 
 import base64
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -297,6 +298,23 @@ async def test_a_link_in_a_repository_leads_nowhere_else(
     with pytest.raises(FetchFailed, match="points outside the artifact"):
         await fetcher().fetch(order(root, repository.show(site)))
     assert there(root) == []
+
+
+def test_no_part_of_the_command_for_ssh_is_read_by_the_shell(tmp_path: Path) -> None:
+    odd = tmp_path / "a b$(touch x);'`"
+    odd.mkdir()
+    key = base64.b64encode(b"key").decode()
+    made = git.GitClient(str(odd), ("h", 22, "fe80::1%a;b"), key, verify=True)
+    words = shlex.split(made.environment["GIT_SSH_COMMAND"])
+    assert words[-4:] == ["-o", "HostName=fe80::1%a;b", "-i", f"{odd}/key"]
+    shown = subprocess.run(
+        ["/bin/sh", "-c", f"printf '%s\\n' {made.environment['GIT_SSH_COMMAND']}"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+    )
+    assert shown.stdout.decode().splitlines() == words
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:

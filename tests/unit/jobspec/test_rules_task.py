@@ -233,6 +233,15 @@ def test_checksums_can_be_compared(checksum: str, texts: list[str]) -> None:
     assert of_task(Artifacts=[given]) == block("Artifact 1 validation failed", *texts)
 
 
+@pytest.mark.parametrize(("name", "good"), [("f", True), ("../f", False), ("a/b", False)])
+def test_artifact_has_a_plain_file_name(name: str, good: bool) -> None:
+    given = {"GetterSource": "s", "GetterOptions": {"filename": name}}
+    text = f"invalid artifact filename \"{name}\"; must be a name without '/'"
+    assert of_task(Artifacts=[given]) == (
+        [] if good else block("Artifact 1 validation failed", text)
+    )
+
+
 # ---- templates ----------------------------------------------------------------------------------
 
 

@@ -71,6 +71,14 @@ def test_what_means_nothing_here_is_refused(text: str) -> None:
         parse(text, {})
 
 
+@pytest.mark.parametrize("source", ["https://h/b", "payload://data", "kept://step/b", "/srv/b"])
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/x", "../../../x", "a\0b"])
+def test_file_name_cannot_lead_out_of_its_folder(source: str, name: str) -> None:
+    with pytest.raises(InvalidSource, match="is not the name of a file"):
+        parse(source, {"filename": name})
+    assert parse(source, {"filename": "..x"}).name == "..x"
+
+
 def test_payload_source_is_the_name_of_a_file_of_the_job() -> None:
     found = parse("payload://data.tar.gz", {})
     assert (found.kind, found.name, found.archive) == (SourceType.PAYLOAD, "data.tar.gz", "tar.gz")

@@ -24,7 +24,13 @@ from daemon.runner.core.safe_open import PathEscape
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.setup.artifacts import install
 from daemon.runner.setup.artifacts.archive import ArchiveLimits, BadArchive, Unpacker, check_links
-from daemon.runner.setup.artifacts.source import ArtifactSource, InvalidSource, SourceType, parse
+from daemon.runner.setup.artifacts.source import (
+    ArtifactSource,
+    InvalidSource,
+    SourceType,
+    is_file_name,
+    parse,
+)
 from storage.errors import StewardError
 from storage.records import places
 from storage.records.numbers import parse_integer
@@ -80,7 +86,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         try:
             source = parse(given, order.artifact.getter_options or {})
             target = destination(order)
-            workshop = f"{self.staging}/{order.files.allocation}.{order.files.task}"
+            workshop = f"{self.staging}/{order.files.staging_name}"
             await trio.to_thread.run_sync(partial(install.discard, workshop))
             os.makedirs(f"{workshop}/{_FETCHED}", 0o700)
             os.mkdir(f"{workshop}/{_OUT}", 0o700)
@@ -223,19 +229,11 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     # --- file ---
 
     def _copy(self, source: ArtifactSource, workshop: str) -> None:
-        path = os.path.realpath(urlsplit(source.url).path)
-        if not any(path == one or path.startswith(f"{one}/") for one in self.files_from):
-            raise EgressDenied(
-                f"files from {path} are not permitted: add its directory to artifact_paths"
-                " in the daemon's configuration"
-            )
-        if os.path.isdir(path):
-            _limit(path, self.limits)
-            shutil.copytree(path, f"{workshop}/{_FETCHED}/tree", symlinks=True)
-        else:
-            if (size := os.stat(path).st_size) > self.limits.bytes:
-                raise BadArchive(f"it has {size} bytes, more than {self.limits.bytes}")
-            shutil.copyfile(path, f"{workshop}/{_FETCHED}/file")
+        # Imported late, because few artifacts are files of this host.
+        from daemon.runner.setup.artifacts.local_files import LocalFiles
+
+        files = LocalFiles(self.files_from, self.limits, trio.from_thread.check_cancelled)
+        files.copy(urlsplit(source.url).path, f"{workshop}/{_FETCHED}")
 
     # --- payload ---
 
@@ -311,14 +309,14 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidSource("mode dir needs an archive or a repository")
             else:
                 os.chmod(file, 0o644)
-                os.rename(file, f"{tree}/{target[1] or source.name}")
+                os.rename(file, f"{tree}/{_plain(target[1] or source.name)}")
         if source.folder:
             tree = _inner(tree, source.folder)
         if mode == "file" and archive:
             names = os.listdir(tree)
             if len(names) != 1:
                 raise BadArchive(f"mode file needs one file, the archive holds {len(names)}")
-            os.rename(f"{tree}/{names[0]}", f"{tree}/{target[1]}")
+            os.rename(f"{tree}/{names[0]}", f"{tree}/{_plain(target[1])}")
         return tree
 
 
@@ -337,6 +335,13 @@ async def _kept_digest(source: ArtifactSource, order: ArtifactRequest) -> str:
             'meta { steward_keep = "PATTERN" }, and its allocation must still exist'
         )
     return digest
+
+
+def _plain(name: str) -> str:
+    """Return a file name that stays in its folder. Raises `InvalidSource`."""
+    if not is_file_name(name):
+        raise InvalidSource(f"{name!r} is not the name of a file")
+    return name
 
 
 def _send(tree: str, stream: int, *, is_read_only: bool) -> None:

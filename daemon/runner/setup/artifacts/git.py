@@ -10,6 +10,7 @@ redirects. Only a part of its output is stored.
 import base64
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from daemon.runner.core.safe_open import open_directory
 from daemon.runner.setup.artifacts.archive import MOST_MEMORY, ArchiveLimits, BadArchive
 from daemon.runner.setup.artifacts.source import InvalidSource
 
-_SSH = "ssh -o StrictHostKeyChecking=accept-new -o BatchMode=yes"
+_SSH = ("ssh", "-o", "StrictHostKeyChecking=accept-new", "-o", "BatchMode=yes")
 _KEPT = 4096  # bytes of git's output
 _LONGEST = 64 * 1024  # bytes of a path
 _BLOCK = 512  # bytes: the unit of `ulimit -f`
@@ -58,16 +59,16 @@ class GitClient:
         `EgressDenied`.
         """
         host, port, address = at
-        ssh = f"{_SSH} -o HostName={address}"
+        words = [*_SSH, "-o", f"HostName={address}"]
         if key:
-            ssh = f"{ssh} -i {_written(workshop, key)}"
+            words += ["-i", _written(workshop, key)]
         self.environment: Mapping[str, str] = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
             "HOME": workshop,
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ALLOW_PROTOCOL": "https:http:ssh",
-            "GIT_SSH_COMMAND": ssh,
+            "GIT_SSH_COMMAND": shlex.join(words),  # git passes it to a shell
         }
         program = shutil.which("git", path=self.environment["PATH"])
         if program is None:

@@ -79,6 +79,11 @@ class InvalidSource(ValueError):
     """A source that is invalid or not supported."""
 
 
+def is_file_name(text: str) -> bool:
+    """Return whether a text names an entry of a folder, and cannot lead out of it."""
+    return text not in {"", ".", ".."} and "/" not in text and "\0" not in text
+
+
 def is_single(archive: str) -> bool:
     """Return whether an archive type holds a single unnamed file."""
     return archive in _SINGLE
@@ -103,6 +108,10 @@ def parse(text: str, options: Mapping[str, str]) -> ArtifactSource:
     path, folder = _split(parts.path)
     query = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **options}
     ours = {name: value for name, value in query.items() if name in _OURS}
+    if not is_file_name(ours.get("filename", "file")):
+        raise InvalidSource(
+            f"filename {ours['filename']!r} is not the name of a file: give a name without '/'"
+        )
     others = urlencode({name: value for name, value in query.items() if name not in _OURS})
     url = urlunsplit((parts.scheme, parts.netloc, path, others, ""))
     return ArtifactSource(kind=kind, url=url, folder=folder, options=ours)

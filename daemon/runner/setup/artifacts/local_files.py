@@ -1,0 +1,105 @@
+"""Copy files of this host for `file` artifacts, from the directories that the configuration permits.
+
+Tasks and users may write in these directories. So each file is opened below the permitted directory
+without following links, and the copy is made from the open descriptor. A link that another user puts
+there after the check is refused. A hard link could name another user's secret, therefore a file with
+several names must be readable by everyone.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+
+from daemon.launcher.safe_open import resolver
+from daemon.net.egress_policy import EgressDenied
+from daemon.runner.setup.artifacts.archive import ArchiveLimits, BadArchive
+
+_DEEPEST = 64  # nested folders
+_PIECE = 1024 * 1024
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class LocalFiles:
+    """Copies one file or directory within limits; `check` can abort by raising."""
+
+    def __init__(
+        self, permitted: Sequence[str], limits: ArchiveLimits, check: Callable[[], None]
+    ) -> None:
+        self._permitted, self._limits, self._check = permitted, limits, check
+        self._bytes = self._files = 0
+
+    def copy(self, path: str, target: str) -> None:
+        """Copy to `{target}/file`, or a directory to `{target}/tree`.
+
+        Raises `EgressDenied`, `BadArchive` or `OSError`.
+        """
+        path = os.path.realpath(path)
+        above = next((one for one in self._permitted if _is_below(path, one)), None)
+        if above is None:
+            raise EgressDenied(
+                f"files from {path} are not permitted: add its directory to artifact_paths"
+                " in the daemon's configuration"
+            )
+        top = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            source = resolver(follows=False)(top, os.path.relpath(path, above), _READ)
+        finally:
+            os.close(top)
+        try:
+            if stat.S_ISDIR(os.fstat(source).st_mode):
+                self._copy_folder(source, f"{target}/tree", 0)
+            else:
+                self._copy_file(source, path, f"{target}/file")
+        finally:
+            os.close(source)
+
+    def _copy_folder(self, source: int, target: str, depth: int) -> None:
+        if depth > _DEEPEST:
+            raise BadArchive(f"it has more than {_DEEPEST} nested folders")
+        os.mkdir(target, 0o700)
+        with os.scandir(source) as entries:
+            for entry in entries:
+                self._check()
+                self._count(1, 0)
+                self._copy_entry(source, entry.name, f"{target}/{entry.name}", depth)
+        os.chmod(target, 0o700 | stat.S_IMODE(os.fstat(source).st_mode) & 0o777)
+
+    def _copy_entry(self, above: int, name: str, target: str, depth: int) -> None:
+        found = os.stat(name, dir_fd=above, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink(name, dir_fd=above), target)  # checked with the whole tree
+            return
+        source = resolver(follows=False)(above, name, _READ)
+        try:
+            if stat.S_ISDIR(os.fstat(source).st_mode):
+                self._copy_folder(source, target, depth + 1)
+            else:
+                self._copy_file(source, name, target)
+        finally:
+            os.close(source)
+
+    def _copy_file(self, source: int, name: str, target: str) -> None:
+        found = os.fstat(source)
+        if not stat.S_ISREG(found.st_mode):
+            raise BadArchive(f"{name!r} is neither a file nor a directory")
+        if found.st_nlink > 1 and not found.st_mode & stat.S_IROTH:
+            raise EgressDenied(
+                f"{name!r} has {found.st_nlink} names and is not readable by everyone: copy the file"
+            )
+        with open(source, "rb", closefd=False) as file, open(target, "xb") as copy:
+            while piece := file.read(_PIECE):
+                self._check()
+                self._count(0, len(piece))
+                copy.write(piece)
+        os.chmod(target, stat.S_IMODE(found.st_mode) & 0o777)
+
+    def _count(self, files: int, size: int) -> None:
+        self._files, self._bytes = self._files + files, self._bytes + size
+        if self._files > self._limits.files or self._bytes > self._limits.bytes:
+            raise BadArchive(
+                f"it exceeds the limit of {self._limits.files} files with {self._limits.bytes} bytes"
+            )
+
+
+def _is_below(path: str, above: str) -> bool:
+    return path == above or path.startswith(f"{above.rstrip('/')}/")
