@@ -241,6 +241,13 @@ class PayloadFiles:
         """Return the largest size that a file can have."""
         return min(self._limits.file or _LARGEST, self._limits.namespace or _LARGEST)
 
+    def room(self, db: ReadSnapshot, namespace: str) -> int:
+        """Return the number of bytes that new files of a namespace may still have together."""
+        if not self._limits.namespace:
+            return _LARGEST
+        _, total = payload_files.used(db, namespace)
+        return max(0, self._limits.namespace - total)
+
     def _place(self, namespace: str, digest: str) -> str:
         return f"{payload_dir(self._root, namespace)}/{digest}"
 

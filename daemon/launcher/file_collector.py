@@ -86,6 +86,7 @@ class _Collection:
     def __init__(self, request: CollectFiles, stream: BinaryIO) -> None:
         self._request, self._stream = request, stream
         self._entries = 0
+        self._left = request.most_total  # bytes
         self._seen: set[str] = set()
 
     def send(self, part: FilePart) -> None:
@@ -194,9 +195,15 @@ class _Collection:
             raise OSError(errno.EPERM, "it has a second name, which may be another user's file")
         if facts.st_size > most:
             raise OSError(errno.EFBIG, f"it has {facts.st_size} bytes, more than {most}")
-        size = 0
+        if facts.st_size > self._left:
+            raise OSError(
+                errno.EDQUOT,
+                f"it has {facts.st_size} bytes, more than the {self._left} that are left",
+            )
+        most, size = min(most, self._left), 0
         while piece := os.read(descriptor, _PIECE):
             size += len(piece)
+            self._left -= len(piece)
             if size > most:
                 raise OSError(errno.EFBIG, f"it grew to more than {most} bytes")
             self.send(FilePart(path=os.fsencode(path), data=piece, is_end=False, reason=""))

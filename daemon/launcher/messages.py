@@ -393,13 +393,15 @@ class CollectFiles(Message, frozen=True, kw_only=True, tag=63):
     """Send the files of a task that match patterns; see `daemon/launcher/file_collector.py`.
 
     Descriptor: the end of a pipe for the stream. A pattern begins with the name of the task or of
-    the shared directory. `most_bytes` is the limit for each file.
+    the shared directory. `most_bytes` is the limit for each file, `most_total` for all together. A
+    sparse file counts with its whole size.
     """
 
     allocation: Id
     task: Name
     patterns: Annotated[list[Text], msgspec.Meta(max_length=MOST_PATTERNS)]
     most_bytes: Size
+    most_total: Size
     most_files: Size
 
 

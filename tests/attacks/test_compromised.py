@@ -198,6 +198,7 @@ SAMPLES: dict[type, tuple[Callable[[Path], Any], Callable[[], tuple[int, ...]]]]
             task="main",
             patterns=["main/local/*"],
             most_bytes=9,
+            most_total=9,
             most_files=9,
         ),
         lambda: (sealed(b""),),

@@ -113,9 +113,12 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
         with _escaping():
             await self.launcher.unpack(request, stream)
 
-    async def collect(self, patterns: Sequence[str], stream: int, *, size: int, count: int) -> None:
-        """Write the files that match patterns to a pipe, with limits on bytes of each and on files.
+    async def collect(
+        self, patterns: Sequence[str], stream: int, *, size: int, total: int, count: int
+    ) -> None:
+        """Write the files that match patterns to a pipe.
 
+        The limits are for the bytes of each file, for all bytes, and for the number of files.
         Patterns are relative to the task directory, or begin with the shared directory. Raises
         `OSError`.
         """
@@ -128,6 +131,7 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
                     one if one.startswith(shared) else f"{self.task}/{one}" for one in patterns
                 ],
                 most_bytes=size,
+                most_total=total,
                 most_files=count,
             ),
             stream,

@@ -2,6 +2,10 @@
 
 The launcher reads the files with the rights of the task and sends them in a stream. The keeper
 trusts nothing in the stream: it limits names, sizes and numbers, and computes the digests itself.
+All files of a collection together have at most the bytes that are left in the namespace, so a task
+cannot fill the disk first. A namespace collects for one task at a time, and in threads that nothing
+else uses: neither its large files nor their number hold up the tasks of other namespaces.
+
 The rows of a task are written at once. After a crash, the task is not dead yet, and its files are
 collected again.
 """
@@ -11,7 +15,8 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
@@ -28,8 +33,7 @@ MOST_FILES = 100  # of one task
 _MOST_REASONS = 20
 _MOST_REASON = 1000  # characters
 _MOST_PART = 1024 * 1024  # bytes, more than the launcher sends at once
-# A collection waits in a thread. More of them would take the threads of other parts.
-_AT_ONCE = 4
+_AT_ONCE = 32  # collections, each of another namespace; each waits in a thread
 _part = msgspec.msgpack.Decoder(FilePart)
 
 
@@ -52,7 +56,8 @@ class _StreamEnded(_FaultyStream):
 class FileKeeper:
     """Keeps files of tasks. `staging` is a directory that only the daemon can access."""
 
-    _free = trio.CapacityLimiter(_AT_ONCE)
+    _threads = trio.CapacityLimiter(_AT_ONCE)
+    _turns: ClassVar[WeakValueDictionary[str, trio.Lock]] = WeakValueDictionary()  # by namespace
 
     def __init__(self, store: Store, payloads: PayloadFiles, staging: str) -> None:
         self._store, self._payloads, self._staging = store, payloads, staging
@@ -61,9 +66,10 @@ class FileKeeper:
         self, files: TaskFiles, namespace: str, patterns: Sequence[str], now: int
     ) -> KeptFiles:
         """Keep the files of a task that match patterns, in place of those kept before."""
-        async with self._free:
+        async with self._turns.setdefault(namespace, trio.Lock()):
+            room = await self._store.look(partial(self._payloads.room, namespace=namespace))
             workshop = f"{self._staging}/kept.{files.staging_name}"
-            intake = _Intake(self._payloads, namespace, workshop, now)
+            intake = _Intake(self._payloads, namespace, workshop, room, now)
             try:
                 await self._collect(intake, files, patterns)
             finally:
@@ -87,8 +93,13 @@ class FileKeeper:
         async def request() -> None:
             nonlocal trouble
             try:
-                size, count = self._payloads.most_bytes, MOST_FILES
-                await files.collect(patterns, end, size=size, count=count)
+                await files.collect(
+                    patterns,
+                    end,
+                    size=self._payloads.most_bytes,
+                    total=intake.left,
+                    count=MOST_FILES,
+                )
             except (OSError, ValueError) as error:
                 trouble = str(error)
             finally:
@@ -97,7 +108,7 @@ class FileKeeper:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(request)
             try:
-                await trio.to_thread.run_sync(intake.run, source)
+                await trio.to_thread.run_sync(intake.run, source, limiter=self._threads)
             except _StreamEnded as error:
                 fault = str(error)
             except (_FaultyStream, OSError) as error:
@@ -109,11 +120,13 @@ class FileKeeper:
 
 
 class _Intake:
-    """The files of one stream. `kept` has digest and size by path."""
+    """The files of one stream. `kept` has digest and size by path; `left` bytes may still follow."""
 
-    def __init__(self, payloads: PayloadFiles, namespace: str, workshop: str, now: int) -> None:
+    def __init__(
+        self, payloads: PayloadFiles, namespace: str, workshop: str, left: int, now: int
+    ) -> None:
         self._payloads, self._namespace, self._now = payloads, namespace, now
-        self._workshop = workshop
+        self._workshop, self.left = workshop, left
         self.kept: dict[str, tuple[str, int]] = {}
         self.reasons: list[str] = []
 
@@ -143,7 +156,8 @@ class _Intake:
         with open(staged, "wb") as file:
             while True:
                 size += len(part.data)
-                if size > self._payloads.most_bytes:
+                self.left -= len(part.data)
+                if size > self._payloads.most_bytes or self.left < 0:
                     raise _FaultyStream(f"{path} is larger than announced")
                 digest.update(part.data)
                 file.write(part.data)

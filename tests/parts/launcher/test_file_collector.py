@@ -27,7 +27,7 @@ def collected(
     talk: Talk, tmp_path: Path, *patterns: str, **most: int
 ) -> tuple[dict[str, bytes], list[str]]:
     """Return the content of the files by path, and the reasons against others."""
-    bounds = {"most_bytes": 1000, "most_files": 10, **most}
+    bounds = {"most_bytes": 1000, "most_total": 10**9, "most_files": 10, **most}
     request = CollectFiles(allocation=ALLOCATION, task="main", patterns=[*patterns], **bounds)
     stream = tmp_path.parent / f"{tmp_path.name}-stream"
     with stream.open("w+b") as file:
@@ -136,7 +136,12 @@ def test_other_places_are_refused(greeted: Talk, root: Path, tmp_path: Path, pat
     del root
     with (tmp_path / "stream").open("wb") as file:
         request = CollectFiles(
-            allocation=ALLOCATION, task="main", patterns=[pattern], most_bytes=9, most_files=9
+            allocation=ALLOCATION,
+            task="main",
+            patterns=[pattern],
+            most_bytes=9,
+            most_total=9,
+            most_files=9,
         )
         assert isinstance(greeted.ask(request, file.fileno()).body, OperationFailed)
         assert file.tell() == 0
@@ -157,6 +162,22 @@ def test_limits_are_told(greeted: Talk, root: Path, tmp_path: Path) -> None:
     assert reasons == [
         "main/local/0: it has 20 bytes, more than 19",
         ": more than 3 files match",
+    ]
+
+
+def test_all_files_together_have_a_limit_before_one_is_sent(
+    greeted: Talk, root: Path, tmp_path: Path
+) -> None:
+    put(root, "main/local/0", b"x" * 20)
+    with put(root, "main/local/1", b"").open("r+b") as sparse:
+        sparse.truncate(400)
+    put(root, "main/local/2", b"x" * 30)
+    put(root, "main/local/3", b"x")
+    files, reasons = collected(greeted, tmp_path, "main/local/*", most_total=50)
+    assert [*files] == ["main/local/0", "main/local/2"]
+    assert reasons == [
+        "main/local/1: it has 400 bytes, more than the 30 that are left",
+        "main/local/3: it has 1 bytes, more than the 0 that are left",
     ]
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
+import trio.testing
 
 from daemon.config.data_directory import payload_dir
 from daemon.jobs.payload_files import PayloadFiles, PayloadLimits
@@ -31,10 +33,15 @@ class Stream:
 
     def __init__(self, *pieces: bytes, error: OSError | None = None) -> None:
         self.allocation, self.task = ALLOC, "main"
+        self.staging_name = "main"
         self._pieces, self._error = pieces, error
+        self.total = -1
 
-    async def collect(self, patterns: Sequence[str], stream: int, *, size: int, count: int) -> None:
+    async def collect(
+        self, patterns: Sequence[str], stream: int, *, size: int, total: int, count: int
+    ) -> None:
         del patterns, size, count
+        self.total = total
         for one in self._pieces:
             os.write(stream, one)
         if self._error is not None:
@@ -140,7 +147,61 @@ async def test_limits_of_number_and_namespace_are_told(
     large = [part(b"main/%d" % number, bytes([number]) * 900) for number in range(3)]
     found = await kept(store, payloads, tmp_path, Stream(*large, END))
     assert found.number == 2
-    assert "the limit of payload_namespace_mb" in found.reasons[0]
+    assert "larger than announced" in found.reasons[0]
+
+
+async def test_a_collection_has_the_bytes_that_are_left_in_its_namespace(
+    store: Store, payloads: PayloadFiles, tmp_path: Path
+) -> None:
+    first = Stream(part(b"main/a", bytes(900)), part(b"main/b", b"x" * 900), END)
+    assert (await kept(store, payloads, tmp_path, first)).number == 2
+    written: list[int] = []
+    move = PayloadFiles.take_in
+
+    async def take_in(*given: Any, size: int, **named: Any) -> None:
+        written.append(size)
+        await move(*given, size=size, **named)
+
+    second = Stream(part(b"main/c", b"c" * 700), part(b"main/d", b"d"), END)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PayloadFiles, "take_in", take_in)
+        found = await kept(store, payloads, tmp_path, second)
+    assert (first.total, second.total) == (2500, 700)
+    assert written == [700]  # the second file is refused before it is written
+    assert (found.number, names(store)) == (1, ["c"])
+    assert found.reasons == ("the files cannot be kept: d is larger than announced",)
+
+
+class _Waiting(Stream):
+    """Files that come only when they may."""
+
+    def __init__(self) -> None:
+        super().__init__(part(b"main/a", b"x"), END)
+        self.began, self.may_go_on = trio.Event(), trio.Event()
+
+    async def collect(self, *given: Any, **named: Any) -> None:
+        self.began.set()
+        await self.may_go_on.wait()
+        await super().collect(*given, **named)
+
+
+async def test_one_namespace_does_not_hold_up_another(
+    store: Store, payloads: PayloadFiles, tmp_path: Path
+) -> None:
+    keeper = FileKeeper(store, payloads, f"{tmp_path}/staging")
+    many: list[Any] = [_Waiting() for _ in range(8)]
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for one in many:
+                nursery.start_soon(keeper.keep, one, "default", ["*"], NOW)
+            await trio.testing.wait_all_tasks_blocked()
+            assert sum(one.began.is_set() for one in many) == 1
+            other: Any = Stream(END)
+            other.task = other.staging_name = "other"
+            assert await keeper.keep(other, "other", ["*"], NOW) == KeptFiles()
+            for one in many:
+                one.may_go_on.set()
+    assert all(one.began.is_set() for one in many)
 
 
 async def test_files_are_collected_after_their_allocation(
