@@ -905,6 +905,21 @@ CREATE TABLE settings (
     value         TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- An index of the host volumes that the API created or registered. Their documents are settings
+-- below host-volume/. A volume that is not ready has a directory that is being made or deleted; a
+-- start deletes it. Written by daemon/evals/host_volumes.py.
+CREATE TABLE host_volumes (
+    id               TEXT    NOT NULL PRIMARY KEY,
+    namespace        TEXT    NOT NULL,
+    name             TEXT    NOT NULL,
+    node_id          TEXT    NOT NULL,
+    state            TEXT    NOT NULL,            -- pending, ready or deleting
+    host_path        TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX host_volumes_by_name ON host_volumes (name);
+CREATE INDEX host_volumes_by_namespace ON host_volumes (namespace, id);
+CREATE INDEX host_volumes_unfinished ON host_volumes (id) WHERE state <> 'ready';
+
 -- Units of the daemon's internal work whose last attempts failed: the number of failures in a
 -- row, and the reason. A row is deleted when its unit succeeds, changes, is given up or is
 -- released. Written by daemon/fences.py.

@@ -11,10 +11,13 @@ from daemon.scheduler.nodes.constraints import DISTINCT_HOSTS, DISTINCT_PROPERTY
 from storage.errors import Conflict, Malformed, NotFound
 from storage.queries import host_volumes, namespaces, nodes
 from storage.read_pool import ReadSnapshot
+from storage.records.codec import encode
 from storage.records.host_volume import (
     ACCESS_MODES,
+    DELETING,
     FILE_SYSTEM,
     MKDIR,
+    PENDING,
     READY,
     Capability,
     DynamicVolume,
@@ -26,6 +29,7 @@ from storage.writer import Transaction
 _MOST = 1000  # volumes of a daemon
 _LONGEST_NAME = 128
 _MOST_PARAMETERS = 100
+_LARGEST = 16 * 1024  # bytes of a volume as JSON
 _LONGEST = 4096  # characters of a path or parameter
 _ANYWHERE = ("", "all")
 _USUAL = Capability(attachment_mode=FILE_SYSTEM, access_mode="single-node-writer")
@@ -48,6 +52,7 @@ def complete(
 
     Raises `Malformed`, `NotFound` or `Conflict`.
     """
+    _check_size(asked)
     if faults := list(_faults(asked, registered=registered)):
         raise Malformed(f"volume {asked.name[:_LONGEST_NAME]!r}: {'; '.join(faults)}")
     before = _before(db, asked)
@@ -69,6 +74,22 @@ def complete(
         create_index=before.create_index if before else 0,
         create_time=before.create_time if before else 0,
     )
+
+
+def _check_size(asked: DynamicVolume) -> None:
+    """Raise `Malformed` for a long document, with its longest field."""
+    if (size := len(encode(asked))) > _LARGEST:
+        sizes = {name: len(encode(getattr(asked, field))) for field, name in _fields(asked)}
+        longest = max(sizes, key=lambda name: sizes[name])
+        raise Malformed(
+            f"volume {asked.name[:_LONGEST_NAME]!r} has {size} bytes as JSON, {sizes[longest]} of "
+            f"them in {longest}: the limit is {_LARGEST} bytes, so shorten {longest}"
+        )
+
+
+def _fields(volume: DynamicVolume) -> Iterator[tuple[str, str]]:
+    """Yield the names of all fields, in the record and as JSON."""
+    return zip(volume.__struct_fields__, volume.__struct_encode_fields__, strict=True)
 
 
 def _faults(asked: DynamicVolume, *, registered: bool) -> Iterator[str]:
@@ -118,10 +139,11 @@ def _before(db: ReadSnapshot, asked: DynamicVolume) -> DynamicVolume | None:
     before = host_volumes.find(db, asked.id)
     if before is None or before.namespace != asked.namespace:
         raise NotFound(f"no volume has the ID {asked.id!r}")
+    if before.state != READY:
+        raise Conflict(f"volume {before.id} is {before.state}: it cannot be changed")
     if (asked.name, asked.node_id or before.node_id) != (before.name, before.node_id):
         raise Malformed(f"volume {before.id}: its name and its node cannot be changed")
-    if users := host_volumes.users(db, before):
-        raise Conflict(f"volume {before.id} is in use by allocations {', '.join(users)}")
+    _check_unused(db, before)
     return before
 
 
@@ -153,7 +175,7 @@ def _node(db: ReadSnapshot, asked: DynamicVolume, node_id: str, region: str) -> 
 def _check_new(db: ReadSnapshot, asked: DynamicVolume, node: Node) -> None:
     if asked.name in node.host_volumes:
         raise Conflict(f"volume {asked.name!r} already exists on node {node.id}")
-    if len(host_volumes.every(db)) >= _MOST:
+    if host_volumes.count(db) >= _MOST:
         raise Conflict(f"there are {_MOST} volumes, which is the maximum: delete one")
 
 
@@ -188,35 +210,84 @@ def warnings(volume: DynamicVolume) -> list[str]:
     return found
 
 
+async def reserve(store: Store, volume: DynamicVolume) -> None:
+    """Store a new volume whose directory is not there yet, so that a start can find it.
+
+    Raises `Conflict` if its name was taken meanwhile.
+    """
+
+    def write(tx: Transaction) -> None:
+        _check_name(tx, volume)
+        if host_volumes.count(tx) >= _MOST:
+            raise Conflict(f"there are {_MOST} volumes, which is the maximum: delete one")
+        host_volumes.put(tx, msgspec.structs.replace(volume, state=PENDING))
+
+    await store.write(write)
+
+
 async def put(
     store: Store, volume: DynamicVolume, ids: Iterator[str], *, now: int
 ) -> tuple[DynamicVolume, NodeChangeResult]:
-    """Store a volume, and add it to its node.
+    """Store a usable volume, and add it to its node.
 
-    Raises `Conflict` after a concurrent change.
+    Raises `Conflict` after a concurrent change, also if an allocation uses the volume.
     """
 
     def write(tx: Transaction) -> tuple[DynamicVolume, NodeChangeResult]:
-        other = host_volumes.named(tx, volume.name)
-        if other is not None and other.id != volume.id:
-            raise Conflict(f"volume {volume.name!r} already exists on node {other.node_id}")
+        _check_name(tx, volume)
+        before = host_volumes.find(tx, volume.id)
+        if before is None and volume.create_index:
+            raise Conflict(f"volume {volume.id} was deleted meanwhile")
+        if before is not None and before.state == DELETING:
+            raise Conflict(f"volume {volume.id} is {before.state}: it cannot be changed")
+        if before is not None and before.state == READY:
+            _check_unused(tx, before)
         stored = host_volumes.put(tx, volume)
         return stored, offer_volumes(tx, stored.node_id, {stored.name: stored.on_node()}, ids, now)
 
     return await store.write(write)
 
 
-async def remove(store: Store, volume: DynamicVolume, ids: Iterator[str], *, now: int) -> int:
-    """Delete a volume and remove it from its node; return the index of the write.
+async def retire(store: Store, volume_id: str, ids: Iterator[str], *, now: int) -> int:
+    """Remove a volume from its node, before its directory; return the index of the write.
 
-    Raises `Conflict` while an allocation uses it.
+    A registered volume has no directory of the daemon, and is deleted. Raises `NotFound`, and
+    `Conflict` while an allocation uses the volume.
     """
 
     def write(tx: Transaction) -> int:
-        if users := host_volumes.users(tx, volume):
-            raise Conflict(f"volume {volume.id} is in use by allocations {', '.join(users)}")
-        host_volumes.remove(tx, volume)
+        volume = host_volumes.find(tx, volume_id)
+        if volume is None:
+            raise NotFound("volume not found", index=tx.index)
+        if volume.state != READY:
+            return tx.index
+        _check_unused(tx, volume)
+        if volume.plugin_id == MKDIR:
+            host_volumes.retire(tx, volume)
+        else:
+            host_volumes.remove(tx, volume)
         offer_volumes(tx, volume.node_id, {volume.name: None}, ids, now)
         return tx.index
 
     return await store.write(write)
+
+
+async def forget(store: Store, volume_id: str) -> int:
+    """Delete a volume that is not usable, after its directory; return the index of the write."""
+
+    def write(tx: Transaction) -> int:
+        host_volumes.forget(tx, volume_id)
+        return tx.index
+
+    return await store.write(write)
+
+
+def _check_name(tx: Transaction, volume: DynamicVolume) -> None:
+    other = host_volumes.named(tx, volume.name)
+    if other is not None and other.id != volume.id:
+        raise Conflict(f"volume {volume.name!r} already exists on node {other.node_id}")
+
+
+def _check_unused(db: ReadSnapshot, volume: DynamicVolume) -> None:
+    if users := host_volumes.users(db, volume):
+        raise Conflict(f"volume {volume.id} is in use by allocations {', '.join(users)}")

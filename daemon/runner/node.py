@@ -533,6 +533,14 @@ async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
             nursery.start_soon(fences.keep_running, "reports of tasks", host.reports.run)
             nursery.start_soon(fences.keep_running, "logs of tasks", host.sweeper.run)
             await nursery.start(runner.run)
+            if needs.store.read(lambda db: db.table_index("host_volumes")):
+                # Imported late, because few hosts have volumes.
+                from daemon.runner.unfinished_volumes import remove_unfinished
+                from storage.queries import host_volumes
+
+                # Read before the API creates others.
+                unfinished = needs.store.read(host_volumes.unfinished)
+                nursery.start_soon(remove_unfinished, needs.store, launcher, unfinished)
             if clusters:
                 nursery.start_soon(clusters.mirror.run)  # fenced: its loops survive errors
             removing = (runner.ended, runner.owners, runner.remove_directory)

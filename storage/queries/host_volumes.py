@@ -1,21 +1,90 @@
-"""API-created host volumes; they are few, and stored as settings."""
+"""API-created host volumes: their documents are settings, and a table finds them."""
+
+import sqlite3
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from storage.queries import allocations, events, jobs, settings
 from storage.queries.documents import decode_document
+from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
-from storage.records.host_volume import DynamicVolume
+from storage.records.host_volume import DELETING, READY, Capability, DynamicVolume
 from storage.writer import Transaction
 
 TABLE = "host_volumes"
 _PREFIX = "host-volume/"
 
+_COUNT = "SELECT count(*) AS number FROM host_volumes"
+_NAMED = "SELECT id FROM host_volumes WHERE name = :name"
+_NAMES = "SELECT id, namespace, name FROM host_volumes ORDER BY id"
+_PATHS = "SELECT host_path FROM host_volumes WHERE id <> :id"
+_UNFINISHED = "SELECT id FROM host_volumes WHERE state <> 'ready' ORDER BY id"
+_PAGE = """
+    SELECT s.value FROM host_volumes AS v JOIN settings AS s ON s.name = 'host-volume/' || v.id
+"""
+_ON_NODE = """
+    SELECT v.id, v.namespace, v.name, v.host_path,
+           json_extract(s.value, '$.RequestedCapabilities') AS capabilities
+      FROM host_volumes AS v JOIN settings AS s ON s.name = 'host-volume/' || v.id
+     WHERE v.node_id = :node_id AND v.state = 'ready'
+     ORDER BY v.name
+"""
+_PUT = """
+    INSERT INTO host_volumes (id, namespace, name, node_id, state, host_path)
+    VALUES (:id, :namespace, :name, :node_id, :state, :host_path)
+    ON CONFLICT (id) DO UPDATE SET state = excluded.state, host_path = excluded.host_path
+"""
+_REMOVE = "DELETE FROM host_volumes WHERE id = :id"
 
-def every(db: ReadSnapshot) -> list[DynamicVolume]:
-    """Return all volumes, by ID."""
-    return [_from(text) for text in settings.under(db, _PREFIX)]
+_COLUMNS = ("id", "namespace", "name", "node_id", "state", "host_path")
+
+
+class VolumeName(NamedTuple):
+    """A volume in searches."""
+
+    id: str
+    namespace: str
+    name: str
+
+
+def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[DynamicVolume]:
+    """Yield volumes by namespace and ID."""
+    conditions, values = list[str](), dict[str, object]()
+    if wish.namespace != "*":
+        conditions.append("v.namespace = :namespace")
+        values["namespace"] = wish.namespace
+    if wish.start is not None:
+        sign = "<=" if wish.reverse else ">="
+        conditions.append(f"(v.namespace, v.id) {sign} (:first, :second)")
+        values["first"], values["second"] = wish.start
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    way = " DESC" if wish.reverse else ""
+    rows = db.each(f"{_PAGE}{where} ORDER BY v.namespace{way}, v.id{way}", values)
+    return (_from(row["value"]) for row in rows)
+
+
+def names(db: ReadSnapshot) -> Iterator[VolumeName]:
+    """Yield all volumes by ID, without their documents."""
+    return (VolumeName(*row) for row in db.each(_NAMES))
+
+
+def count(db: ReadSnapshot) -> int:
+    """Return the number of volumes in any state."""
+    row = db.one(_COUNT)
+    return int(row["number"]) if row else 0
+
+
+def paths(db: ReadSnapshot, besides: str) -> list[str]:
+    """Return the directories of all volumes except the one with this ID."""
+    return [str(row["host_path"]) for row in db.each(_PATHS, {"id": besides})]
+
+
+def unfinished(db: ReadSnapshot) -> list[str]:
+    """Return the IDs of volumes whose directory is being made or deleted."""
+    return [str(row["id"]) for row in db.each(_UNFINISHED)]
 
 
 def find(db: ReadSnapshot, volume_id: str) -> DynamicVolume | None:
@@ -30,12 +99,25 @@ def _from(text: str) -> DynamicVolume:
 
 def named(db: ReadSnapshot, name: str) -> DynamicVolume | None:
     """Return a volume by name, or None."""
-    return next((one for one in every(db) if one.name == name), None)
+    row = db.one(_NAMED, {"name": name})
+    return find(db, row["id"]) if row else None
 
 
 def on_node(db: ReadSnapshot, node_id: str) -> dict[str, dict[str, object]]:
-    """Return the volumes of a node as node attributes, by name."""
-    return {one.name: one.on_node() for one in every(db) if one.node_id == node_id}
+    """Return the usable volumes of a node as node attributes, by name."""
+    return {row["name"]: _offered(row) for row in db.each(_ON_NODE, {"node_id": node_id})}
+
+
+def _offered(row: sqlite3.Row) -> dict[str, object]:
+    capabilities = (row["capabilities"] or "[]").encode()
+    where = f"a setting below {_PREFIX!r}"
+    return DynamicVolume(
+        id=row["id"],
+        namespace=row["namespace"],
+        name=row["name"],
+        host_path=row["host_path"],
+        requested_capabilities=decode_document(capabilities, list[Capability], where),
+    ).on_node()
 
 
 def users(db: ReadSnapshot, volume: DynamicVolume) -> list[str]:
@@ -60,22 +142,37 @@ def users(db: ReadSnapshot, volume: DynamicVolume) -> list[str]:
 
 
 def put(tx: Transaction, volume: DynamicVolume) -> DynamicVolume:
-    """Store a volume; return it with its indexes."""
+    """Store a volume; return it with its indexes. Only a usable one becomes an event."""
     stored = msgspec.structs.replace(
         volume, create_index=volume.create_index or tx.index, modify_index=tx.index
     )
     settings.put(tx, f"{_PREFIX}{volume.id}", encode(stored).decode())
-    _changed(tx, stored, "HostVolumeRegistered")
+    row = {name: getattr(stored, name) for name in _COLUMNS}
+    tx.execute(_PUT, row)
+    tx.touch(TABLE, f"{TABLE}/{volume.id}")
+    if stored.state == READY:
+        _tell(tx, stored, "HostVolumeRegistered")
     return stored
 
 
+def retire(tx: Transaction, volume: DynamicVolume) -> None:
+    """Mark a usable volume as one whose directory is being deleted."""
+    _tell(tx, put(tx, msgspec.structs.replace(volume, state=DELETING)), "HostVolumeDeleted")
+
+
 def remove(tx: Transaction, volume: DynamicVolume) -> None:
-    """Delete a volume."""
-    settings.remove(tx, f"{_PREFIX}{volume.id}")
-    _changed(tx, volume, "HostVolumeDeleted")
+    """Delete a usable volume."""
+    forget(tx, volume.id)
+    _tell(tx, volume, "HostVolumeDeleted")
 
 
-def _changed(tx: Transaction, volume: DynamicVolume, kind: str) -> None:
-    tx.touch(TABLE, f"{TABLE}/{volume.id}")
+def forget(tx: Transaction, volume_id: str) -> None:
+    """Delete a volume that is not usable."""
+    settings.remove(tx, f"{_PREFIX}{volume_id}")
+    tx.execute(_REMOVE, {"id": volume_id})
+    tx.touch(TABLE, f"{TABLE}/{volume_id}")
+
+
+def _tell(tx: Transaction, volume: DynamicVolume, kind: str) -> None:
     payload = f'{{"Volume":{encode(volume).decode()}}}'
     events.add(tx, "HostVolume", kind, key=volume.id, namespace=volume.namespace, payload=payload)

@@ -5,20 +5,19 @@ import logging
 import msgspec
 import trio
 
-from daemon.acl.check import EVERYWHERE
-from daemon.api.paging import paginate
+from daemon.api.paging import Listing, show, wish_of
 from daemon.config.host_resources import why_no_volume
 from daemon.evals import host_volumes as rules
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
-from storage.errors import Denied, Malformed, NotFound
+from storage.errors import Denied, Malformed, NotFound, Refused, StewardError
 from storage.queries import host_volumes
 from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
 from storage.records.codec import encode
-from storage.records.host_volume import MKDIR, DynamicVolume, HostVolumeStub, stub_of
+from storage.records.host_volume import DELETING, MKDIR, DynamicVolume, HostVolumeStub, stub_of
 
 _log = logging.getLogger("steward.api")
 
@@ -34,31 +33,31 @@ class HostVolumeRequest(Record, frozen=True, kw_only=True):
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the volumes of type `host`, the only type."""
-    query = request.query
-    found = visible(request, db) if query.text("type") == "host" else []
-    for name in ("node_id", "node_pool"):
-        if wanted := query.text(name):
-            found = [one for one in found if getattr(one, name) == wanted]
-    prefix = query.text("prefix")
-    stubs = [
-        stub_of(one) for one in found if one.name.startswith(prefix) or one.id.startswith(prefix)
-    ]
-    if expression := query.text("filter"):
-        matches = compile_filter(expression, HostVolumeStub)
-        stubs = [one for one in stubs if matches(msgspec.to_builtins(one))]
-    page = paginate(stubs, lambda one: (one.namespace, one.id), encode, query)
-    return reply.read_reply(page.body, _index(db), next_token=page.next_token)
+    query, grant = request.query, request.caller.grant
+    is_host, prefix, expression = query.text("type") == "host", query.text("prefix"), None
+    if text := query.text("filter"):
+        expression = compile_filter(text, HostVolumeStub)
+    chosen = {name: query.text(name) for name in ("node_id", "node_pool") if query.text(name)}
+    wish = wish_of(request, None, {})
 
+    def wanted(_: ReadSnapshot, one: DynamicVolume) -> bool:
+        return (
+            grant.may(one.namespace, "host-volume-read")
+            and all(getattr(one, name) == value for name, value in chosen.items())
+            and (one.name.startswith(prefix) or one.id.startswith(prefix))
+            and (expression is None or expression(msgspec.to_builtins(stub_of(one))))
+        )
 
-def visible(request: Request, db: ReadSnapshot) -> list[DynamicVolume]:
-    """Return the volumes of the request's namespace that the caller may see."""
-    grant, namespace = request.caller.grant, request.namespace
-    found = [
-        one
-        for one in host_volumes.every(db)
-        if namespace in (EVERYWHERE, one.namespace) and grant.may(one.namespace, "host-volume-read")
-    ]
-    return sorted(found, key=lambda one: (one.namespace, one.id))
+    listing = Listing[DynamicVolume](
+        rows=lambda db, start, reverse: (
+            host_volumes.page(db, wish(start, reverse)) if is_host else iter(())
+        ),
+        key=lambda one: (one.namespace, one.id),
+        line=lambda _, one: encode(stub_of(one)),
+        wanted=wanted,
+        is_number=False,
+    )
+    return show(listing, query, db, _index(db))
 
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -71,27 +70,46 @@ async def create(request: Request) -> HandlerReply:
     """Create a volume: a new directory, by the plug-in `mkdir`."""
     asked = await _asked(request, "host-volume-create")
     parts = request.parts
-    volume = _complete(request, asked, registered=False)
-    path = parts.config.volumes_dir / volume.id
+    volume = await _complete(request, asked, registered=False)
     told = rules.parameters_of(volume)
+    path = parts.config.volumes_dir / volume.id
+    volume = msgspec.structs.replace(volume, host_path=str(path))
+    is_new = not volume.create_index
+    if is_new:
+        await rules.reserve(parts.store, volume)
     try:
         await parts.tasks.make_volume(volume.id, told.mode, (told.uid, told.gid))
+        return await _put(request, volume)
     except OSError as error:
+        if is_new:
+            await _abandon(request, volume)
         raise Malformed(
             f"the directory of volume {volume.name!r} cannot be made: {error}"
         ) from None
-    return await _put(request, msgspec.structs.replace(volume, host_path=str(path)))
+    except StewardError:
+        if is_new:
+            await _abandon(request, volume)
+        raise
+
+
+async def _abandon(request: Request, volume: DynamicVolume) -> None:
+    """Undo the creation of a volume; what fails is done again at the next start."""
+    try:
+        await request.parts.tasks.remove_volume(volume.id)
+        await rules.forget(request.parts.store, volume.id)
+    except (OSError, StewardError) as error:
+        _log.warning("volume %s stays pending: %s", volume.id, error)
 
 
 async def register(request: Request) -> HandlerReply:
     """Register an existing directory below one of `host_volume_paths` as a volume."""
     asked = await _asked(request, "host-volume-register")
     config = request.parts.config
-    volume = _complete(request, asked, registered=True)
+    volume = await _complete(request, asked, registered=True)
     path = volume.host_path.rstrip("/") or "/"
-    known = request.parts.store.read(host_volumes.every)
+    known = await request.parts.store.look(lambda db: host_volumes.paths(db, besides=volume.id))
     taken = [one.path for one in config.host_volumes]
-    taken += [one.host_path for one in known if one.id != volume.id]
+    taken += known
     refusal = await trio.to_thread.run_sync(why_no_volume, path, config.volume_paths, taken)
     own = str(config.data_dir)
     if not refusal and not config.dev and f"{own}/".startswith(f"{path.rstrip('/')}/"):
@@ -102,18 +120,26 @@ async def register(request: Request) -> HandlerReply:
 
 
 async def delete(request: Request) -> HandlerReply:
-    """Delete an unused volume; its directory is deleted if the daemon created it."""
-    # a parameter of Nomad; here a directory that cannot be deleted blocks nothing
-    request.query.flag("force")
-    parts = request.parts
+    """Delete an unused volume; its directory is deleted if the daemon created it.
+
+    A directory that cannot be deleted is the answer, and the volume stays in the state `deleting`.
+    With `force`, only the directory stays.
+    """
+    force, parts = request.query.flag("force"), request.parts
     found = parts.store.read(lambda db: _find(request, db, "host-volume-delete"))
-    index_ = await rules.remove(parts.store, found, parts.ids, now=parts.clock.now())
-    if found.plugin_id == MKDIR:
-        try:
-            await parts.tasks.remove_volume(found.id)
-        except OSError as error:
-            _log.warning("the directory of volume %s stays: %s", found.id, error)
-    return HandlerReply(body={}, index=index_)
+    index_ = await rules.retire(parts.store, found.id, parts.ids, now=parts.clock.now())
+    if found.plugin_id != MKDIR:
+        return HandlerReply(body={}, index=index_)
+    try:
+        await parts.tasks.remove_volume(found.id)
+    except OSError as error:
+        if not force:
+            raise Refused(
+                f"the directory of volume {found.id} cannot be deleted: {error}. The volume stays "
+                f"in the state {DELETING}: delete it again, or with force=true without its directory"
+            ) from error
+        _log.warning("the directory of volume %s stays: %s", found.id, error)
+    return HandlerReply(body={}, index=await rules.forget(parts.store, found.id))
 
 
 async def _asked(request: Request, capability: str) -> DynamicVolume:
@@ -133,9 +159,9 @@ def _require(request: Request, namespace: str, *capabilities: str) -> None:
         raise Denied
 
 
-def _complete(request: Request, asked: DynamicVolume, *, registered: bool) -> DynamicVolume:
+async def _complete(request: Request, asked: DynamicVolume, *, registered: bool) -> DynamicVolume:
     parts, now = request.parts, request.parts.clock.now()
-    found = parts.store.read(
+    found = await parts.store.look(
         lambda db: rules.complete(
             db, asked, parts.tasks.node_id, parts.config.region, registered=registered
         )

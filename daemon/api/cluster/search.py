@@ -21,7 +21,6 @@ from storage.queries import host_volumes, namespaces, nodes, scaling, search, va
 from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.driver import canonical
-from storage.records.host_volume import DynamicVolume
 from storage.records.search import (
     FuzzyMatch,
     FuzzySearchRequest,
@@ -320,9 +319,9 @@ def _named_host_volumes(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMa
             yield "host_volumes", FuzzyMatch(id=one.name, scope=[one.namespace, one.id])
 
 
-def _volumes_of(place: _Place) -> list[DynamicVolume]:
+def _volumes_of(place: _Place) -> Iterator[host_volumes.VolumeName]:
     seen = place.where("host-volume-read")
-    return [one for one in host_volumes.every(place.db) if one.namespace in seen]
+    return (one for one in host_volumes.names(place.db) if one.namespace in seen)
 
 
 _ALWAYS_LISTED = frozenset({"host_volumes"})  # listed in a fuzzy search even without a match

@@ -128,10 +128,16 @@ def _volume(host: RuntimeContext, instance: TaskInstance, name: str) -> HostVolu
     """Return a configured volume, or an API-created one in the job's namespace."""
     if found := host.volumes.get(name):
         return found
-    from storage.queries import host_volumes  # imported late, because few jobs have volumes
+    # Imported late, because few jobs have volumes.
+    from storage.queries import host_volumes
+    from storage.records.host_volume import READY
 
     made = host.store.read(lambda db: host_volumes.named(db, name))
-    if made is None or (made.namespace, made.node_id) != (instance.job.namespace, host.node_id):
+    if (
+        made is None
+        or made.state != READY
+        or (made.namespace, made.node_id) != (instance.job.namespace, host.node_id)
+    ):
         return None
     return HostVolume(name=name, path=made.host_path, read_only=made.is_read_only)
 

@@ -1,0 +1,23 @@
+"""Deletion of the directories of volumes that an earlier daemon made or deleted only in part."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from daemon.launcher.client import Launcher
+from storage.queries import host_volumes
+from storage.store import Store, tolerate_disk_full
+
+_log = logging.getLogger("steward.runner")
+
+
+async def remove_unfinished(store: Store, launcher: Launcher, found: Sequence[str]) -> None:
+    """Delete these volumes with their directories; one that stays is tried again at the next start."""
+    for volume_id in found:
+        try:
+            await launcher.remove_volume(volume_id)
+        except OSError as error:
+            _log.warning("the directory of volume %s stays: %s", volume_id, error)
+            continue
+        async with tolerate_disk_full(f"the deletion of volume {volume_id}"):
+            await store.write(partial(host_volumes.forget, volume_id=volume_id))
