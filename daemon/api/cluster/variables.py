@@ -28,6 +28,7 @@ from storage.records.variable import (
     VariableMetadata,
 )
 
+_LONG = 64 * 1024  # bytes of a body whose items are added up in a few milliseconds
 # Nomad's clients send one of these names as a parameter without a value.
 _LOCK_OPERATIONS = ("lock-acquire", "lock-renew", "lock-release")
 _ABSENT, _FREE = "variable doesn't exist", "variable doesn't hold a lock"
@@ -101,7 +102,8 @@ async def _put(request: Request, name: VariableKey, body: SubmittedVariable) -> 
         lock = _held(body.lock, body.lock.id)
     if not body.items:
         raise Malformed("variable missing required Items object")
-    fault = path_error(name.path) or items_error(body.items) or _fault_of_lock(lock)
+    fault = path_error(name.path) or await _items_error(request, body.items)
+    fault = fault or _fault_of_lock(lock)
     if fault:
         return _refusal(fault)
     parts = request.parts
@@ -119,10 +121,18 @@ async def _put(request: Request, name: VariableKey, body: SubmittedVariable) -> 
     return _answer(request, done, as_holder=True)
 
 
+async def _items_error(request: Request, items: dict[str, str]) -> str:
+    """Return why items are invalid; a thread adds up the sizes of very many. Raises `TooOften`."""
+    if len(request.body) <= _LONG:
+        return items_error(items)
+    return await request.parts.admission.run(request.client, lambda: items_error(items))
+
+
 async def _acquire(request: Request, name: VariableKey, body: SubmittedVariable) -> HandlerReply:
     sent = body.lock or SubmittedLock()
     wanted = _held(sent, next(request.parts.ids))
-    fault = path_error(name.path) or items_error(body.items or {}) or _fault_of_lock(wanted)
+    fault = path_error(name.path) or await _items_error(request, body.items or {})
+    fault = fault or _fault_of_lock(wanted)
     if fault:
         return _refusal(fault)
     parts = request.parts

@@ -2,20 +2,32 @@
 
 import ast
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
 import daemon.api
-from daemon.acl.check import KNOWN
+from daemon.acl.check import KNOWN, on_variable
+from daemon.api import dispatch
+from daemon.api.cluster import variables
 from daemon.jobs.register import JobValidateRequest
 from daemon.web import request as requests
-from daemon.web.request import SHORT
+from daemon.web.request import SHORT, Request
+from storage.errors import Invalid
+from storage.queries import job_status, jobs
 from storage.records.codec import Document
+from storage.records.job import Parameterized
 from storage.store import Store
+from storage.writer import Transaction
 from tests.parts.api.asking import caller, request
+from tests.samples import job as sample_job
+from tests.steps import Longest, slowness
 
+MOST = 5_000_000  # nanoseconds
+TRIES = 5
 FOLDER = Path(daemon.api.__file__).parent
 MODULES = sorted(FOLDER.glob("**/*.py"))
 
@@ -67,3 +79,70 @@ async def test_requests_of_one_client_are_known_by_token_or_address(store: Store
     nobody = msgspec.structs.replace(asked.caller.token, accessor="")
     unknown = msgspec.structs.replace(asked.caller, token=nobody)
     assert msgspec.structs.replace(asked, caller=unknown, address="::1").client == "::1"
+
+
+# --- work on the event loop after a body was read
+
+
+@pytest.fixture
+async def parent(store: Store) -> str:
+    block = Parameterized(payload="optional")
+    one = sample_job("parent", type="batch", parameterized_job=block)
+
+    def add(tx: Transaction) -> None:
+        jobs.append_version(tx, one)
+        job_status.refresh_summary(tx, one.namespace, one.id)
+
+    await store.write(add)
+    return one.id
+
+
+def _asked(store: Store, body: bytes, **parameters: str) -> Request:
+    asked = request(store, on_variable("write"), caller(), **parameters)
+    return msgspec.structs.replace(asked, body=body)
+
+
+async def _longest_step(work: Callable[[], Awaitable[object]]) -> int:
+    """Return the longest step of a work on the loop, as nanoseconds of its CPU time."""
+    measure = Longest()
+    await trio.lowlevel.checkpoint()
+    trio.lowlevel.add_instrument(measure)
+    try:
+        await trio.lowlevel.checkpoint()
+        await work()
+    finally:
+        await trio.lowlevel.checkpoint()
+        trio.lowlevel.remove_instrument(measure)
+    return measure.longest
+
+
+@pytest.mark.parametrize("kind", ["dispatch", "payload", "variable"])
+async def test_a_body_beyond_a_limit_does_not_hold_the_loop(
+    store: Store, parent: str, kind: str
+) -> None:
+    payload = bytes(12_000_000)
+
+    async def work() -> None:
+        if kind == "payload":
+            with pytest.raises(Invalid, match="Payload exceeds maximum size; 12000000 > 16384"):
+                await dispatch.dispatch_payload(_asked(store, payload, job_id=parent))
+            return
+        if kind == "dispatch":
+            with pytest.raises(Invalid, match="Payload exceeds maximum size; 12000000 > 16384"):
+                await dispatch.dispatch(_asked(store, encoded, job_id=parent))
+            return
+        found = await variables.write(_asked(store, items, path="a/b"))
+        assert b"variables are limited to 64KiB" in found.body  # type: ignore[operator]
+
+    encoded = msgspec.json.encode({"Payload": payload})
+    items = msgspec.json.encode({"Items": {f"key{number}": "é" * 150 for number in range(40_000)}})
+    taken = [await _longest_step(work) for _ in range(TRIES)]
+    assert min(taken) <= MOST or min(taken) <= MOST * slowness(), taken
+
+
+async def test_a_payload_in_the_body_is_that_of_the_child(store: Store, parent: str) -> None:
+    found = await dispatch.dispatch_payload(_asked(store, b"\xff\x00", job_id=parent))
+    child = msgspec.to_builtins(found.body)["DispatchedJobID"]
+    stored = store.read(lambda db: jobs.current(db, "default", child))
+    assert stored is not None
+    assert stored.payload == "/wA="
