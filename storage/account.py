@@ -48,6 +48,15 @@ class CostedBlock(AbstractContextManager[None]):
             self._account.spent += time.thread_time_ns() - self._begun
 
 
+async def charged(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`, and charge its steps to the current request.
+
+    For tasks that a request starts, because `counted` sees only the steps of one task.
+    """
+    account = present()
+    return await (work if account is None else counted(account, work))
+
+
 @types.coroutine
 def counted(account: RequestCost, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     """Return the result of `work`, and charge its steps on the event loop to an account."""

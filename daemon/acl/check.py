@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from daemon.acl.grant import CapabilitySet
-from storage.records.acl import Token
+from storage.records.acl import ANONYMOUS, Token
 
 EVERYWHERE = "*"
 OWN_JOB = frozenset({"read-job", "read-job-scaling"})  # capabilities of a task on its own job
@@ -74,6 +74,29 @@ class Caller(msgspec.Struct, frozen=True):
     token: Token
     grant: CapabilitySet
     own_job: tuple[str, str] | None = None  # namespace and ID, if a task is the caller
+
+    def may_send_much(self, needs: RequiredCapability) -> bool:
+        """Return whether the daemon reads a long body for a caller that has passed `has`.
+
+        The handlers of some routes check the caller only after they have read the body. For these
+        the caller must have some right that the route may ask for.
+        """
+        match needs.asks:
+            case Requirement.NOTHING:
+                return False
+            case Requirement.TOKEN:
+                return self.token.accessor != ANONYMOUS or not self.grant.is_empty
+            case Requirement.OBJECT:
+                return self.grant.may_anywhere(*needs.any_of)
+            case Requirement.VARIABLE:
+                return self.grant.may_with_some_variable(*needs.any_of)
+            case (
+                Requirement.NAMESPACE
+                | Requirement.SCOPE
+                | Requirement.MANAGEMENT
+                | Requirement.PATH
+            ):
+                return True
 
     def has(self, needs: RequiredCapability, namespace: str, job_id: str = "") -> bool:
         """Return whether the caller meets a need in this namespace, or for this job."""

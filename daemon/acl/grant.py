@@ -78,6 +78,12 @@ class CapabilitySet:
 
     # --- jobs API
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is no rule for the jobs API."""
+        rules = (self.namespaces, self.pools, self.volumes, self.variables)
+        return not (self.everything or self.scopes or any(one.all for one in rules))
+
     def may(self, namespace: str, *capabilities: str) -> bool:
         """Return whether any of these is allowed in a namespace."""
         return self.everything or self.namespaces.allow(namespace, capabilities)
@@ -104,6 +110,13 @@ class CapabilitySet:
     def may_with_variable(self, namespace: str, path: str, capability: str) -> bool:
         """Return whether a capability on a variable is allowed."""
         return self.everything or self.variables.allow(f"{namespace}{APART}{path}", [capability])
+
+    def may_with_some_variable(self, *capabilities: str) -> bool:
+        """Return whether any of these is allowed on any variable."""
+        rules = self.variables.all.values()
+        return self.everything or any(
+            not rule.capabilities.isdisjoint(capabilities) for rule in rules
+        )
 
     def may_with_pool(self, pool: str, capability: str) -> bool:
         """Return whether a capability on a node pool is allowed."""

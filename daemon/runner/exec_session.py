@@ -11,13 +11,15 @@ disconnects. The last frame is sent when the command itself has ended, even if i
 output open.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 import trio
 
 from daemon.app.context import MessageChannel
 from daemon.runner.core.driver import ExecStream
+from storage.account import charged
 from storage.errors import Malformed
 
 _GRACE = 0.1  # seconds without output, after which output of left-over children is ignored
@@ -74,8 +76,8 @@ class _Conversation:
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
 
-            async def until_over(part: Callable[[], object]) -> None:
-                await part()  # type: ignore[misc]  # the methods below
+            async def until_over(part: Callable[[], Coroutine[Any, Any, None]]) -> None:
+                await charged(part())
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(until_over, self._line.until_lost)
@@ -89,7 +91,7 @@ class _Conversation:
         while (message := await self._line.receive()) is not None:
             try:
                 said = _said.decode(message)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:  # too deep
                 self._fault = f"a frame cannot be read: {error}"
                 return
             if said.tty_size is not None:
@@ -107,7 +109,7 @@ class _Conversation:
         """Send the output of the command and its exit code."""
         async with trio.open_nursery() as nursery:
             for output in self._session.outputs:
-                nursery.start_soon(self._show, output)
+                nursery.start_soon(charged, self._show(output))
             code = await self._session.wait()
             self._ended.set()
         await self._send({"exited": True, "result": ExecResult(exit_code=code)})

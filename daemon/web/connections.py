@@ -43,6 +43,7 @@ from daemon.web.library_methods import checked, private_override
 from daemon.web.listeners import ListeningSockets, PeerAddress, load_certificate, peer_of
 from daemon.web.reason import reason
 from daemon.web.send import Stream, send_now, send_with_timeout
+from daemon.web.websocket import MAX_HANDSHAKE, announces_handshake
 from storage.errors import leaves
 
 log = logging.getLogger("steward.web")
@@ -402,7 +403,10 @@ class _OnlyHTTP1(H11Protocol):
         if request.http_version in (b"1.0", b"1.1"):
             await super()._create_stream(_in_origin_form(_without_extensions(request)))
             if isinstance(self.stream, WSStream):
-                self.stream.buffer = _Messages(self.config.websocket_max_message_size)
+                most = self.config.websocket_max_message_size
+                query = request.target.partition(b"?")[2].decode("latin-1")
+                first = MAX_HANDSHAKE if announces_handshake(query) else most
+                self.stream.buffer = _Messages(first, most)
             return
         await self._send_error_response(_VERSION_NOT_SUPPORTED)
         await self.send(Closed())
@@ -413,6 +417,16 @@ class _Messages(WebsocketBuffer):
 
     The server's own class continues with the rest, and fails if the rest has another type.
     """
+
+    def __init__(self, first: int, most: int) -> None:
+        """`first` is the limit of the first message, `most` of all others."""
+        super().__init__(first)
+        self._most = most
+
+    def clear(self) -> None:
+        """Begin the next message."""
+        super().clear()
+        self.max_length = self._most
 
     def extend(self, event: Message[Any]) -> None:
         """Add a piece. Raises `FrameTooLargeError`."""

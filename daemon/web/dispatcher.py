@@ -1,14 +1,14 @@
 """Dispatch of requests to the tables of routes, for the HTTP server and the fast path.
 
-This module defines the order of the checks: origin, body, route, authentication, authorization. It
-does not know the framework.
+This module defines the order of the checks: origin, body, route, authentication, authorization. A
+long body is read last. This module does not know the framework.
 """
 
 import logging
 import re
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from urllib.parse import quote, unquote
@@ -37,6 +37,8 @@ from daemon.web.reply import (
     with_remarks,
 )
 from daemon.web.request import (
+    SHORT_BODY,
+    Body,
     Endpoint,
     ReadRoute,
     Request,
@@ -64,6 +66,7 @@ from storage.errors import (
     Refused,
     StewardError,
     StorageError,
+    TooLarge,
     UnknownToken,
 )
 from storage.records.acl import ANONYMOUS
@@ -88,7 +91,6 @@ _UNKNOWN_REGION = HandlerReply(
     body=b"No path to region", status=500, content_type="text/plain; charset=utf-8"
 )
 
-Body = Callable[[], Awaitable[bytes]]
 Doorkeeper = Callable[[Request], HandlerReply | None]
 
 
@@ -173,7 +175,7 @@ class Dispatcher:
         self._proxies = TrustedProxies(parts.config.trusted_proxies)
         self._random = secrets.SystemRandom().random
         self._kept = ResponseCache()
-        self._fairness = Fairness(parts.config.client_cpu_percent)
+        self.fairness = Fairness(parts.config.client_cpu_percent)
         self._crowd = StreamLimit(most_connections(Share.PORT))
 
     def way(self, head: RequestHead) -> RouteMatch:
@@ -191,8 +193,9 @@ class Dispatcher:
     ) -> WireResponse:
         """Answer one request, with the request ID of its client or a new one.
 
-        `body` reads the body, or raises `BodyUnavailable`. It is not called if the head is rejected. `way`
-        is the target, if the caller knows it already.
+        `body` reads the body, or raises `BodyUnavailable` or `Unavailable`. It is not called if the
+        head is rejected, nor for a long body of a caller without permission. `way` is the target,
+        if the caller knows it already.
         """
         request_id = origin = self.id_of(head.headers)
         way = way or self.way(head)
@@ -200,7 +203,7 @@ class Dispatcher:
         if request_context.TRACING.recorder is not None:
             span = _RequestSpan(request_context.TRACING.recorder, head, request_id)
             origin = span.origin
-        account = RequestAccount(self._fairness, self._client(head))
+        account = RequestAccount(self.fairness, self.client(head))
         shown = request_context.permission_scope(span.permission) if span else nullcontext()
         with request_context.request_scope(origin), under(account), shown:
             answer = await counted(account, self._answered(head, body, way))
@@ -213,7 +216,7 @@ class Dispatcher:
             return msgspec.structs.replace(answer, stream=stream)
         return answer
 
-    def _client(self, head: RequestHead) -> str:
+    def client(self, head: RequestHead) -> str:
         """Return the client of a connection; empty for an operator."""
         if head.peer is not None and head.peer.is_operator:
             return ""
@@ -260,11 +263,13 @@ class Dispatcher:
             with trail.watching():
                 reply = self._refusal(head, way, query, address)
                 if reply is None:
-                    # The body must be read, because the server closes a connection with an unread
-                    # request.
-                    asked = self._request(head, way, query, address, await body())
+                    # A short body is read first, so that the connection stays open after an error.
+                    # For a long one, the caller is checked first.
+                    rest = body if heads.has_long_body(head) else None
+                    given = b"" if rest else await body()
+                    asked = self._request(head, way, query, address, given)
                     with bounded_wait():
-                        reply = await self._reply(head, asked, way, trail)
+                        reply = await self._reply(head, asked, way, trail, rest)
         except StewardError as error:
             reply = of_error(error)
         except BodyUnavailable as error:
@@ -289,40 +294,58 @@ class Dispatcher:
         return refusal
 
     async def _reply(
-        self, head: RequestHead, asked: Request, way: RouteMatch, trail: AuditScope
+        self,
+        head: RequestHead,
+        asked: Request,
+        way: RouteMatch,
+        trail: AuditScope,
+        rest: Body | None,
     ) -> HandlerReply:
+        """Answer a request that the guard accepts; `rest` reads its body if that is long."""
         route = way.route
         if route is None:
-            return await self._without_route(head, asked, way, trail)
+            return await self._without_route(head, asked, way, trail, rest)
         if isinstance(route, WebSocketRoute):
             return text(NO_UPGRADE, 500)
         if "GET" in route.methods:
             _check_everywhere(asked.query)
         if _is_for_another(asked.query, route, self._parts.config.region):
             return _UNKNOWN_REGION
-        return await self._served(route, asked, trail)
+        return await self._served(route, asked, trail, rest)
 
     async def _without_route(
-        self, head: RequestHead, asked: Request, way: RouteMatch, trail: AuditScope
+        self,
+        head: RequestHead,
+        asked: Request,
+        way: RouteMatch,
+        trail: AuditScope,
+        rest: Body | None,
     ) -> HandlerReply:
         """Answer a request without a route: pages, the Vault API, redirects, or not found."""
         if way.is_secret and way.path == heads.clean_path(way.path):
-            return await self._secrets_side.answer(asked, head.headers, trail)
+            return await self._secrets_side.answer(asked, head.headers, trail, rest)
         if self.pages.has(way.path):
-            return await self.pages.answer(asked, head.headers, trail, is_secure=head.is_secure)
+            return await self.pages.answer(
+                asked, head.headers, trail, rest, is_secure=head.is_secure
+            )
         if way.routes:
             return text("Invalid method", 405)
         return self._elsewhere(way.path, head.query)
 
     async def _served(
-        self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, trail: AuditScope
+        self,
+        route: ReadRoute | WriteRoute | StreamRoute,
+        asked: Request,
+        trail: AuditScope,
+        rest: Body | None,
     ) -> HandlerReply:
         """Answer a request with a route. Raises `Denied`, and the errors of its handler."""
         trail.ask(asked.namespace, asked.token)
         caller = await self._caller(route.needs, asked)
         trail.known(caller.token.accessor)
         identify(caller.token.accessor)
-        return await self._allowed(route, msgspec.structs.replace(asked, caller=caller), trail)
+        asked = msgspec.structs.replace(asked, caller=caller)
+        return await self._allowed(route, asked, trail, rest)
 
     async def _asked(self, asked: Request, trail: AuditScope) -> HandlerReply:
         """Answer an API request of a page in the name of its user. Raises like the routes."""
@@ -337,12 +360,18 @@ class Dispatcher:
         return await self._allowed(route, asked, trail)
 
     async def _allowed(
-        self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, trail: AuditScope
+        self,
+        route: ReadRoute | WriteRoute | StreamRoute,
+        asked: Request,
+        trail: AuditScope,
+        rest: Body | None = None,
     ) -> HandlerReply:
         """Call a route for an authenticated caller, if authorized. Raises `Denied`, and its errors."""
         job_id = asked.parameters.get("job_id", "")
         if not asked.caller.has(route.needs, asked.namespace, job_id):
             raise Denied
+        if rest is not None:
+            asked = msgspec.structs.replace(asked, body=await self._long_body(asked, rest))
         if route.needs.asks is not Requirement.NOTHING:
             request_context.show_permission()
         person = asked.caller.token.person if self._parts.tokens.asks else ""
@@ -368,6 +397,18 @@ class Dispatcher:
         from daemon.web import job_masks  # imported late: few stores have such values
 
         return await job_masks.masked(route, asked, reply)
+
+    async def _long_body(self, asked: Request, rest: Body) -> bytes:
+        """Return a long body, unless the route or the caller may have none.
+
+        Raises `Denied`, `TooLarge`, `Unavailable` or `BodyUnavailable`.
+        """
+        is_checked = self._doorkeeper is not None or not self._parts.tokens.asks
+        if not (is_checked or asked.caller.may_send_much(asked.needs)):
+            if asked.needs.asks is Requirement.NOTHING:
+                raise TooLarge(f"the body is larger than {SHORT_BODY} bytes")
+            raise Denied
+        return await rest()
 
     async def _handled(
         self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, trail: AuditScope
@@ -410,7 +451,7 @@ class Dispatcher:
             body=body,
             token=heads.token(head.headers, way.path),
             address=address,
-            user=self._client(head),
+            user=self.client(head),
             peer=head.peer,
             accept=head.headers.get("accept", ""),
             caller=STRANGER,

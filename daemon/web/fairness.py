@@ -93,6 +93,13 @@ def identify(accessor: str) -> None:
         account._fairness.check(account.client)  # noqa: SLF001  # one module
 
 
+def charge() -> None:
+    """Charge the client of the current request for its CPU time so far."""
+    account = present()
+    if isinstance(account, RequestAccount):
+        account.settle()
+
+
 async def counting(
     account: RequestAccount, pieces: AsyncIterator[bytes]
 ) -> AsyncGenerator[bytes, None]:

@@ -28,6 +28,8 @@ R = TypeVar("R")
 SHORT_TEXT = 2 * 1024  # bytes of rules that the event loop parses in at most 3 ms
 SHORT = 8 * 1024  # bytes of a body that the event loop decodes in at most 2 ms
 
+SHORT_BODY = 64 * 1024  # bytes of a body that is read before its caller is known
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A request, decoded as far as every handler needs it."""
@@ -122,6 +124,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.parameters[name]
 
 
+Body = Callable[[], Awaitable[bytes]]  # reads the body of a request
 ReadHandler = Callable[[Request, ReadSnapshot], HandlerReply]
 WriteHandler = Callable[[Request], Awaitable[HandlerReply]]
 TalkHandler = Callable[[Request, WebSocketChannel], Awaitable[None]]

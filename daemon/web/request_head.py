@@ -1,11 +1,13 @@
 """The head of a request: headers, path, namespace and token."""
 
+import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
 import msgspec
 
 from daemon.web.listeners import PeerAddress
+from daemon.web.request import SHORT_BODY
 from daemon.web.vault_api import VaultApi
 
 _FORWARDED = "x-forwarded-for"  # each proxy appends an address; only the last ones can be trusted
@@ -31,6 +33,14 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     peer: PeerAddress | None = None
     user: str = ""  # the owner of the connection (`admission.py`)
     is_secure: bool = False
+
+
+def has_long_body(head: RequestHead) -> bool:
+    """Return whether a body may be longer than `SHORT_BODY`: so announced, or without a length."""
+    if "transfer-encoding" in head.headers:
+        return True
+    length = head.headers.get("content-length", "0")
+    return not re.fullmatch("[0-9]{1,15}", length, re.ASCII) or int(length) > SHORT_BODY
 
 
 def headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -2,9 +2,15 @@
 
 Requests go directly from the server to the dispatcher. Only the framework's connection, request and
 response are used, without its routing and sessions.
+
+The framework stores a body while it arrives, whether or not a handler waits for it. So each request
+passes its pieces through a `BodyGate`. A short body passes. A long one waits until the dispatcher
+has checked the caller, and counts for the `BodyBudget`, which all requests share.
 """
 
 import logging
+import os
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
@@ -14,6 +20,7 @@ import trio
 from hypercorn.config import Config as ServerConfig
 from hypercorn.typing import (
     ASGIReceiveCallable,
+    ASGIReceiveEvent,
     ASGISendCallable,
     ASGISendEvent,
     HTTPScope,
@@ -32,20 +39,145 @@ from daemon.web.dispatcher import BodyUnavailable, Dispatcher, Doorkeeper
 from daemon.web.fast_path import HEAD_TIMEOUT, FastPath
 from daemon.web.listeners import PeerAddress
 from daemon.web.reply import TEXT, WireResponse, text
-from daemon.web.request import Endpoint, Route
+from daemon.web.request import SHORT_BODY, Endpoint, Route
 from daemon.web.request_guard import ANY_NAME
-from daemon.web.request_head import RequestHead, headers
+from daemon.web.request_head import RequestHead, has_long_body, headers
 from daemon.web.ui_session import UiPage
 from daemon.web.websocket import MAX_FRAME
 from daemon.web.websockets import WebSockets
 from storage import request_context
+from storage.errors import Unavailable
 
 MAX_BODY = 16 * 1024 * 1024  # bytes; the largest job seen in the wild has 2 MiB
 MAX_HEAD = 32 * 1024  # bytes of request line and headers
 BODY_TIMEOUT = 60  # seconds for the arrival of a body
 KEEP_ALIVE = 120  # seconds until an idle connection is closed
 _NO_TARGET = b"the target of the request has no path"
+GATE = "steward.body"  # the key of the body's gate in a request's scope
 CLOSING = 2  # seconds for running requests at the shutdown
+_SHARE = 16  # long bodies may use this part of the host's memory
+_LEAST, _MOST = 64 * 1024 * 1024, 512 * 1024 * 1024  # bytes of it
+_LINGER = 1.0  # seconds in which the rest of a rejected body is read and discarded
+
+
+def body_memory(host: int) -> int:
+    """Return the bytes that long bodies may use together, for a host with `host` bytes of memory.
+
+    >>> body_memory(2**30) // 2**20, body_memory(2**32) // 2**20, body_memory(2**40) // 2**20
+    (64, 256, 512)
+    """
+    return min(max(host // _SHARE, _LEAST), _MOST)
+
+
+def host_memory() -> int:
+    """Return the memory of this host in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class BodyBudget:
+    """The memory of all long bodies that were not answered yet. One client may use half of it."""
+
+    def __init__(self, most: int) -> None:
+        """`most` is in bytes."""
+        self.most, self.used = most, 0
+        self._by_client: Counter[str] = Counter()
+
+    def take(self, client: str, size: int) -> None:
+        """Count bytes of a client; without a name, it is an operator, who may use all.
+
+        Raises `Unavailable` if they do not fit.
+        """
+        if client and self._by_client[client] + size > self.most // 2:
+            raise Unavailable(
+                f"bodies of unanswered requests of {client} use their share of memory, "
+                f"{self.most // 2} bytes: retry, or send fewer at once"
+            )
+        if self.used + size > self.most:
+            raise Unavailable(
+                f"bodies of unanswered requests use all of their memory, {self.most} bytes: retry"
+            )
+        self.used += size
+        self._by_client[client] += size
+
+    def give_back(self, client: str, size: int) -> None:
+        """Count bytes as free."""
+        self.used -= size
+        self._by_client[client] -= size
+        if not self._by_client[client]:
+            del self._by_client[client]
+
+
+class BodyGate:
+    """The pieces of one body on their way to the framework."""
+
+    def __init__(self, receive: ASGIReceiveCallable, budget: BodyBudget, most: int) -> None:
+        """`most` is the size limit of a body, which the framework enforces."""
+        self._receive, self._budget, self._most = receive, budget, most
+        self._client, self._received, self._taken = "", 0, 0
+        self._opened, self._ended = trio.Event(), trio.Event()
+        self._discards = False
+        self._fault: Unavailable | None = None
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Return the next event; a piece beyond a short body waits until the gate opens."""
+        event = await self._receive()
+        if event["type"] != "http.request":
+            return event
+        is_last = not event.get("more_body", False)
+        self._received += len(event.get("body", b""))
+        if self._received > SHORT_BODY:
+            await self._opened.wait()
+            if not self._may_pass():
+                # After a fault the framework gets the end of the body at once.
+                more = not is_last and self._fault is None
+                event = {"type": "http.request", "body": b"", "more_body": more}
+        if is_last:
+            self._ended.set()
+        return event
+
+    def _may_pass(self) -> bool:
+        if self._discards or self._fault is not None:
+            return False
+        try:
+            self._take(min(self._received, self._most))
+        except Unavailable as error:
+            self._fault = error
+            return False
+        return True
+
+    def _take(self, size: int) -> None:
+        if size > self._taken:
+            self._budget.take(self._client, size - self._taken)
+            self._taken = size
+
+    def open(self, client: str, length: int) -> None:
+        """Let a long body pass; `length` is its announced size, or 0. Raises `Unavailable`."""
+        self._client = client
+        self._take(min(max(length, self._received), self._most))
+        self._opened.set()
+
+    def check(self) -> None:
+        """Raise `Unavailable` if a body without an announced size did not fit."""
+        if self._fault is not None:
+            raise self._fault
+
+    async def discard(self) -> None:
+        """Read and discard the rest of a body that was rejected. Return at once after its end.
+
+        If the connection were closed with unread data, the client would lose the response.
+        """
+        if self._ended.is_set():
+            return
+        self._discards = True
+        self._opened.set()
+        with trio.move_on_after(_LINGER):
+            await self._ended.wait()
+
+    def close(self) -> None:
+        """Free the memory after the response."""
+        if self._taken:
+            self._budget.give_back(self._client, self._taken)
+            self._taken = 0
 
 
 class AsgiApp(QuartTrio):
@@ -60,10 +192,16 @@ class AsgiApp(QuartTrio):
 
     async def handle_request(self, request: FrameworkRequest) -> Response:
         """Answer one request."""
+        head = _head(request.scope, request.method)
+        gate: BodyGate = cast("dict[str, BodyGate]", request.scope)[GATE]
+        length = request.content_length or 0
+        is_long = has_long_body(head) and length <= self._most
 
         async def body() -> bytes:
+            if is_long:
+                gate.open(self._answering.client(head), length)
             try:
-                return cast(bytes, await request.get_data())
+                data = cast(bytes, await request.get_data(cache=False))
             except RequestEntityTooLarge:
                 raise BodyUnavailable(
                     text(f"the body is larger than {self._most} bytes", 413)
@@ -71,8 +209,12 @@ class AsgiApp(QuartTrio):
             except HTTPException as error:  # such as a body that arrived too late
                 reply = text(error.description or error.name, error.code or 400)
                 raise BodyUnavailable(reply) from None
+            gate.check()
+            return data
 
-        answer = await self._answering.answer(_head(request.scope, request.method), body)
+        answer = await self._answering.answer(head, body)
+        if is_long:
+            await gate.discard()
         return _response(answer)
 
     async def talk(
@@ -81,7 +223,8 @@ class AsgiApp(QuartTrio):
         """Accept a WebSocket for its route, unless a check rejects it."""
         head = _head(scope, "GET")
         with request_context.request_scope(self._answering.id_of(head.headers)):
-            await self._talks.answer(head, self._answering.address(head), receive, send)
+            address, client = self._answering.address(head), self._answering.client(head)
+            await self._talks.answer(head, address, client, receive, send)
 
 
 def _head(scope: HTTPScope | WebsocketScope, method: str) -> RequestHead:
@@ -114,8 +257,10 @@ class _Shielded:
     framework cancels itself at that time, and the socket would stay open.
     """
 
-    def __init__(self, app: AsgiApp) -> None:
-        self._app = app
+    def __init__(self, app: AsgiApp, most: int) -> None:
+        """`most` is the size limit of a body in bytes."""
+        self._app, self._most = app, most
+        self._budget = BodyBudget(body_memory(host_memory()))
 
     async def __call__(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -136,7 +281,12 @@ class _Shielded:
             with trio.CancelScope(shield=True):
                 await send(message)
 
-        await self._app(scope, receive, shielded)
+        gate = BodyGate(receive, self._budget, self._most)
+        cast("dict[str, BodyGate]", scope)[GATE] = gate
+        try:
+            await self._app(scope, gate.receive, shielded)
+        finally:
+            gate.close()
 
 
 async def _refuse_target(send: ASGISendCallable) -> None:
@@ -188,8 +338,10 @@ async def open_web(
     closing = trio.Event()
     answering = Dispatcher(parts, routes, endpoints, closing, pages, doorkeeper)
     lean = FastPath(answering, settings) if parts.config.lean_door else None
-    talks = WebSockets(parts, answering.router, answering.pages, answering.guard, closing)
-    app = wrap_app(_Shielded(AsgiApp(answering, talks, most)), most, "asgi")
+    talks = WebSockets(
+        parts, answering.router, answering.pages, answering.guard, closing, answering.fairness
+    )
+    app = wrap_app(_Shielded(AsgiApp(answering, talks, most), most), most, "asgi")
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, app, settings, listeners, parts.config, closing, lean)
         try:

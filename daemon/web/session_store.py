@@ -13,7 +13,8 @@ import msgspec
 
 from storage.records.base import HOUR
 
-MOST = 1000  # the one that has been idle longest is dropped first
+MOST = 1000  # the one that has been idle longest is evicted first
+MOST_OF_OWNER = 20  # so that one token or person does not evict the sessions of others
 IDLE = 12 * HOUR
 
 
@@ -28,6 +29,7 @@ class UiSession(msgspec.Struct):
     began_at: int = 0  # nanoseconds
     address: str = ""  # of the browser at the sign-in
     accessor: str = ""  # of its token
+    owner: str = ""  # of its token: an entity, or the token itself
 
     @property
     def id(self) -> str:
@@ -50,23 +52,30 @@ class SessionStore:
         is_own: bool = False,
         address: str = "",
         accessor: str = "",
-    ) -> UiSession:
-        """Return a new session; its name is a fresh secret."""
+        owner: str = "",
+    ) -> tuple[UiSession, list[UiSession]]:
+        """Return a new session, whose name is a fresh secret, and the sessions that it evicts.
+
+        Sessions whose idle time has expired are evicted, too. The caller must revoke the tokens of
+        evicted sessions that own theirs.
+        """
         name, proof = self._new_secret(), self._new_secret()
-        made = UiSession(name, token, proof, now, is_own, now, address, accessor)
+        made = UiSession(name, token, proof, now, is_own, now, address, accessor, owner or token)
+        evicted = [one for one in self._sessions.values() if not self.has(one, now)]
         self._sessions[made.name] = made
+        mine = [one for one in self._sessions.values() if one.owner == made.owner]
+        evicted += [one for one in mine[:-MOST_OF_OWNER] if one not in evicted]
+        for one in evicted:
+            self.end(one.name)
         while len(self._sessions) > MOST:
-            self._sessions.popitem(last=False)
-        return made
+            evicted.append(self._sessions.popitem(last=False)[1])
+        return made, evicted
 
     def find(self, name: str, now: int) -> UiSession | None:
         """Return a session, unless its idle time has expired."""
         found = self._sessions.get(name)
-        if found is None:
-            return None
-        if not self.has(found, now):
-            self.end(name)
-            return None
+        if found is None or not self.has(found, now):
+            return None  # the next `begin` evicts an idle one, and so has its token revoked
         found.seen_at = now
         self._sessions.move_to_end(name)
         return found

@@ -28,7 +28,7 @@ from daemon.app.context import AppContext
 from daemon.web.fairness import identify
 from daemon.web.parameters import QueryParameters
 from daemon.web.reply import JSON, HandlerReply, text
-from daemon.web.request import SHORT, Request
+from daemon.web.request import SHORT, Body, Request
 from daemon.web.router import Router
 from daemon.web.session_store import SessionStore, UiSession
 from storage import garbage
@@ -62,6 +62,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+_OF_ANOTHER = "this page belongs to another session: reload it"
 _MEANING: dict[int, type[StewardError]] = {403: Denied, 404: NotFound}
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class UiRequest:
         self.is_unclear = False  # there are several cookies with this name
         self.is_compact = False  # pages have less space between lines
         self._ask, self._sessions, self._trail, self._router = ask, sessions, trail, router
-        self._form: dict[str, str] | None = None
+        self._form: dict[str, str] | Malformed | None = None  # the fields, or their error
         self._lacking: dict[tuple[str, ...], str] = {}  # by the arguments of `lacks`
         self._cookie: str | None = None  # the new value of the cookie; empty deletes it
 
@@ -119,20 +120,11 @@ class UiRequest:
 
     @property
     def form(self) -> Mapping[str, str]:
-        """Return the fields of the form. Raises `Malformed`."""
+        """Return the fields of the form, which is parsed once. Raises `Malformed`."""
         if self._form is None:
-            if len(self.request.body) > _LONGEST_FORM:
-                raise Malformed(f"the form has more than {_LONGEST_FORM} bytes: send less")
-            try:
-                fields = parse_qsl(
-                    self.request.body.decode(),
-                    keep_blank_values=True,
-                    strict_parsing=bool(self.request.body),
-                    max_num_fields=_MOST_FIELDS,
-                )
-            except (UnicodeDecodeError, ValueError):
-                raise Malformed("the body of the request is not a valid form") from None
-            self._form = dict(fields)
+            self._form = _fields(self.request.body)
+        if isinstance(self._form, Malformed):
+            raise self._form.with_traceback(None)
         return self._form
 
     def __getitem__(self, name: str) -> str:
@@ -246,14 +238,17 @@ class UiRequest:
             if is_own:
                 await tokens.revoke(secret)
             raise
-        self.session = self._sessions.begin(
+        self.session, evicted = self._sessions.begin(
             secret,
             self.now,
             is_own=is_own,
             address=self.request.address,
             accessor=caller.token.accessor,
+            owner=caller.token.person,
         )
         self._cookie = self.session.name
+        for one in evicted:
+            await self._end(one)
 
     async def sign_out(self) -> None:
         """Close the session, if any, and revoke its token if the token was created for it."""
@@ -342,9 +337,18 @@ class UiPages:
         return bool(self._router.find(path)[0])
 
     async def answer(
-        self, asked: Request, headers: Mapping[str, str], trail: AuditScope, *, is_secure: bool
+        self,
+        asked: Request,
+        headers: Mapping[str, str],
+        trail: AuditScope,
+        rest: Body | None = None,
+        *,
+        is_secure: bool,
     ) -> HandlerReply:
-        """Answer a request for an existing page."""
+        """Answer a request for an existing page.
+
+        `rest` reads the form if that is long, once the session is known.
+        """
         found, parameters = self._router.find(asked.path)
         page = next((one for one in found if one.method == asked.method), None)
         if page is None:
@@ -356,15 +360,30 @@ class UiPages:
         )
         visit.is_unclear = len(names) > 1
         visit.is_compact = "compact" in _values(headers, DENSITY_COOKIE)
-        if len(asked.body) > SHORT:  # the page's handler reports the error
-            with suppress(Malformed):
-                await asked.parts.admission.run(asked.address, lambda: visit.form)
         if not page.is_file:
             await self._recognize(visit, trail)
-        if asked.method != "GET" and (reason := _refusal(visit, headers)):
+        if asked.method != "GET" and (reason := await self._refusal(visit, headers, rest)):
             return visit.dressed(text(reason, 403), is_secure=is_secure)
         reply = self._while_signed_in(await page.handler(visit), visit.session)
         return visit.dressed(reply, is_secure=is_secure)
+
+    async def _refusal(
+        self, visit: UiRequest, headers: Mapping[str, str], rest: Body | None
+    ) -> str:
+        """Return why a form is rejected, or read it: it must be of a page of this session.
+
+        Raises `Malformed`, and the errors of `rest`.
+        """
+        if reason := _head_refusal(headers):
+            return reason
+        if rest is not None:
+            if visit.session is None and visit.asks_for_tokens:
+                return _OF_ANOTHER
+            visit.request = msgspec.structs.replace(visit.request, body=await rest())
+        if len(visit.request.body) > SHORT:
+            await visit.request.parts.admission.run(visit.request.client, lambda: visit.form)
+        has_proof = hmac.compare_digest(visit.form.get(PROOF, "").encode(), visit.proof.encode())
+        return "" if has_proof else _OF_ANOTHER
 
     def _while_signed_in(self, reply: HandlerReply, session: UiSession | None) -> HandlerReply:
         """Return a reply whose stream ends with the session."""
@@ -438,6 +457,22 @@ def _lacking(visit: UiRequest, right: "RequestedCapability") -> str:
     return "" if found.allowed else found.needs.replace("the namespace *", "any namespace")
 
 
+def _fields(body: bytes) -> dict[str, str] | Malformed:
+    """Return the fields of a form, or the error of an invalid one."""
+    if len(body) > _LONGEST_FORM:
+        return Malformed(f"the form has more than {_LONGEST_FORM} bytes: send less")
+    try:
+        pairs = parse_qsl(
+            body.decode(),
+            keep_blank_values=True,
+            strict_parsing=bool(body),
+            max_num_fields=_MOST_FIELDS,
+        )
+    except (UnicodeDecodeError, ValueError):
+        return Malformed("the body of the request is not a valid form")
+    return dict(pairs)
+
+
 def _cookie(is_secure: bool) -> str:
     return SECURE_COOKIE if is_secure else COOKIE
 
@@ -468,8 +503,8 @@ def _complaint(body: bytes, kind: str) -> str:
     return "; ".join(str(one) for one in errors) if errors else body.decode()
 
 
-def _refusal(visit: UiRequest, headers: Mapping[str, str]) -> str:
-    """Return why a form is rejected: it must come from a Steward page of this session.
+def _head_refusal(headers: Mapping[str, str]) -> str:
+    """Return why a form is rejected by its head: it must come from a page of Steward.
 
     The guard has already compared `Origin` with the daemon's names, and checked `Sec-Fetch-Site`.
     Here one of them must be present.
@@ -479,6 +514,4 @@ def _refusal(visit: UiRequest, headers: Mapping[str, str]) -> str:
     kind = headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":
         return "a form must be sent as application/x-www-form-urlencoded"
-    if not hmac.compare_digest(visit.form.get(PROOF, "").encode(), visit.proof.encode()):
-        return "this page belongs to another session: reload it"
     return ""

@@ -19,11 +19,19 @@ from daemon.text.request_fields import RequestFields, Values, of_query, parse
 from daemon.web import vault_envelope
 from daemon.web.fairness import identify
 from daemon.web.reply import HandlerReply, with_remarks
-from daemon.web.request import SHORT, Endpoint, Operation, Request, RouteCall
+from daemon.web.request import (
+    SHORT,
+    SHORT_BODY,
+    Body,
+    Endpoint,
+    Operation,
+    Request,
+    RouteCall,
+)
 from daemon.web.vault_envelope import VaultBody
 from daemon.web.vault_router import SIDES, EndpointMatch, VaultRouter
 from storage import request_context
-from storage.errors import Denied, LoginRefused, Malformed, StewardError, UnknownToken
+from storage.errors import Denied, LoginRefused, Malformed, StewardError, TooLarge, UnknownToken
 from storage.queries import mounts
 from storage.read_pool import ReadSnapshot
 
@@ -60,9 +68,16 @@ class VaultApi:
         return endpoint is not None and endpoint.hot and _OPERATIONS.get(method) == Operation.WRITE
 
     async def answer(
-        self, asked: Request, headers: Mapping[str, str], trail: AuditScope
+        self,
+        asked: Request,
+        headers: Mapping[str, str],
+        trail: AuditScope,
+        rest: Body | None = None,
     ) -> HandlerReply:
-        """Answer a call, with an error response if it is rejected."""
+        """Answer a call, with an error response if it is rejected.
+
+        `rest` reads the body if that is long, after the check of the token and the path.
+        """
         found = self._parts.store.read(lambda db: self._find(db, asked.path))
         endpoint = found.endpoint if found else None
         try:
@@ -70,12 +85,17 @@ class VaultApi:
                 return refusal
             operation = _operation(asked)
             is_open = endpoint is not None and _is_open(endpoint, operation)
-            fields = await _fields(endpoint, asked, operation, headers)
+            if rest is None:
+                fields = await _fields(endpoint, asked, operation, headers)
             wrap_ttl = _wrap_ttl(headers)
             trail.ask("", asked.token)
             caller = await self._caller(asked, is_open=is_open)
             trail.known(caller.token.accessor)
             identify(caller.token.accessor)
+            if rest is not None:
+                if endpoint is not None and operation is Operation.WRITE:
+                    asked = await self._with_body(asked, caller, rest, is_open=is_open)
+                fields = await _fields(endpoint, asked, operation, headers)
         except StewardError as error:
             return vault_envelope.of_error(error, is_login=True)
         call = RouteCall(
@@ -97,6 +117,21 @@ class VaultApi:
             wrap_ttl=wrap_ttl,
         )
         return await self._served(call, found, trail, is_login=is_open)
+
+    async def _with_body(
+        self, asked: Request, caller: Caller, rest: Body, *, is_open: bool
+    ) -> Request:
+        """Return a call with its long body; without a permission for its path, the call as it is.
+
+        Raises `TooLarge` for an endpoint that is open to all, `Unavailable` or `BodyUnavailable`.
+        """
+        if self._parts.tokens.asks and not caller.grant.everything:
+            if is_open:
+                raise TooLarge(f"the body is larger than {SHORT_BODY} bytes")
+            permission = caller.grant.permission(asked.path.removeprefix("/v1/"))
+            if permission is None or permission.capabilities.isdisjoint(("create", "update")):
+                return asked  # `_require` rejects it
+        return msgspec.structs.replace(asked, body=await rest())
 
     async def _caller(self, asked: Request, *, is_open: bool) -> Caller:
         """Return the caller; an open endpoint needs none. Raises `UnknownToken`."""

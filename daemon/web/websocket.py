@@ -25,6 +25,7 @@ from storage.records.codec import decode
 
 MAX_FRAME = 1024 * 1024  # bytes of one message from a client
 PING_EVERY = 20  # seconds; a lost client is detected at the second ping at the latest
+MAX_HANDSHAKE = 4 * 1024  # bytes of the first message, which is decoded before any check
 # Nomad's text for a request without an upgrade
 NO_UPGRADE = "websocket connection not found in context"
 
@@ -34,6 +35,14 @@ _LOOK = 1.0  # seconds between checks for a disconnect while no task reads
 _HANDSHAKE_WITHIN = 10.0  # seconds
 _GOODBYE = 1.0  # seconds for the client's answer to a close frame
 _VERSION = 1
+
+
+def announces_handshake(query: str) -> bool:
+    """Return whether a client's first message is a handshake."""
+    try:
+        return QueryParameters(query).flag("ws_handshake")
+    except (InvalidParameter, Malformed):
+        return False
 
 
 class WebSocketHandshake(msgspec.Struct, frozen=True):
@@ -98,7 +107,12 @@ class WebSocketChannel:
         if not wanted:
             return ""
         with trio.move_on_after(_HANDSHAKE_WITHIN):
-            said = decode(WebSocketHandshake, await self.receive() or b"")
+            first = await self.receive() or b""
+            if len(first) > MAX_HANDSHAKE:
+                raise Malformed(
+                    f"the handshake has {len(first)} bytes: send at most {MAX_HANDSHAKE}"
+                )
+            said = decode(WebSocketHandshake, first)
             if said.version != _VERSION:
                 raise Malformed(f"unexpected handshake value: {said.version}")
             return said.auth_token

@@ -18,6 +18,7 @@ from daemon.acl.audit import AuditScope
 from daemon.acl.tokens import STRANGER
 from daemon.app.context import AppContext
 from daemon.web import request_head as heads
+from daemon.web.fairness import Fairness, RequestAccount, charge, identify
 from daemon.web.parameters import QueryParameters
 from daemon.web.reply import HandlerReply, message_reply, of_error, text
 from daemon.web.request import Request, Route, WebSocketRoute
@@ -28,6 +29,7 @@ from daemon.web.stream_auth import RECHECK, StreamSubscriber
 from daemon.web.ui_session import UiPages
 from daemon.web.websocket import WebSocketChannel, reject_handshake, run_websocket
 from storage import request_context
+from storage.account import counted, under
 from storage.errors import Denied, Malformed
 
 OF_PAGES = "/ui"  # prefix of the path for connections of pages
@@ -46,18 +48,23 @@ class WebSockets:
         pages: UiPages,
         guard: RequestGuard,
         closing: trio.Event,
+        fairness: Fairness,
     ) -> None:
         self._parts, self._router, self._pages = parts, router, pages
-        self._guard, self._closing = guard, closing
+        self._guard, self._closing, self._fairness = guard, closing, fairness
 
     async def answer(
         self,
         head: RequestHead,
         address: str,
+        client: str,
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
     ) -> None:
-        """Accept a WebSocket for its route, unless a check rejects it."""
+        """Accept a WebSocket for its route, unless a check rejects it.
+
+        `client` is charged for its CPU time, as for requests (`fairness.py`).
+        """
         path, headers = heads.path(head.target), head.headers
         trail = self._parts.audit.begin("GET", path, head.query, address)
         try:
@@ -88,8 +95,17 @@ class WebSockets:
             needs=route.needs,
         )
 
+        account = RequestAccount(self._fairness, client)
+
         async def talk(socket: WebSocketChannel) -> None:
-            await self._talk(asked, headers, route, socket, trail, is_secure=head.is_secure)
+            try:
+                with under(account):
+                    await counted(
+                        account,
+                        self._talk(asked, headers, route, socket, trail, is_secure=head.is_secure),
+                    )
+            finally:
+                account.settle()
 
         await run_websocket(receive, send, talk, self._closing)
 
@@ -116,6 +132,7 @@ class WebSockets:
             else:
                 asked, lasts = await self._speaking(asked, headers, shown), _always
             trail.known(asked.caller.token.accessor)
+            identify(asked.caller.token.accessor)
             await trail.acted()
             with _traced(asked, headers.get("traceparent", ""), route):
                 await _while_allowed(asked, lasts, route.handler(asked, socket))
@@ -180,7 +197,8 @@ async def _while_allowed(
 
     async def watch(scope: trio.CancelScope) -> None:
         nonlocal is_over
-        while lasts() and reader.is_allowed():  # noqa: ASYNC110  # as for other readers
+        while lasts() and reader.is_allowed():
+            charge()
             await trio.sleep(RECHECK)
         is_over = True
         scope.cancel()

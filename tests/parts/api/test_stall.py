@@ -77,7 +77,7 @@ class Asking:
 
     def __init__(self, answering: Dispatcher, secret: str) -> None:
         self._answering, self._secret = answering, secret
-        session = answering.pages._sessions.begin(secret, NOW)
+        session, _ = answering.pages._sessions.begin(secret, NOW)
         self._session, self._proof = session.name, session.proof
         self.answer = WireResponse(0, {})
 

@@ -331,3 +331,10 @@ async def test_unknown_frames_are_passed_over(world: World, running: str) -> Non
     client.end_input()
     await world.runner.converse(running, "main", ["/bin/cat"], client, tty=False)
     assert client.others[-1] == {"exited": True, "result": {}}
+
+
+async def test_a_frame_that_is_too_deep_is_the_clients_mistake(world: World, running: str) -> None:
+    client = Client()
+    client.say(b'{"x":' + b"[" * 100_000)
+    with pytest.raises(Malformed, match="a frame cannot be read"):
+        await world.runner.converse(running, "main", ["/bin/cat"], client, tty=False)

@@ -1,18 +1,27 @@
 """Sign-in with a token or a single-use link, and the lifetime of the session."""
 
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from daemon.acl import one_time_tokens
+from daemon.acl.audit import AuditScope
+from daemon.acl.check import ANYONE
 from daemon.config.settings import Settings
 from daemon.web.listeners import tls_context
-from daemon.web.session_store import IDLE
-from daemon.web.ui_session import COOKIE, SECURE_COOKIE
+from daemon.web.reply import HandlerReply
+from daemon.web.request import Request
+from daemon.web.router import Router
+from daemon.web.session_store import IDLE, MOST_OF_OWNER, SessionStore
+from daemon.web.ui_session import COOKIE, SECURE_COOKIE, UiRequest
+from storage.errors import UnknownToken
 from storage.queries import tokens
 from storage.store import Store
 from tests.fakes.authority import Authority
+from tests.parts.api.asking import caller, request
 from tests.parts.ui.conftest import Site, opened
 from tests.samples import NOW
 
@@ -194,3 +203,45 @@ async def test_nobody_signs_in_where_nobody_is_asked(open_site: Site) -> None:
     answer = await open_site.browser().get("/ui/")
     assert answer.status_code == 200
     assert "Sign in" not in answer.text
+
+
+async def test_many_sessions_of_one_token_leave_those_of_others(site: Site) -> None:
+    browser, weak = site.browser(), site.browser()
+    await browser.sign_in(await site.token())
+    secret = await site.token('namespace "default" { policy = "read" }')
+    first = site.browser()
+    await first.sign_in(secret)
+    for _ in range(MOST_OF_OWNER):
+        weak.http.cookies.clear()
+        await weak.sign_in(secret)
+    assert (await browser.get("/ui/jobs")).status_code == 200
+    assert (await weak.get("/ui/jobs")).status_code == 200
+    assert (await first.get("/ui/jobs")).status_code == 303
+
+
+async def _never(asked: Request, trail: AuditScope) -> HandlerReply:
+    raise AssertionError(asked.path)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_an_evicted_session_takes_along_the_token_that_was_made_for_it(
+    site: Site, is_own: bool
+) -> None:
+    sessions = SessionStore(lambda: secrets.token_urlsafe(8))
+    secret = await site.token(subject="person")
+
+    async def sign_in(given: str, *, is_own: bool) -> None:
+        asked = request(site.cluster.store, ANYONE, caller())
+        asked = msgspec.structs.replace(asked, parts=site.parts)
+        trail = site.parts.audit.begin("POST", "/ui/sign-in", "", "")
+        visit = UiRequest(asked, None, _never, sessions, trail, Router(()))
+        await visit.sign_in(given, is_own=is_own)
+
+    await sign_in(secret, is_own=is_own)
+    for _ in range(MOST_OF_OWNER):
+        await sign_in(await site.token(subject="person"), is_own=True)
+    if is_own:
+        with pytest.raises(UnknownToken):
+            site.parts.tokens.resolve(secret)
+    else:
+        site.parts.tokens.resolve(secret)

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from wsproto.events import TextMessage
 
+from daemon.web import websocket
 from daemon.web.parameters import MAX_PARAMETERS
 from daemon.web.session_store import IDLE
 from daemon.web.ui_session import COOKIE
@@ -272,3 +273,39 @@ async def test_where_nobody_is_asked_pages_still_say_where_they_come_from(
     async with talks(("Origin", "http://127.0.0.1:1")) as socket:
         assert await socket.next() is None
         assert socket.refused == 403
+
+
+@pytest.mark.parametrize("of_page", [True, False])
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("{" + ",".join(f'"k{number}":1' for number in range(80_000)) + "} x", 1009),
+        ("é" * 4096, 1008),
+    ],
+    ids=["long", "wide"],
+)
+async def test_a_handshake_beyond_its_limit_is_not_decoded(
+    site: Site, monkeypatch: pytest.MonkeyPatch, said: str, code: int, of_page: bool
+) -> None:
+    decoded: list[bytes] = []
+    monkeypatch.setattr(websocket, "decode", lambda record, body: decoded.append(body))
+    path = f"{'/ui' if of_page else ''}/v1/client/allocation/x/exec"
+    headers = [(b"Origin", site.address.encode())]
+    async with talk(site.address, path, headers=headers, ws_handshake="true") as socket:
+        await socket.accepted()
+        await socket.send(TextMessage(data=said))
+        assert await socket.next() is None
+        assert socket.code == code
+    assert decoded == []
+
+
+async def test_messages_after_the_handshake_may_be_long(site: Site, master: Browser) -> None:
+    found = site.cluster.allocations()[0].id
+    path, secret = f"/v1/client/allocation/{found}/exec", await site.token()
+    query = {"task": "main", "command": '["/bin/sh"]', "ws_handshake": "true"}
+    frame = json.dumps({"stdin": {"data": "x" * 100_000}})
+    async with talk(site.address, path, **query) as socket:
+        await begin(socket, secret)
+        await socket.send(TextMessage(data=frame))  # does not wait for an answer to the handshake
+        await socket.next()
+        assert await socket.next() == json.loads(frame)

@@ -11,23 +11,30 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from wsproto.events import TextMessage
 
 from daemon.acl.check import KNOWN
 from daemon.config.settings import Settings
 from daemon.web import fairness
+from daemon.web.connections import ConnectionListener
 from daemon.web.fairness import ALLOWED, OTHERS, Fairness
+from daemon.web.listeners import listen
 from daemon.web.reply import HandlerReply, ListPart
-from daemon.web.request import ReadRoute, Request, WriteRoute
+from daemon.web.request import ReadRoute, Request, WebSocketRoute, WriteRoute
 from daemon.web.server import open_web
-from storage.account import RequestCost, counted, present, under
+from daemon.web.websocket import WebSocketChannel
+from storage.account import RequestCost, charged, counted, present, under
 from storage.errors import TooOften
 from storage.read_pool import ReadSnapshot
+from storage.records.acl import Token
 from storage.store import Store
 from storage.writer import Transaction
+from tests.conversation import talk as talk_to
 from tests.doors import open_listeners
 from tests.parts.api.asking import parts_of
 from tests.parts.web.test_admission import connect, effective_user
 from tests.parts.web.test_listeners import IS_ROOT, NOBODY, ask, home
+from tests.samples import NOW
 
 __all__ = ["home"]
 WORK = 0.03  # seconds
@@ -222,3 +229,39 @@ async def test_many_cheap_requests_are_nobodys_harm(store: Store, home: Path) ->
         await ask(await connect(port), "/light")
         answers = [await as_nobody(port, "/light") for _ in range(200)]
     assert {one[:12] for one in answers} == {"HTTP/1.1 200"}
+
+
+async def test_the_messages_of_a_websocket_are_put_down_to_its_client(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent: dict[str, float] = {}
+
+    def spend(self: Fairness, client: str, seconds: float) -> None:
+        spent[client] = spent.get(client, 0) + seconds
+
+    async def talk(request: Request, socket: WebSocketChannel) -> None:
+        async def hear() -> None:
+            await socket.receive()
+            burn()
+
+        burn()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(charged, hear())
+
+    parts = parts_of(store, Settings(data_dir=tmp_path))
+    token = await parts.tokens.issue(Token(accessor="", policies=("root",), created_at=NOW))
+    monkeypatch.setattr(Fairness, "spend", spend)
+    monkeypatch.setattr(Fairness, "check", lambda self, client: None)
+    with listen("127.0.0.1", 0) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        routes = [WebSocketRoute("/talk", talk, KNOWN)]
+        headers = [(b"X-Nomad-Token", token.secret.encode())]
+        async with (
+            open_web(parts, routes, (), [ConnectionListener(listener)]),
+            talk_to(address, "/talk", headers=headers) as socket,
+        ):
+            await socket.accepted()
+            await socket.send(TextMessage(data="x"))
+            assert await socket.next() is None
+    assert spent.keys() == {f"token {token.token.accessor}"}
+    assert spent.popitem()[1] >= 2 * WORK

@@ -1,0 +1,53 @@
+"""Sessions of browsers: how many there are, and which ones a new one evicts."""
+
+from itertools import count
+
+import pytest
+
+from daemon.web.session_store import IDLE, MOST, MOST_OF_OWNER, SessionStore
+
+
+@pytest.fixture
+def sessions() -> SessionStore:
+    names = map(str, count())
+    return SessionStore(lambda: next(names))
+
+
+def test_many_sessions_of_one_token_do_not_evict_those_of_others(sessions: SessionStore) -> None:
+    other, _ = sessions.begin("other", 0)
+    mine = [sessions.begin("mine", 1)[0] for _ in range(MOST)]
+    assert sessions.has(other, 1)
+    assert [one for one in mine if sessions.has(one, 1)] == mine[-MOST_OF_OWNER:]
+
+
+def test_tokens_of_one_owner_count_together(sessions: SessionStore) -> None:
+    other, _ = sessions.begin("other", 0)
+    for number in range(MOST):
+        sessions.begin(f"token {number}", 1, owner="entity")
+    assert sessions.has(other, 1)
+    assert len(sessions.all(1)) == MOST_OF_OWNER + 1
+
+
+def test_the_session_of_an_owner_that_was_used_last_remains(sessions: SessionStore) -> None:
+    first, second = (sessions.begin("mine", 0)[0] for _ in range(2))
+    for _ in range(MOST_OF_OWNER - 2):
+        sessions.begin("mine", 0)
+    sessions.find(first.name, 1)
+    _, evicted = sessions.begin("mine", 1)
+    assert evicted == [second]
+    assert sessions.has(first, 1)
+
+
+def test_a_new_session_returns_each_session_that_it_evicts_once(sessions: SessionStore) -> None:
+    made = [sessions.begin(f"token {number}", number)[0] for number in range(MOST)]
+    assert sessions.begin("one more", MOST)[1] == made[:1]
+    assert sessions.begin("late", IDLE + 10)[1] == made[1:10]
+    assert not any(sessions.has(one, IDLE + 10) for one in made[:10])
+
+
+def test_an_idle_session_is_evicted_even_if_its_cookie_was_used_again(
+    sessions: SessionStore,
+) -> None:
+    idle, _ = sessions.begin("mine", 0, is_own=True)
+    assert sessions.find(idle.name, IDLE + 1) is None
+    assert sessions.begin("other", IDLE + 2)[1] == [idle]
