@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 
 from daemon.clock import Clock
-from storage.errors import NotFound, StorageDamaged, StorageError, StorageUnreadable, leaves
+from storage.errors import NotFound, StorageDamaged, StorageError, StorageUnreadable, leaf_errors
 from storage.queries import faults
 from storage.queries.faults import ATTEMPTS, Fault
 from storage.records.base import SECOND
@@ -75,7 +75,7 @@ class Fences:
         """Return whether a loop has run long enough since its last error. A loop never returns."""
         return fault.kind == LOOP and self._clock.now() > fault.until + _LOOP_PAUSE
 
-    def held(self, kind: str) -> frozenset[str]:
+    def paused_keys(self, kind: str) -> frozenset[str]:
         """Return the keys of a kind that are paused or whose fence is closed."""
         now = self._clock.now()
         return frozenset(
@@ -94,9 +94,9 @@ class Fences:
     def forget(self, kind: str, key: str) -> None:
         """Open the fence of a unit that succeeded, changed, or was given up."""
         if self._faults.pop((kind, key), None) is not None:
-            self._tell((kind, key))
+            self._log_fault((kind, key))
 
-    def forget_others(self, kind: str, keys: Iterable[str]) -> None:
+    def open_others(self, kind: str, keys: Iterable[str]) -> None:
         """Open the fences of all units of a kind that are not in `keys` and so no longer exist."""
         for key in {fault.key for fault in self.of_kind(kind)}.difference(keys):
             self.forget(kind, key)
@@ -134,16 +134,16 @@ class Fences:
         try:
             yield
         except Exception as error:
-            if any(_is_of_all(leaf) for leaf in leaves(error)):
+            if any(_is_of_all(leaf) for leaf in leaf_errors(error)):
                 raise
-            self.note(kind, key, error)
+            self.record(kind, key, error)
         else:
             self.forget(kind, key)
 
     @contextmanager
-    def unless_held(self, kind: str, key: str) -> Iterator[bool]:
+    def unless_paused(self, kind: str, key: str) -> Iterator[bool]:
         """Yield whether a unit may run in this round; if so, run the block as one attempt."""
-        if key in self.held(kind):
+        if key in self.paused_keys(kind):
             yield False
             return
         with self.around(kind, key):
@@ -154,20 +154,20 @@ class Fences:
         """Mark units of a kind as running during the block: a crash in it counts as an attempt."""
         names = {(kind, key) for key in keys}
         self._at_work |= names
-        self._note_hand()
+        self._record_in_progress()
         try:
             yield
         finally:
             self._at_work -= names
-            self._note_hand()
+            self._record_in_progress()
 
-    def _note_hand(self) -> None:
+    def _record_in_progress(self) -> None:
         if self._hand is not None:
-            self._hand.note(self._at_work)
+            self._hand.record(self._at_work)
 
-    def note(self, kind: str, key: str, error: Exception) -> Fault:
+    def record(self, kind: str, key: str, error: Exception) -> Fault:
         """Record an error of a unit that the caller contained; return the fault."""
-        leaf = next(leaves(error))
+        leaf = next(leaf_errors(error))
         fault = self._fail(kind, key, f"{type(leaf).__name__}: {leaf}")
         _log.error(
             "%s %s failed %d consecutive times: %s",
@@ -185,7 +185,7 @@ class Fences:
         _log.error("%s %s is skipped until it changes or is released: %s", kind, key, reason)
         return fault
 
-    def note_ends(self, names: Iterable[Name]) -> None:
+    def record_crashes(self, names: Iterable[Name]) -> None:
         """Record a failed attempt for each unit that was running when the daemon crashed."""
         for kind, key in names:
             fault = self._fail(kind, key, _ENDED, is_at_end=True)
@@ -208,17 +208,17 @@ class Fences:
             until=now + pause,
         )
         self._faults[kind, key] = fault
-        self._tell((kind, key))
+        self._log_fault((kind, key))
         return fault
 
     # --- storage
     # ------------------------------------------------------------------------------------
 
-    def _tell(self, name: Name) -> None:
+    def _log_fault(self, name: Name) -> None:
         self._changed.add(name)
         self._news.set()
 
-    async def keep(self, store: Store) -> None:
+    async def store_changes(self, store: Store) -> None:
         """Write every change to the store, indefinitely."""
         while True:
             await self._news.wait()
@@ -235,7 +235,7 @@ class Fences:
             await store.write(partial(_put, {name: self._faults.get(name) for name in names}))
         except StorageError:
             for name in names:
-                self._tell(name)
+                self._log_fault(name)
             raise
 
 
@@ -261,16 +261,16 @@ async def open_fences(store: Store, clock: Clock, directory: Path) -> AsyncItera
     `directory` is the directory of the store.
     """
     hand = Hand(directory)
-    fences = Fences(clock, store.read(faults.every), hand)
+    fences = Fences(clock, store.read(faults.list_all), hand)
     fences.wake = store.wake_all
     for fault in fences.of_kind(LOOP):
         if fences.of(LOOP, fault.key) is None:
             fences.forget(LOOP, fault.key)
-    fences.note_ends(hand.found)
+    fences.record_crashes(hand.found)
     async with tolerate_disk_full("cannot store faults"):
         await fences.save(store)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fences.keep_running, "faults", partial(fences.keep, store))
+        nursery.start_soon(fences.keep_running, "faults", partial(fences.store_changes, store))
         try:
             yield fences
         finally:

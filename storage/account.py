@@ -27,7 +27,7 @@ def present() -> RequestCost | None:
     return _PRESENT.get()
 
 
-def under(account: RequestCost) -> AbstractContextManager[None]:
+def charged_to(account: RequestCost) -> AbstractContextManager[None]:
     """Charge the work of this block to an account."""
     return RequestScope(_PRESENT, account)
 

@@ -142,19 +142,19 @@ class StorageUnusable(StorageError):
     """The file is not a Steward store, has a newer version, is damaged, or cannot be written."""
 
 
-def leaves(error: BaseException) -> Iterator[BaseException]:
+def leaf_errors(error: BaseException) -> Iterator[BaseException]:
     """Yield the errors of a group, including nested groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from leaves(inner)
+            yield from leaf_errors(inner)
     else:
         yield error
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Format an error with its type; for a group, format its errors instead of their count.
 
-    >>> told(ExceptionGroup("in a nursery", [OSError("disk"), ExceptionGroup("", [KeyError("a")])]))
+    >>> describe_error(ExceptionGroup("in a nursery", [OSError("disk"), ExceptionGroup("", [KeyError("a")])]))
     "OSError('disk'); KeyError('a')"
     """
-    return "; ".join(dict.fromkeys(repr(leaf) for leaf in leaves(error)))
+    return "; ".join(dict.fromkeys(repr(leaf) for leaf in leaf_errors(error)))

@@ -6,7 +6,7 @@ of tasks. Nearly all of them are freed by
 reference counting when the work has ended.
 
 Freeing a large object takes as long: 10 ms for a job with thousands of tasks. Code that created one
-on the event loop passes it to `keep`. A thread frees it when no other reference is left.
+on the event loop passes it to `free_in_thread`. A thread frees it when no other reference is left.
 """
 
 import gc
@@ -27,7 +27,7 @@ _MOST = 100  # completed works after which a collection runs even though others 
 _PAUSE = 0.5  # seconds
 _PATIENCE = 20  # pauses after which a collection runs regardless of its duration
 
-_OWN = 3  # references to an object that only `keep` has, while counting them
+_OWN = 3  # references to an object that only `free_in_thread` has, while counting them
 _LONGEST = 120  # maximum number of pauses for an object that is still in use
 
 _lock = threading.Lock()
@@ -40,7 +40,7 @@ _is_due = False
 
 
 @contextmanager
-def put_off() -> Iterator[None]:
+def paused() -> Iterator[None]:
     """Run no garbage collection during the block, in any thread."""
     global _at_work, _ended, _is_due  # the interpreter has one collector
     with _lock:
@@ -64,7 +64,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     account = present()
 
     def done() -> T:
-        with put_off(), CostedBlock(account):
+        with paused(), CostedBlock(account):
             return work()
 
     return await trio.to_thread.run_sync(done)
@@ -95,21 +95,21 @@ def collect_newest(most: int = FEW) -> bool:
     return may
 
 
-def keep(thing: object) -> None:
+def free_in_thread(thing: object) -> None:
     """Let a thread free a large object after all other references to it are deleted."""
     if _keeps:
         _kept.append((thing, 0))
 
 
 def _let_go() -> None:
-    with put_off():
+    with paused():
         for _ in range(len(_kept)):
             thing, looks = _kept.pop(0)
             if sys.getrefcount(thing) >= _OWN and looks < _LONGEST:
                 _kept.append((thing, looks + 1))
 
 
-async def keep_looking() -> None:
+async def run_collector() -> None:
     """Resume garbage collection and free large objects when possible, until cancelled."""
     global _keeps  # as above
     waited, _keeps = 0, True

@@ -124,13 +124,13 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     _, version = version_of(connection)
     if version < VERSION:
-        _keep(connection, path, version)
+        _copy_previous(connection, path, version)
     for target, step in migrations().items():
         if target > version:
             connection.executescript(f"BEGIN; {step}; PRAGMA user_version = {target}; COMMIT")
 
 
-def _keep(connection: sqlite3.Connection, path: Path, version: int) -> None:
+def _copy_previous(connection: sqlite3.Connection, path: Path, version: int) -> None:
     """Copy the file next to itself, named by its version; the newest few copies stay.
 
     Raises `StorageFull`.

@@ -32,7 +32,7 @@ from storage.errors import (
     StorageLocked,
     StorageUnavailable,
     StorageUnusable,
-    leaves,
+    leaf_errors,
 )
 from storage.loop_share import LongRead
 from storage.read_pool import ReadSnapshot, SnapshotReader
@@ -128,7 +128,7 @@ class Store:
             for place in await trio.to_thread.run_sync(places, abandon_on_cancel=True):
                 _log.critical("the store is damaged: %s", place)
 
-    async def look(self, work: Callable[[ReadSnapshot], T]) -> T:
+    async def read_any(self, work: Callable[[ReadSnapshot], T]) -> T:
         """Return the result of `work`: on the event loop if it is short, otherwise in a thread.
 
         `work` must have no side effects, because it may be started twice.
@@ -180,7 +180,7 @@ class Store:
         return self._topics.published
 
     @property
-    def moment(self) -> int | None:
+    def change_number(self) -> int | None:
         """Return a number that differs after every change; None while a change is in progress.
 
         Values computed from the database are valid as long as the number is the same.
@@ -199,7 +199,7 @@ class Store:
 
 
 def _read_long(reader: SnapshotReader, work: Callable[[ReadSnapshot], T]) -> T:
-    with request_context.RequestScope(_LONG, reader), garbage.put_off(), CostedBlock(present()):
+    with request_context.RequestScope(_LONG, reader), garbage.paused(), CostedBlock(present()):
         return reader.read(work)
 
 
@@ -218,7 +218,7 @@ async def tolerate_disk_full(what: str) -> AsyncIterator[None]:
     try:
         yield
     except* StorageUnavailable as errors:
-        _log.warning("%s: %s", what, next(leaves(errors)))
+        _log.warning("%s: %s", what, next(leaf_errors(errors)))
         is_damaged = errors.subgroup(StorageDamaged) is not None
         await trio.sleep(_DAMAGED_PAUSE if is_damaged else _FULL_PAUSE)
 
@@ -290,7 +290,7 @@ def _damage(db: ReadSnapshot) -> list[str]:
     return pages or list(invariants.find_violations(db))
 
 
-def _take(file: int, directory: Path) -> None:
+def _lock(file: int, directory: Path) -> None:
     """Acquire the lock. Raises `StorageLocked`.
 
     If a daemon is killed during a fork, the child briefly holds the lock until it has called exec.
@@ -320,7 +320,7 @@ def lock(directory: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageUnusable(f"cannot write to the data directory {directory}: {error}") from error
     try:
-        _take(file, directory)
+        _lock(file, directory)
         try:
             os.truncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)

@@ -50,7 +50,7 @@ class WalWatermark:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
-    def note(self, index: int) -> None:
+    def record(self, index: int) -> None:
         """Record that everything up to this index is on disk."""
         with suppress(OSError):  # a watermark that is too low only detects less
             self._write("open", index)
@@ -93,7 +93,7 @@ class Hand:
         except (OSError, ValueError):  # missing or incomplete
             return []
 
-    def note(self, names: Iterable[Name]) -> None:
+    def record(self, names: Iterable[Name]) -> None:
         """Record the units in progress.
 
         A write error is ignored, because only the detection suffers.
@@ -109,7 +109,7 @@ class Hand:
 
     def close(self) -> None:
         """Record that no unit is in progress, and close the file."""
-        self.note(())
+        self.record(())
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

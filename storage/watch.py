@@ -69,7 +69,7 @@ class TopicSet:
             self._lengths[len(key)] += 1
         table.setdefault(key, set()).add(watch)
 
-    def _leave(self, topic: str, watch: "Watch") -> None:
+    def _unsubscribe(self, topic: str, watch: "Watch") -> None:
         table, key = self._table(topic)
         if watches := table.get(key):
             watches.discard(watch)
@@ -105,7 +105,7 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         for name in self._names:
-            self._topics._leave(name, self)  # noqa: SLF001  # private to this module
+            self._topics._unsubscribe(name, self)  # noqa: SLF001  # private to this module
 
     async def wait(self) -> None:
         """Return when one of the topics was published since the watch was entered."""

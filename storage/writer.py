@@ -89,7 +89,7 @@ class Transaction(ReadSnapshot):
         self.touched: dict[str, None] = {}
         self.topics: dict[str, None] = {}
 
-    def look_at_time(self) -> bool:
+    def is_over_time(self) -> bool:
         """Return whether the time limit is exceeded."""
         if self._until is not None and time.thread_time_ns() > self._until:
             self.is_over = True
@@ -103,7 +103,7 @@ class Transaction(ReadSnapshot):
             raise
 
     def _check_share(self) -> None:
-        if self.look_at_time():
+        if self.is_over_time():
             raise LongRead
 
     def one(self, sql: str, parameters: Parameters = {}) -> sqlite3.Row | None:  # noqa: B006  # never changed
@@ -222,7 +222,7 @@ class Writer:
                 self.is_committing = True
                 await self._commit(batch)
                 self.is_committing = False
-            self._keep_log()
+            self._check_log()
 
     def close(self) -> None:
         """End `run` after all queued writes."""
@@ -240,11 +240,11 @@ class Writer:
 
     async def _commit(self, batch: list[_Pending[object]]) -> None:
         try:
-            with _meaning():
+            with _as_storage_errors():
                 index = await self._run_all(batch)
                 await trio.to_thread.run_sync(self._connection.execute, "COMMIT")
             self.index = index
-            self._mark.note(index)
+            self._mark.record(index)
         except StorageError as error:
             if isinstance(error, StorageDamaged):
                 self.stop(error)
@@ -275,9 +275,9 @@ class Writer:
         except sqlite3.OperationalError as error:
             if not _is_busy(error):
                 raise
-            await trio.to_thread.run_sync(self._begin_patiently)
+            await trio.to_thread.run_sync(self._begin_when_unlocked)
 
-    def _begin_patiently(self) -> None:
+    def _begin_when_unlocked(self) -> None:
         self._connection.execute(f"PRAGMA busy_timeout = {BUSY_WAIT}")
         try:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -292,14 +292,14 @@ class Writer:
         """
         if isinstance(error, StorageUnavailable | StorageUnusable):
             return  # nothing complete can have been written
-        with _meaning():
+        with _as_storage_errors():
             await self._begin()
             # Change the index, because SQLite does not write a transaction without changes.
             self._connection.execute(_KEEP_INDEX, {"index": self.index + 1})
             self._connection.execute("COMMIT")
         self.index += 1
 
-    def _keep_log(self) -> None:
+    def _check_log(self) -> None:
         """Raise `StorageUnusable` if the log was deleted.
 
         Other programs would not see its content.
@@ -307,7 +307,7 @@ class Writer:
         with suppress(OSError):
             if self._log.stat().st_ino == self._log_number:
                 return
-        with _meaning():
+        with _as_storage_errors():
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         raise StorageUnusable(
             f"{self._log} was deleted while the daemon was running; its content was saved: start the daemon again"
@@ -349,7 +349,7 @@ class Writer:
             if is_long or transaction.is_over:
                 self._connection.execute("ROLLBACK TO one")
                 transaction = Transaction(self._connection, index + 1, pending)
-                await trio.to_thread.run_sync(_run_patiently, pending, transaction)
+                await trio.to_thread.run_sync(_run_when_unlocked, pending, transaction)
             if isinstance(pending.result, outcome.Error):
                 if _is_fatal(pending.result.error):
                     raise pending.result.error
@@ -367,7 +367,7 @@ class Writer:
         Raises `_UndoneError` when SQLite has rolled back the whole transaction, as it does when a
         change of rows is interrupted.
         """
-        self._connection.set_progress_handler(transaction.look_at_time, STEPS)
+        self._connection.set_progress_handler(transaction.is_over_time, STEPS)
         try:
             with CostedBlock(pending.account), limited():
                 pending.result = outcome.capture(pending.work, transaction)
@@ -383,9 +383,9 @@ class _UndoneError(Exception):
     """All writes of a batch must run again."""
 
 
-def _run_patiently(pending: _Pending[object], transaction: Transaction) -> None:
-    garbage.keep(pending.work)
-    with garbage.put_off(), CostedBlock(pending.account):
+def _run_when_unlocked(pending: _Pending[object], transaction: Transaction) -> None:
+    garbage.free_in_thread(pending.work)
+    with garbage.paused(), CostedBlock(pending.account):
         pending.result = outcome.capture(pending.work, transaction)
 
 
@@ -401,7 +401,7 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 
 @contextmanager
-def _meaning() -> Iterator[None]:
+def _as_storage_errors() -> Iterator[None]:
     """Convert SQLite errors into storage errors."""
     try:
         yield

@@ -22,7 +22,7 @@ import trio
 from daemon.launcher import child_processes
 from daemon.launcher.channel import close, pair
 from daemon.launcher.child_processes import ChildOperation
-from daemon.launcher.client import Launcher, answer_of, greet
+from daemon.launcher.client import Launcher, answer_of, send_hello
 from daemon.launcher.client import open_launcher as open_greeted
 from daemon.launcher.fork import become
 from daemon.launcher.messages import (
@@ -71,7 +71,7 @@ async def open_launcher(
         one.mkdir(parents=True, exist_ok=True)
         one.chmod(one.stat().st_mode | 0o111)
     channel = begin()
-    greet(channel, directory, grouped(directory, policy))
+    send_hello(channel, directory, grouped(directory, policy))
     async with open_greeted(channel) as launcher:
         yield launcher
 
@@ -129,7 +129,7 @@ class Direct(Launcher):
         self._server = Server(None)  # type: ignore[arg-type]  # no test sends to it
         self._server.allow(grouped(directory), str(directory))
 
-    async def _ask(
+    async def _request(
         self,
         request: Request,
         descriptors: Sequence[int] = (),

@@ -10,14 +10,14 @@ import shlex
 import stat
 from pathlib import Path
 
-from daemon.process.service_account import places_of_program
+from daemon.process.service_account import program_directories
 
 UID = 61234  # `nobody` on the host; no account is needed
 
 
 def entering(*more: Path) -> tuple[str, ...]:
     """Return the command prefix with which any user can read the program and `more`."""
-    wanted = [Path(one) for one in (*places_of_program(), *map(str, more)) if Path(one).exists()]
+    wanted = [Path(one) for one in (*program_directories(), *map(str, more)) if Path(one).exists()]
     closed: dict[Path, set[str]] = {}
     for one in wanted:
         for above in reversed(one.parents):

@@ -43,7 +43,7 @@ def log_in(
 
 def seen(log: TaskLog) -> Stream:
     """Return the contents of a log."""
-    return now(log.look())
+    return now(log.current())
 
 
 def path_of(log: TaskLog) -> Path:

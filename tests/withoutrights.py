@@ -23,7 +23,7 @@ import trio
 
 from daemon.config.data_directory import alloc_dir, store_dir
 from daemon.config.settings import Settings
-from daemon.launcher.client import greet, open_launcher
+from daemon.launcher.client import open_launcher, send_hello
 from daemon.launcher.fork import begin
 from daemon.runner.task_containment import hold
 from tests.launchers import EVERYTHING
@@ -61,7 +61,7 @@ def main(module: str, function: str, data_dir: Path) -> None:
     if hasattr(work, "scans"):
         held["raw_exec_groups"] = []
     policy = msgspec.structs.replace(EVERYTHING, owner=NOBODY, **held)
-    greet(channel, alloc_dir(data_dir), policy)
+    send_hello(channel, alloc_dir(data_dir), policy)
     getattr(work, "before", lambda: None)()
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)

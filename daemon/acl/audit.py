@@ -53,7 +53,7 @@ class Audit:
         self._dropped = 0
         self._arrived = trio.Event()
 
-    def begin(self, method: str, path: str, query: str, address: str) -> "AuditScope":
+    def open_scope(self, method: str, path: str, query: str, address: str) -> "AuditScope":
         """Return the scope in which a new request is audited."""
         return AuditScope(self, self._clock.now(), method, path, query, address)
 
@@ -153,7 +153,7 @@ class AuditScope:
         self._is_noted = False
         self._noted_by: object = None  # the write that contains the entry
 
-    def ask(self, namespace: str, secret: str) -> None:
+    def set_caller(self, namespace: str, secret: str) -> None:
         """Set the namespace, and the secret of the request, which may be unknown."""
         self._namespace, self._secret = namespace, secret
 
@@ -163,9 +163,9 @@ class AuditScope:
 
     def watching(self) -> AbstractContextManager[None]:
         """Return a context in which each write adds this request's entry, if it changes something."""
-        return write_hook(self._note)
+        return write_hook(self._write)
 
-    def _note(self, tx: Transaction) -> None:
+    def _write(self, tx: Transaction) -> None:
         # A write may be retried: the first try is then rolled back together with its entry.
         if not self._is_noted or self._noted_by is tx.write:
             self._is_noted, self._noted_by = True, tx.write

@@ -75,15 +75,15 @@ async def bootstrap_on_first_start(
     The file is written first. A crash in between leaves a useless secret, and the next start
     creates another.
     """
-    if store.read(bootstrap_index) or store.read(rows.every):
+    if store.read(bootstrap_index) or store.read(rows.list_all):
         return None
     path = directory / SECRET_FILE
-    _keep(path, secret)
+    _write_secret(path, secret)
     await bootstrap(store, tokens, secret=secret, accessor=accessor, now=now, reset_index=0)
     return path
 
 
-def _keep(path: Path, secret: str) -> None:
+def _write_secret(path: Path, secret: str) -> None:
     path.unlink(missing_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(file, "w") as opened:

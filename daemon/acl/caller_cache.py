@@ -73,7 +73,7 @@ class CapabilitySetCache:
 
 
 class CallerCache:
-    """Callers by secret and address, at one version of the store (`Store.moment`)."""
+    """Callers by secret and address, at one version of the store (`Store.change_number`)."""
 
     def __init__(self) -> None:
         self._moment: int | None = None
@@ -83,7 +83,7 @@ class CallerCache:
         """Return the cached caller at this version, or None."""
         return self._callers.get(shown) if moment == self._moment else None
 
-    def keep(self, shown: Shown, moment: int | None, caller: Caller) -> None:
+    def store(self, shown: Shown, moment: int | None, caller: Caller) -> None:
         """Cache a caller, unless its rights can change without a write."""
         if moment is None:
             return

@@ -46,12 +46,12 @@ class FailedLogins:
 
     def locked_for(self, address: str, now: int, role: str = "") -> int:
         """Return the remaining lockout in nanoseconds."""
-        record = self._records.get((_party(address), role))
+        record = self._records.get((_client_key(address), role))
         return max(record.locked_until - now, 0) if record else 0
 
     def are_too_many(self, address: str, now: int, role: str = "") -> bool:
         """Record a failure; return whether the limit was already exceeded."""
-        key = (_party(address), role)
+        key = (_client_key(address), role)
         record = self._records.pop(key, None) or _Record()
         self._records[key] = record  # keeps the order of last use
         if len(self._records) > MOST:
@@ -75,7 +75,7 @@ class FailedLogins:
             record.count, record.locked_until = 0, now + self.lock_out.span
 
 
-def _party(address: str) -> str:
+def _client_key(address: str) -> str:
     """Return the client of an address: an IPv6 network counts as one client."""
     try:
         known = ip_address(address)

@@ -56,8 +56,8 @@ def token_digest(token: Token) -> str | None:
 
 def new_token(db: ReadSnapshot, request: TokenRequest, *, accessor: str, now: int) -> Token:
     """Return the token that a request describes. Raises `Malformed`."""
-    life = _life(request, now)
-    _check(db, request, life)
+    ttl = _expiry(request, now)
+    _check(db, request, ttl)
     return Token(
         accessor=accessor,
         name=request.name,
@@ -65,9 +65,9 @@ def new_token(db: ReadSnapshot, request: TokenRequest, *, accessor: str, now: in
         roles=_roles(db, request),
         is_global=request.global_,
         path="acl/token",
-        ttl=life or 0,
+        ttl=ttl or 0,
         created_at=now,
-        expires_at=now + life if life is not None else None,
+        expires_at=now + ttl if ttl is not None else None,
     )
 
 
@@ -84,9 +84,9 @@ def apply_token_update(db: ReadSnapshot, request: TokenRequest, now: int) -> Tok
     if before is None or before.has_ended(now):
         raise Malformed(f"cannot find token {request.accessor_id}")
     _check(db, request, None)
-    life = _life(request, now)
-    if before.expires_at is not None or life is not None:
-        told = [] if life is None else ["cannot update expiration time"]
+    ttl = _expiry(request, now)
+    if before.expires_at is not None or ttl is not None:
+        told = [] if ttl is None else ["cannot update expiration time"]
         raise Malformed(_invalid(["cannot update expiration TTL", *told]))
     if request.global_ is not before.is_global:
         raise Malformed(_invalid(["cannot toggle global mode"]))
@@ -112,8 +112,8 @@ def _roles(db: ReadSnapshot, request: TokenRequest) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _check(db: ReadSnapshot, request: TokenRequest, life: int | None) -> None:
-    if errors := [*_type_errors(request), *_name_errors(request), *_life_errors(life)]:
+def _check(db: ReadSnapshot, request: TokenRequest, ttl: int | None) -> None:
+    if errors := [*_type_errors(request), *_name_errors(request), *_ttl_errors(ttl)]:
         raise Malformed(_invalid(errors))
 
 
@@ -138,19 +138,19 @@ def _name_errors(request: TokenRequest) -> Iterable[str]:
         yield f'policy "{name}" is built in: a client token cannot have it'
 
 
-def _life_errors(life: int | None) -> Iterable[str]:
-    if life is None:
+def _ttl_errors(ttl: int | None) -> Iterable[str]:
+    if ttl is None:
         return
-    if life < 0:
-        yield f"token expiration TTL '{durations.text(life)}' should not be negative"
+    if ttl < 0:
+        yield f"token expiration TTL '{durations.text(ttl)}' should not be negative"
         yield "expiration time cannot be before create time"
-    if life < SHORTEST_LIFE:
-        yield f"expiration time cannot be less than 1m0s in the future (was {durations.text(life)})"
-    if life > LONGEST_LIFE:
-        yield f"expiration time cannot be more than 24h0m0s in the future (was {durations.text(life)})"
+    if ttl < SHORTEST_LIFE:
+        yield f"expiration time cannot be less than 1m0s in the future (was {durations.text(ttl)})"
+    if ttl > LONGEST_LIFE:
+        yield f"expiration time cannot be more than 24h0m0s in the future (was {durations.text(ttl)})"
 
 
-def _life(request: TokenRequest, now: int) -> int | None:
+def _expiry(request: TokenRequest, now: int) -> int | None:
     """Return the expiry of a token; None means never. Raises `Malformed`."""
     span = request.expiration_ttl
     try:

@@ -117,7 +117,7 @@ class PathRules:
                 return permission
         return None
 
-    def every(self) -> list[PathPermission]:
+    def rules(self) -> list[PathPermission]:
         """Return all rules."""
         return [*self._exact.values(), *(permission for _, permission in self._patterns)]
 

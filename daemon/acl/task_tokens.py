@@ -87,7 +87,7 @@ class TaskTokens:
         accessor, secret, now = new_accessor(), new_secret(), self._clock.now()
 
         def write(tx: Transaction) -> "NewToken":
-            wanted = _wanted(tx, workload, block)
+            wanted = _token_request(tx, workload, block)
             made = create_token(tx, wanted, accessor=accessor, now=now)
             bound = msgspec.structs.replace(
                 made.token,
@@ -112,10 +112,10 @@ class TaskTokens:
         now = self._clock.now()
 
         def write(tx: Transaction) -> VaultTaskToken:
-            token = self._find(tx, accessor)
+            token = self._read_token(tx, accessor)
             role = tokens.find_role(tx, token.role) if token.role else None
             after, _ = renew_token(token, 0, renewal_limits(token, role), now)
-            self._tokens.note_end(after.expires_at)
+            self._tokens.schedule_expiry(after.expires_at)
             return _held(tokens.update(tx, after), now)
 
         try:
@@ -126,7 +126,7 @@ class TaskTokens:
     def find(self, accessor: str) -> VaultTaskToken | None:
         """Return a token created earlier; None if it is invalid."""
         try:
-            token = self._store.read(lambda db: self._find(db, accessor))
+            token = self._store.read(lambda db: self._read_token(db, accessor))
         except Refused:
             return None
         return _held(token, token.renewed_at or token.created_at)
@@ -140,14 +140,16 @@ class TaskTokens:
         """Revoke a token."""
         await self._store.write(lambda tx: tokens.remove(tx, accessor))
 
-    def _find(self, db: ReadSnapshot, accessor: str) -> Token:
+    def _read_token(self, db: ReadSnapshot, accessor: str) -> Token:
         token = tokens.find(db, accessor)
         if token is None or token.has_ended(self._clock.now()):
             raise Refused("the token has ended or was revoked")
         return token
 
 
-def _wanted(db: ReadSnapshot, workload: Workload, block: SecretsConfig) -> "TokenRequestFields":
+def _token_request(
+    db: ReadSnapshot, workload: Workload, block: SecretsConfig
+) -> "TokenRequestFields":
     """Return the request for the token. Raises `Refused`."""
     from daemon.acl.token_requests import TokenRequestFields
 
@@ -186,7 +188,7 @@ def _wanted(db: ReadSnapshot, workload: Workload, block: SecretsConfig) -> "Toke
 
 def _of_job(db: ReadSnapshot, workload: Workload) -> Iterator[str]:
     """Yield the policies that are attached to the task's job."""
-    for policy in policies.every(db, ""):
+    for policy in policies.list_all(db, ""):
         if policy.job_acl is not None and policy_applies(policy.job_acl, workload):
             yield policy.name
 

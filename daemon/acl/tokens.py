@@ -94,17 +94,17 @@ class TokenStore:
         """
         if not (secret or self.asks):
             return Caller(UNASKED, _EVERYTHING)
-        shown, moment = (self._keyring.hash(secret), address), self._store.moment
+        shown, moment = (self._keyring.hash(secret), address), self._store.change_number
         known = self._callers.find(shown, moment)
         if known is not None and not known.token.has_ended(self._clock.now()):
             return known
         caller = self._store.read(lambda db: self._resolve(db, secret, address))
         if caller.own_job is None:  # a task's token can become invalid without a write
-            self._callers.keep(shown, moment, caller)
+            self._callers.store(shown, moment, caller)
         return caller
 
     async def authenticate(
-        self, secret: str, address: str = "", *, party: str = "", operator: int | None = None
+        self, secret: str, address: str = "", *, client_key: str = "", operator: int | None = None
     ) -> Caller:
         """Return the caller with this secret, and count a use.
 
@@ -119,7 +119,7 @@ class TokenStore:
         except UnusableToken:
             raise
         except UnknownToken:
-            self.note_failure(party or address)
+            self.record_failure(client_key or address)
             raise
         if caller.token.policies == (WRAPPING,):
             await self._store.write(lambda tx: _spend_wrapping(tx, caller.token.accessor))
@@ -127,18 +127,18 @@ class TokenStore:
             return caller
         return await self._store.write(lambda tx: self._use(tx, secret, address))
 
-    def note_failure(self, party: str, role: str = "") -> None:
+    def record_failure(self, client_key: str, role: str = "") -> None:
         """Record a forged or unknown credential of an address or a user. Raises `TooOften`.
 
         Call it after the check has failed, so that a valid credential always passes.
         """
         now = self._clock.now()
-        too_many = self.failures.are_too_many(party, now, role)
-        left = -(-self.failures.locked_for(party, now, role) // SECOND)
+        too_many = self.failures.are_too_many(client_key, now, role)
+        left = -(-self.failures.locked_for(client_key, now, role) // SECOND)
         if left and not too_many:
-            log.warning("%s is locked out for %s s: too many refused credentials", party, left)
+            log.warning("%s is locked out for %s s: too many refused credentials", client_key, left)
         if too_many:
-            told = f"wrong credentials of {party} are refused after too many of them"
+            told = f"wrong credentials of {client_key} are refused after too many of them"
             later = f"try again in {left} s" if left else "wait a while"
             raise TooOften(f"{told}: {later}") from None
 
@@ -156,7 +156,7 @@ class TokenStore:
         if not self.asks:
             return Caller(token or UNASKED, _EVERYTHING)
         if not secret:
-            return self.nobody(db)
+            return self.anonymous_caller(db)
         if token is None:
             return self._task(db, secret)
         if token.bound_cidrs and not is_within(address, token.bound_cidrs):
@@ -172,7 +172,7 @@ class TokenStore:
             raise UnknownToken
         return self._store.read(lambda db: self.caller(db, token))
 
-    def nobody(self, db: ReadSnapshot) -> Caller:
+    def anonymous_caller(self, db: ReadSnapshot) -> Caller:
         """Return the caller of a request without a token."""
         return Caller(NOBODY, self._grants.of(db, NOBODY))
 
@@ -194,7 +194,7 @@ class TokenStore:
         """
         if token.mount and mounts.by_accessor(db, token.mount) is None:
             raise UnusableToken
-        if token.allocation and not _lives(db, token.allocation):
+        if token.allocation and not _is_active(db, token.allocation):
             raise UnusableToken
         if token.kind is TokenKind.BATCH and token.parent and not tokens.find(db, token.parent):
             raise UnusableToken
@@ -232,10 +232,10 @@ class TokenStore:
         hashed = self._keyring.hash(secret)
         if tokens.find_by_secret(tx, hashed):
             raise Malformed("cannot create a token with a duplicate ID")
-        self.note_end(token.expires_at)
+        self.schedule_expiry(token.expires_at)
         return tokens.add(tx, token, hashed)
 
-    def note_end(self, time: int | None) -> None:
+    def schedule_expiry(self, time: int | None) -> None:
         """Wake the expiry task in time for a token that expires at `time`."""
         if time is not None and time < self._looks_at:
             self._sooner.set()
@@ -274,7 +274,7 @@ class TokenStore:
                         pass
                 if fences.of(_FENCED, "together"):
                     await self._remove_each(now, fences)
-            self._looks_at = self._next_look(now)
+            self._looks_at = self._next_round(now)
             if fences.of(_FENCED, "together"):
                 self._looks_at = max(self._looks_at, now + _AFTER_A_FAULT)
             with trio.move_on_after((self._looks_at - now) / SECOND):
@@ -286,7 +286,7 @@ class TokenStore:
             with fences.around(_FENCED, accessor):
                 await self._store.write(partial(_remove, accessors=[accessor]))
 
-    def _next_look(self, now: int) -> int:
+    def _next_round(self, now: int) -> int:
         """Return the time of the next round: the next expiry, or the limit."""
         latest, time = now + _LONGEST_SLEEP, self._store.read(tokens.next_end)
         return latest if time is None else min(max(time, now), latest)
@@ -298,7 +298,7 @@ def _spend_wrapping(tx: Transaction, accessor: str) -> None:
         tokens.remove(tx, accessor)
 
 
-def _lives(db: ReadSnapshot, alloc_id: str) -> bool:
+def _is_active(db: ReadSnapshot, alloc_id: str) -> bool:
     """Return whether an allocation is not terminal."""
     allocation = allocations.find(db, alloc_id)
     return allocation is not None and not allocation.client_terminal

@@ -45,7 +45,7 @@ def _own(workload: Workload) -> PolicyRules:
 
 
 def _policies(db: ReadSnapshot, workload: Workload) -> Iterator[NamedPolicy]:
-    for policy in policies.every(db, ""):
+    for policy in policies.list_all(db, ""):
         if policy.job_acl is None or not policy_applies(policy.job_acl, workload):
             continue
         try:

@@ -23,7 +23,7 @@ from daemon.config.loading import load_settings
 from daemon.process.run_as_owner import as_user, owner_of
 from daemon.process.service_account import ROOT, ServiceAccount, usual_account
 from storage.check import check
-from storage.errors import Refused, StewardError, StorageUnusable, leaves
+from storage.errors import Refused, StewardError, StorageUnusable, leaf_errors
 from storage.schema import prepare
 from storage.snapshot import SnapshotSummary, inspect, restore, save
 from storage.snapshot_archive import unpacked
@@ -162,7 +162,7 @@ def rekey(
         config = load_settings(None, os.environ, given)
         count = replace_key(config, key_file=new_key_file, ask=ask_new_passphrase)
     except* StewardError as group:
-        for error in leaves(group):
+        for error in leaf_errors(group):
             click.echo(f"steward: {error}", err=True)
         sys.exit(1)
     click.echo(f"encrypted {count} {'secret' if count == 1 else 'secrets'} with the new key")

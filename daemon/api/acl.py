@@ -18,7 +18,7 @@ from daemon.acl.nomad_tokens import (
     token_digest,
 )
 from daemon.acl.tokens import IssuedToken
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
@@ -98,7 +98,7 @@ def list_tokens(request: Request, db: ReadSnapshot) -> HandlerReply:
     query, expression = request.query, request.query.text("filter")
     is_global = query.flag("global") if "global" in query else None
     matches = compile_filter(expression, views.TokenStub) if expression else None
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
 
     def wanted(db: ReadSnapshot, one: Token) -> bool:
         if is_global is not None and one.is_global is not is_global:
@@ -133,7 +133,7 @@ def read_token(request: Request, db: ReadSnapshot) -> HandlerReply:
     found = tokens.find(db, request["accessor"])
     if found is None or found.has_ended(request.parts.clock.now()):
         raise NotFound("ACL token not found", index=max(db.table_index("tokens"), 1))
-    secret = request.token if is_own else _kept_secret(request, db, found)
+    secret = request.token if is_own else _stored_secret(request, db, found)
     return _shown(found, secret, _role_names(db))
 
 
@@ -141,7 +141,7 @@ def _secret_place(accessor: str) -> str:
     return f"{tokens.SECRETS}{accessor}"
 
 
-def _kept_secret(request: Request, db: ReadSnapshot, token: Token) -> str:
+def _stored_secret(request: Request, db: ReadSnapshot, token: Token) -> str:
     """Return the stored secret of an old token, or an empty text if it was not stored."""
     if not request.parts.config.keep_token_secrets:
         return ""
@@ -183,7 +183,7 @@ async def _put_token(request: Request, body: TokenRequest) -> HandlerReply:
 
     token, secret, names = await parts.store.write(write)
     if not secret:
-        secret = parts.store.read(lambda db: _kept_secret(request, db, token))
+        secret = parts.store.read(lambda db: _stored_secret(request, db, token))
     return _written(token, secret, names)
 
 
@@ -201,7 +201,7 @@ async def delete_token(request: Request) -> HandlerReply:
 
 
 def _role_names(db: ReadSnapshot) -> dict[str, str]:
-    return {role.id: role.name for role in policies.every_role(db)}
+    return {role.id: role.name for role in policies.list_roles(db)}
 
 
 def _whole(token: Token, secret: str, names: dict[str, str]) -> views.TokenDetail:
@@ -244,7 +244,7 @@ def list_policies(request: Request, db: ReadSnapshot) -> HandlerReply:
     may_see = _own_policies(request, db)
     expression = request.query.text("filter")
     matches = compile_filter(expression, views.PolicyStub) if expression else None
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, one: Policy) -> bool:
         if one.name == DEFAULT or not may_see(one.name):
@@ -330,7 +330,7 @@ async def explain_request(request: Request) -> HandlerReply:
             raise NotFound("ACL token not found")
         if body.policies:
             token = _holder(db, body.policies)
-        caller = parts.tokens.caller(db, token) if token else parts.tokens.nobody(db)
+        caller = parts.tokens.caller(db, token) if token else parts.tokens.anonymous_caller(db)
         return explain(caller, right)
 
     return HandlerReply(body=parts.store.read(find))
@@ -352,7 +352,7 @@ def list_roles(request: Request, db: ReadSnapshot) -> HandlerReply:
     check_acls_on(request)
     expression = request.query.text("filter")
     matches = compile_filter(expression, AclRole) if expression else None
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, one: AclRole) -> bool:
         if not _may_see_role(request, one):

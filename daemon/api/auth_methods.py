@@ -5,7 +5,7 @@ from functools import partial
 import msgspec
 
 from daemon.api.acl import check_acls_on, issued_reply
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.identity import auth_methods as methods
 from daemon.identity import binding_rules as rules
 from daemon.identity.jwt_keys import MethodKeys
@@ -45,7 +45,7 @@ _NO_RULE = "ACL binding rule not found"
 def list_methods(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List all methods; a client needs them before it can log in."""
     check_acls_on(request)
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
     listing = Listing[AuthMethod](
         rows=lambda db, start, reverse: auth_methods.page(db, wish(start, reverse)),
         key=lambda one: ("", one.name),
@@ -103,7 +103,7 @@ async def delete_method(request: Request) -> HandlerReply:
 def list_rules(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the binding rules of all methods."""
     check_acls_on(request)
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
     listing = Listing[BindingRule](
         rows=lambda db, start, reverse: auth_methods.rule_page(db, wish(start, reverse)),
         key=lambda one: ("", one.id),
@@ -171,7 +171,7 @@ async def login(request: Request) -> HandlerReply:
         MethodKeys(parts.key_cache),
         parts.config,
         await request.decoded(JwtLoginRequest),
-        party=request.party,
+        client_key=request.client_key,
         now=parts.clock.now(),
     )
     return issued_reply(parts.store, issued)

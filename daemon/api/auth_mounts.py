@@ -231,7 +231,7 @@ async def not_shown(call: RouteCall) -> HandlerReply:
 
 def _may_below(call: RouteCall, path: str) -> bool:
     grant = call.caller.grant
-    rules = () if grant.everything else grant.paths.every()
+    rules = () if grant.everything else grant.paths.rules()
     return grant.everything or any(
         rule.capabilities and (rule.path.startswith(path) or path.startswith(rule.path.rstrip("*")))
         for rule in rules

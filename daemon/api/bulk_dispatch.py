@@ -40,7 +40,9 @@ async def dispatch_bulk(request: Request) -> HandlerReply:
     store, job_id = request.parts.store, request["job_id"]
     split = partial(split_lines, request.body, _first_line(request))
     lines = await request.worked_out(len(request.body), split)
-    await store.look(lambda db: check_parent(jobs.current(db, request.namespace, job_id), job_id))
+    await store.read_any(
+        lambda db: check_parent(jobs.current(db, request.namespace, job_id), job_id)
+    )
     # The stream is read after the scopes of this request, so it enters its own.
     stream = _answers(request, lines, request_context.origin(), request_context.person())
     return HandlerReply(stream=stream, content_type=NDJSON)

@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.jobs import calendars as rules
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
@@ -35,7 +35,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the calendars."""
     expression = request.query.text("filter")
     matches = compile_filter(expression, CalendarListing) if expression else None
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, one: CalendarListing) -> bool:
         if not request.sees(one.namespace):

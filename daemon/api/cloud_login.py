@@ -126,7 +126,7 @@ def role_exists(call: RouteCall) -> bool:
 async def login(call: RouteCall) -> VaultBody:
     """Verify a login and issue a token."""
     request = request_of(call.fields)
-    done = await (await _methods(call)).login(_mount(call), request, call.address, call.party)
+    done = await (await _methods(call)).login(_mount(call), request, call.address, call.client_key)
     return VaultBody(
         auth=auth_block(done.secret, done.token, done.identity_policies), warnings=done.warnings
     )

@@ -31,7 +31,7 @@ async def execute(request: Request, socket: WebSocketChannel) -> None:
         raise Malformed(_NO_TASK)
     if not command:
         raise Malformed(_NO_COMMAND)
-    await request.parts.tasks.converse(allocation.id, task, command, socket, tty=tty)
+    await request.parts.tasks.run_exec_session(allocation.id, task, command, socket, tty=tty)
 
 
 def _check_rights(request: Request, allocation: Allocation, task: Task | None) -> None:
@@ -77,7 +77,9 @@ async def run_action(request: Request, socket: WebSocketChannel) -> None:
         raise Malformed("missing AllocID")
     action = await _action(request, alloc_id)
     command = [action.command, *(action.args or ())]
-    await request.parts.tasks.converse(alloc_id, query.text("task"), command, socket, tty=tty)
+    await request.parts.tasks.run_exec_session(
+        alloc_id, query.text("task"), command, socket, tty=tty
+    )
 
 
 async def _action(request: Request, alloc_id: str) -> Action:

@@ -7,7 +7,7 @@ import msgspec
 from daemon.acl.caller_cache import policy_names
 from daemon.acl.check import on_namespace
 from daemon.api.jobs import find_secret, registration_context
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.evals import run_views
 from daemon.flow import graph
 from daemon.jobs.register import JobValidateRequest, complete
@@ -65,7 +65,7 @@ def list_runs(request: Request, db: ReadSnapshot) -> HandlerReply:
     if status and status not in (*FlowStatus,):
         raise Malformed(f"status = {status!r} must be one of {', '.join(FlowStatus)}")
     matches = compile_filter(expression, FlowRun) if expression else None
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, one: FlowRun) -> bool:
         if not request.sees(one.namespace) or not one.job_id.startswith(query.text("prefix")):

@@ -75,7 +75,7 @@ async def index(call: RouteCall) -> VaultBody:
                 "num_member_entities": len(stored.members(db, group.id, are_groups=False)),
                 "num_parent_groups": len(stored.parents(db, group.id)),
             }
-            for group in stored.every(db, span)
+            for group in stored.list_all(db, span)
         }
 
     return await vault_reads.key_info(call, look)
@@ -88,17 +88,17 @@ async def names(call: RouteCall) -> VaultBody:
 
 async def read(call: RouteCall) -> VaultBody:
     """Show a group."""
-    return await vault_reads.one(call, _finds(lambda db: stored.find(db, call["group"])))
+    return await vault_reads.read_one(call, _finds(lambda db: stored.find(db, call["group"])))
 
 
 async def read_by_name(call: RouteCall) -> VaultBody:
     """Show the group with this name."""
-    return await vault_reads.one(call, _finds(lambda db: stored.by_name(db, call["group"])))
+    return await vault_reads.read_one(call, _finds(lambda db: stored.by_name(db, call["group"])))
 
 
 async def look_up(call: RouteCall) -> VaultBody:
     """Find a group by its identifier, its name, or its alias."""
-    return await vault_reads.one_or_nothing(call, _finds(_wanted(call.fields)))
+    return await vault_reads.read_optional(call, _finds(_wanted(call.fields)))
 
 
 def _wanted(fields: RequestFields) -> Find:
@@ -210,7 +210,7 @@ async def read_alias(call: RouteCall) -> VaultBody:
         alias = stored.alias(db, call["alias"])
         return _whole_alias(db, alias) if alias else None
 
-    return await vault_reads.one(call, look)
+    return await vault_reads.read_one(call, look)
 
 
 async def create_alias(call: RouteCall) -> VaultBody:

@@ -10,7 +10,7 @@ from daemon.acl.check import EVERYWHERE
 from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.task_tokens import why_refused
 from daemon.api.cluster.operator import check_accepts
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.evals.placement_precheck import prospects
 from daemon.evals.scheduler_config import configuration
 from daemon.jobs.evaluate import wait_for_evaluation
@@ -99,7 +99,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     query, everywhere = request.query, request.namespace == EVERYWHERE
     with_meta, expression = query.flag("meta"), query.text("filter")
     matches = compile_filter(expression, Job) if expression else None
-    wish = wish_of(request, matches, job_listings.COLUMNS)
+    wish = query_factory(request, matches, job_listings.COLUMNS)
 
     def wanted(db: ReadSnapshot, one: job_listings.JobListingRow) -> bool:
         if everywhere and not request.sees(one.namespace):

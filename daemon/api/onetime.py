@@ -31,7 +31,7 @@ class OneTimeTokenExchangeRequest(Record, frozen=True, kw_only=True):
     one_time_secret_id: str = ""
 
 
-async def make(request: Request) -> HandlerReply:
+async def create_one_time_token(request: Request) -> HandlerReply:
     """Create a one-time token for the token of the request."""
     parts, token = request.parts, request.caller.token
     if not parts.tokens.asks or not request.token:
@@ -59,6 +59,6 @@ async def exchange(request: Request) -> HandlerReply:
             parts.store, parts.tokens, body.one_time_secret_id
         )
     except Denied:
-        parts.tokens.note_failure(request.party)
+        parts.tokens.record_failure(request.client_key)
         raise
     return token_response(parts.store, found)

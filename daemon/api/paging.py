@@ -119,7 +119,7 @@ class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     group: Callable[[T], bytes] | None = None
 
 
-def wish_of(
+def query_factory(
     request: Request, filter_: Filter | None, columns: Mapping[str, str]
 ) -> Callable[[Key | None, bool], PageRequest]:
     """Return a factory for queries of a list: from a key on, in a direction."""

@@ -549,7 +549,7 @@ ROUTES: tuple[Route, ...] = (
     ReadRoute("/v1/acl/tokens", acl.list_tokens, MANAGEMENT, ("tokens/",)),
     ReadRoute("/v1/acl/token/self", acl.read_self_token, KNOWN_OR_WHY),
     WriteRoute("POST", "/v1/acl/token", acl.create_token, MANAGEMENT),
-    WriteRoute("POST", "/v1/acl/token/onetime", onetime.make, KNOWN),
+    WriteRoute("POST", "/v1/acl/token/onetime", onetime.create_one_time_token, KNOWN),
     WriteRoute("POST", "/v1/acl/token/onetime/exchange", onetime.exchange, ANYONE),
     ReadRoute(
         "/v1/acl/token/{accessor}",

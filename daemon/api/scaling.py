@@ -8,7 +8,7 @@ from daemon.api.cluster.operator import check_accepts
 from daemon.api.jobs import JobRegisterResponse, check_right
 from daemon.jobs.scale import ScalingRequest, scale_job
 from daemon.jobspec.budgets import Budgets
-from daemon.jobspec.filter import only_wanted
+from daemon.jobspec.filter import matching_records
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
@@ -37,7 +37,7 @@ def status(request: Request, db: ReadSnapshot) -> HandlerReply:
             group.name: GroupScale(
                 desired=group.count,
                 events=events.get(group.name),
-                **_standing([one for one in counted if one.task_group == group.name]),
+                **_active_allocations([one for one in counted if one.task_group == group.name]),
             )
             for group in job.task_groups or ()
         },
@@ -52,7 +52,7 @@ def _counts(allocation: Allocation) -> bool:
     return not allocation.terminal and not is_canary
 
 
-def _standing(found: list[Allocation]) -> dict[str, int]:
+def _active_allocations(found: list[Allocation]) -> dict[str, int]:
     health = Counter(one.health.healthy for one in found if one.health is not None)
     return {
         "placed": len(found),
@@ -99,7 +99,7 @@ def policies(request: Request, db: ReadSnapshot) -> HandlerReply:
         and kind in ("", one.type)
         and request.sees(one.target["Namespace"])
     ]
-    stubs = only_wanted(stubs, query.text("filter"), ScalingPolicyStub)
+    stubs = matching_records(stubs, query.text("filter"), ScalingPolicyStub)
     return reply.read_reply(stubs, db.table_index("scaling_policies"))
 
 

@@ -20,7 +20,7 @@ Find = Callable[[ReadSnapshot], Entity | None]
 
 def _shown(db: ReadSnapshot, entity: Entity) -> dict[str, object]:
     direct = groups.parents(db, entity.id)
-    every = sorted(group.id for group in groups.above(db, entity.id))
+    every = sorted(group.id for group in groups.containing(db, entity.id))
     return {
         "id": entity.id,
         "name": entity.name,
@@ -66,12 +66,12 @@ def _finds(find: Find) -> vault_reads.Look:
 
 async def read(call: RouteCall) -> VaultBody:
     """Show an entity."""
-    return await vault_reads.one(call, _finds(lambda db: entities.find(db, call["entity"])))
+    return await vault_reads.read_one(call, _finds(lambda db: entities.find(db, call["entity"])))
 
 
 async def read_by_name(call: RouteCall) -> VaultBody:
     """Show the entity with this name."""
-    return await vault_reads.one(call, _finds(lambda db: entities.by_name(db, call["entity"])))
+    return await vault_reads.read_one(call, _finds(lambda db: entities.by_name(db, call["entity"])))
 
 
 async def index(call: RouteCall) -> VaultBody:
@@ -86,7 +86,7 @@ async def index(call: RouteCall) -> VaultBody:
                     for one in entities.aliases(db, entity.id)
                 ],
             }
-            for entity in entities.every(db, span)
+            for entity in entities.list_all(db, span)
         }
 
     return await vault_reads.key_info(call, look)
@@ -99,7 +99,7 @@ async def names(call: RouteCall) -> VaultBody:
 
 async def lookup_entity(call: RouteCall) -> VaultBody:
     """Find an entity by its identifier, its name, or an alias."""
-    return await vault_reads.one_or_nothing(call, _finds(_wanted(call.fields)))
+    return await vault_reads.read_optional(call, _finds(_wanted(call.fields)))
 
 
 def _wanted(fields: RequestFields) -> Find:
@@ -185,7 +185,7 @@ async def aliases(call: RouteCall) -> VaultBody:
     fields = ("canonical_id", "custom_metadata", "local", "metadata", "mount_accessor", "name")
 
     def look(db: ReadSnapshot, span: KeyRange) -> dict[str, object]:
-        every = {one.id: _alias(db, one) for one in entities.every_alias(db, span)}
+        every = {one.id: _alias(db, one) for one in entities.list_aliases(db, span)}
         return {key: {name: one[name] for name in fields} for key, one in every.items()}
 
     return await vault_reads.key_info(call, look)
@@ -198,7 +198,7 @@ async def read_alias(call: RouteCall) -> VaultBody:
         alias = entities.alias_by_id(db, call["alias"])
         return {**_alias(db, alias), "namespace_id": "root"} if alias else None
 
-    return await vault_reads.one(call, look)
+    return await vault_reads.read_one(call, look)
 
 
 async def create_alias(call: RouteCall) -> VaultBody:

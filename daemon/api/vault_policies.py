@@ -173,7 +173,7 @@ async def resultant_acl(call: RouteCall) -> VaultBody:
     grant = call.caller.grant
     if grant.everything:
         return VaultBody(data={"root": True})
-    every = grant.paths.every()
+    every = grant.paths.rules()
     return VaultBody(
         data={
             "root": False,

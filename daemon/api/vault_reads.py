@@ -55,7 +55,7 @@ class _List(msgspec.Struct, frozen=True):
             info = encode(found)[1:-1] if self.info else b""
             return _Part(encode(keys)[1:-1], info, keys[-1] if keys else "", len(keys))
 
-        return await store.look(look)
+        return await store.read_any(look)
 
 
 def span(call: RouteCall) -> KeyRange:
@@ -129,19 +129,19 @@ async def _members(
         yield b"]"
 
 
-async def one(call: RouteCall, look: Look) -> VaultBody:
+async def read_one(call: RouteCall, look: Look) -> VaultBody:
     """Return one object. Raises `NotFound` if `look` finds none."""
-    answer = await one_or_nothing(call, look)
+    answer = await read_optional(call, look)
     if answer.data is None:
         raise NotFound("")
     return answer
 
 
-async def one_or_nothing(call: RouteCall, look: Look) -> VaultBody:
+async def read_optional(call: RouteCall, look: Look) -> VaultBody:
     """Return one object, or an empty response: a lookup without a result is not an error."""
 
     def encoded(db: ReadSnapshot) -> dict[str, object] | None:
         found = look(db)
         return {name: msgspec.Raw(encode(value)) for name, value in (found or {}).items()} or None
 
-    return VaultBody(data=await call.parts.store.look(encoded))
+    return VaultBody(data=await call.parts.store.read_any(encoded))

@@ -230,7 +230,7 @@ async def _renew(call: RouteCall, token: Token, secret: str) -> VaultBody:
             raise Malformed("token not found")
         present = present or token
         after, span = renew_token(present, increment, _terms(tx, present), now)
-        call.parts.tokens.note_end(after.expires_at)
+        call.parts.tokens.schedule_expiry(after.expires_at)
         return tokens.update(tx, after), span.ttl, span.warnings
 
     after, ttl, warnings = await call.parts.store.write(write)
@@ -317,7 +317,7 @@ async def _revoke(
 
 async def tidy(call: RouteCall) -> HandlerReply:
     """Remove expired tokens; the daemon also does this continuously."""
-    call.parts.tokens.note_end(0)
+    call.parts.tokens.schedule_expiry(0)
     reply = vault_envelope.enveloped(
         VaultBody(warnings=[_TIDYING]), path=call.name, request_id=request_context.current()
     )

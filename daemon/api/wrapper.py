@@ -42,7 +42,7 @@ def authenticate_wrapper() -> Callable[[Request], HandlerReply | None]:
         try:
             desk.admit(request.token)
         except Denied:
-            if failures.are_too_many(request.party, request.parts.clock.now()):
+            if failures.are_too_many(request.client_key, request.parts.clock.now()):
                 return _TOO_OFTEN
             raise
         return None

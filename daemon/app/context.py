@@ -68,7 +68,7 @@ class TaskActions(Protocol):
         """Send a signal to the main process of one task or of all running tasks. Raises `Refused`."""
         ...
 
-    async def make_volume(self, volume_id: str, mode: int, owner: tuple[int, int]) -> None:
+    async def create_volume(self, volume_id: str, mode: int, owner: tuple[int, int]) -> None:
         """Create the directory of a volume. Raises `OSError`."""
         ...
 
@@ -99,7 +99,7 @@ class TaskActions(Protocol):
         """Return the latest results of an allocation's service checks."""
         ...
 
-    def machine_usage(self) -> MachineUsage:
+    def host_usage(self) -> MachineUsage:
         """Return the resource usage of the host."""
         ...
 
@@ -115,7 +115,7 @@ class TaskActions(Protocol):
         """Schedule the deletion of the directories of all terminal allocations."""
         ...
 
-    async def converse(
+    async def run_exec_session(
         self, alloc_id: str, task: str, command: Sequence[str], line: MessageChannel, *, tty: bool
     ) -> None:
         """Run a command inside a task, connected to `line`. Raises `Refused`."""
@@ -211,7 +211,7 @@ class AdmissionControl:
         """Run `work` in a thread and return its result; its exceptions pass. Raises `TooOften`."""
         async with self.turn(client):
             made = await garbage.in_thread(work)
-        garbage.keep(made)
+        garbage.free_in_thread(made)
         return made
 
 

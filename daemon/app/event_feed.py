@@ -60,30 +60,30 @@ class EventFeed:
 
     async def after(self, store: Store, number: int) -> list[EncodedEvent]:
         """Return the next events after a number, only whole writes; empty if there are none."""
-        found = self._kept_after(number)
+        found = self._cached_after(number)
         commits = store.commits
         if found or self._nothing_after == (number, commits):
             return found
         try:
-            made = store.read_short(lambda db: _make_after(db, number))
+            made = store.read_short(lambda db: _encode_after(db, number))
         except LongRead:
             async with self._making:
-                if found := self._kept_after(number):
+                if found := self._cached_after(number):
                     return found
-                made = await store.read_long(lambda db: _make_after(db, number))
+                made = await store.read_long(lambda db: _encode_after(db, number))
         for one in made:
-            self._keep(one)
+            self._cache(one)
         if not made:
             self._nothing_after = (number, commits)
         return made
 
-    def _kept_after(self, number: int) -> list[EncodedEvent]:
+    def _cached_after(self, number: int) -> list[EncodedEvent]:
         found: list[EncodedEvent] = []
         while (one := self._made.get(number + len(found) + 1)) is not None:
             found.append(one)
         return found
 
-    def _keep(self, one: EncodedEvent) -> None:
+    def _cache(self, one: EncodedEvent) -> None:
         """Cache an event, unless newer ones are cached: then its reader lags behind."""
         if self._made and one.event.number <= next(reversed(self._made)):
             return
@@ -94,15 +94,15 @@ class EventFeed:
             self._bytes -= oldest.size
 
 
-def _make_after(db: ReadSnapshot, number: int) -> list[EncodedEvent]:
+def _encode_after(db: ReadSnapshot, number: int) -> list[EncodedEvent]:
     """Encode the events after a number. On the event loop, raise `LongRead` if there are many."""
     found = events.after(db, number, PAGE)
     if db.is_short and len(found) > SHORT:
         raise LongRead
-    return [_make(db, event) for event in found]
+    return [_encode(db, event) for event in found]
 
 
-def _make(db: ReadSnapshot, event: StoredEvent) -> EncodedEvent:
+def _encode(db: ReadSnapshot, event: StoredEvent) -> EncodedEvent:
     wire = _Wire(
         topic=event.topic,
         type=event.type,

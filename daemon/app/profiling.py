@@ -115,7 +115,7 @@ def heap(clock: Clock, *, collects: bool = False) -> Profile:
     if collects:
         garbage.collect_newest()
     number, size = Counter[Stack](), Counter[Stack]()
-    with garbage.put_off():
+    with garbage.paused():
         for generation in range(_GENERATIONS):
             found = gc.get_objects(generation=generation)
             while found:  # freeing a long list in one step would also stop all threads

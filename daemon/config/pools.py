@@ -29,7 +29,7 @@ def pool_config_errors(pools: Mapping[str, Pool], own: str) -> Iterator[str]:
         what = f"pools.{name}"
         if pool.engine not in ENGINES:
             yield f"{what}, engine = {pool.engine!r}: choose one of {', '.join(ENGINES)}"
-        yield from _faults_of_words(what, pool)
+        yield from _option_errors(what, pool)
         yield from _faults_of_numbers(what, pool)
         for driver in pool.drivers:
             if driver not in _DRIVERS:
@@ -56,7 +56,7 @@ def _faults_of_name(name: str, own: str) -> Iterator[str]:
         yield f"{what}: this host is in that pool (node_pool = {own!r}); choose another name"
 
 
-def _faults_of_words(what: str, pool: Pool) -> Iterator[str]:
+def _option_errors(what: str, pool: Pool) -> Iterator[str]:
     for setting in ("partition", "account", "qos"):
         value = getattr(pool, setting)
         if value and not _WORD.fullmatch(value):

@@ -24,7 +24,7 @@ _MOST = 65536  # bytes
 _log = logging.getLogger("steward")
 
 
-def kept(data_dir: Path, store: Path) -> dict[str, str]:
+def stored_settings(data_dir: Path, store: Path) -> dict[str, str]:
     """Return the kept settings as JSON values by name, and store them at the first call.
 
     `store` is the directory of the store, whose lock the caller holds. Raises `StorageUnusable`.
@@ -59,7 +59,7 @@ def _of_store(store: Path) -> dict[str, str]:
     if not file.exists() or store.stat().st_uid != os.geteuid():
         return {}
     schema.prepare(file, cluster_id="", now=0)  # the migration decides about it
-    found = dict(read_once(file, kept_defaults.every))
+    found = dict(read_once(file, kept_defaults.list_all))
     if os.geteuid() == 0 and os.path.exists(ROOTS_PODMAN):  # older versions ran as root and used it
         found["podman_root"] = "true"
     return found

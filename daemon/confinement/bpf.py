@@ -75,7 +75,7 @@ class Unknown(ValueError):
     """There is no table for this architecture, or the table does not have the call."""
 
 
-def this_machine() -> str:
+def host_architecture() -> str:
     """Return the architecture of this host if there is a table for it. Raises `Unknown`."""
     machine = platform.machine()
     if machine not in _ARCHITECTURES or sys.maxsize < 2**32:

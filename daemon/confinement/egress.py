@@ -248,7 +248,7 @@ def _bpf(command: int, form: bytes) -> int:
 
 def _call(command: int, form: "ctypes.Array[ctypes.c_char]") -> int:
     libc = ctypes.CDLL(None, use_errno=True)
-    number = bpf.numbers(bpf.this_machine())["bpf"]
+    number = bpf.numbers(bpf.host_architecture())["bpf"]
     result = int(libc.syscall(number, command, form, len(form)))
     if result < 0:
         code = ctypes.get_errno()

@@ -58,7 +58,7 @@ def filter_calls(program: bytes) -> None:
     text = ctypes.create_string_buffer(program, len(program))
     size = len(program) // bpf.SIZE
     form = struct.pack("@HP", size, ctypes.addressof(text))
-    number = bpf.numbers(bpf.this_machine())["seccomp"]
+    number = bpf.numbers(bpf.host_architecture())["seccomp"]
     flags = _SECCOMP_FILTER_FLAG_TSYNC
     thread = _check(_libc().syscall(number, _SECCOMP_SET_MODE_FILTER, flags, form))
     if thread:
@@ -128,7 +128,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _landlock(name: str, *arguments: object) -> int:
-    number = bpf.numbers(bpf.this_machine())[f"landlock_{name}"]
+    number = bpf.numbers(bpf.host_architecture())[f"landlock_{name}"]
     return _check(_libc().syscall(number, *arguments))
 
 

@@ -147,7 +147,7 @@ def main_process(pids: Iterable[int], *, is_walled: bool) -> int | None:
     return None
 
 
-def of_place(path: str, mountinfo: str) -> Finding:
+def mount_flags(path: str, mountinfo: str) -> Finding:
     """Return whether set-user-ID bits and devices are disabled below a directory."""
     options: list[str] = []
     longest = -1

@@ -220,7 +220,8 @@ def _unsettled(
 def node_states(db: ReadSnapshot) -> tuple[NodeState, ...]:
     """Return every node with its allocated resources."""
     return tuple(
-        _node_state(node, allocated_resources.held(db, node.id)) for node in nodes.every(db)
+        _node_state(node, allocated_resources.allocated_on(db, node.id))
+        for node in nodes.list_all(db)
     )
 
 

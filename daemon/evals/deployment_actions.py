@@ -68,7 +68,7 @@ def _check_canaries(tx: Transaction, deployment: Deployment, groups: Collection[
     for name in deployment.task_groups.keys() & set(groups):
         state = deployment.task_groups[name]
         canaries = [allocations.find(tx, one) for one in state.placed_canaries or ()]
-        healthy = sum(one is not None and _is_well(one) for one in canaries)
+        healthy = sum(one is not None and _is_healthy(one) for one in canaries)
         if healthy < state.desired_canaries:
             errors.append(
                 f'Task group "{name}" has {healthy}/{state.desired_canaries} healthy allocations'
@@ -77,7 +77,7 @@ def _check_canaries(tx: Transaction, deployment: Deployment, groups: Collection[
         raise Refused(multi_error(sorted(errors)))
 
 
-def _is_well(allocation: Allocation) -> bool:
+def _is_healthy(allocation: Allocation) -> bool:
     health = allocation.health
     return not allocation.terminal and health is not None and health.healthy is True
 

@@ -27,7 +27,7 @@ class DeploymentDecision(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the scheduler must place allocations or complete the deployment."""
         return (
             bool(self.failure)
-            or all(_has_come_far_enough(state) for state in self.groups.values())
+            or all(_has_met_deadline(state) for state in self.groups.values())
             or any(state.placed_allocs < state.desired_total for state in self.groups.values())
         )
 
@@ -54,7 +54,7 @@ def decide_deployment(
     deadlines = [
         state.progress_due
         for state in groups.values()
-        if state.progress_due is not None and not _has_come_far_enough(state)
+        if state.progress_due is not None and not _has_met_deadline(state)
     ]
     return DeploymentDecision(
         groups=groups,
@@ -95,7 +95,7 @@ def _promoted(state: DeploymentGroup) -> DeploymentGroup:
     return msgspec.structs.replace(state, promoted=True) if state.desired_canaries else state
 
 
-def _has_come_far_enough(state: DeploymentGroup) -> bool:
+def _has_met_deadline(state: DeploymentGroup) -> bool:
     """Return whether the progress deadline no longer applies.
 
     Then only a promotion is missing, or nothing.
@@ -113,7 +113,7 @@ def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) 
     if state.unhealthy_allocs and not (may_place_again(policy) and state.progress_deadline):
         return UNHEALTHY
     overdue = state.progress_due is not None and state.progress_due <= now
-    return TOO_SLOW if overdue and not _has_come_far_enough(state) else ""
+    return TOO_SLOW if overdue and not _has_met_deadline(state) else ""
 
 
 def may_place_again(policy: ReschedulePolicy | None) -> bool:

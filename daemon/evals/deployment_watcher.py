@@ -52,13 +52,13 @@ async def watch_deployments(store: Store, clock: Clock, ids: Iterator[str], fenc
                 break
             if fault.is_closed:
                 with fences.around(_UNMARKED, deployment.id):
-                    await _give_up(store, deployment.id, fault.reason, clock.now())
+                    await _fail_deployment(store, deployment.id, fault.reason, clock.now())
                     fences.forget(_FENCED, deployment.id)
                 break
             await trio.sleep(max(fault.until - clock.now(), 0) / SECOND)
         watched.discard(deployment.id)
 
-    fences.forget_others(_FENCED, [one.id for one in store.read(deployments.active)])
+    fences.open_others(_FENCED, [one.id for one in store.read(deployments.active)])
     async with trio.open_nursery() as nursery:
         while True:
             with store.watch("deployments/") as change:
@@ -69,7 +69,7 @@ async def watch_deployments(store: Store, clock: Clock, ids: Iterator[str], fenc
                 await change.wait()
 
 
-async def _give_up(store: Store, deployment_id: str, reason: str, now: int) -> None:
+async def _fail_deployment(store: Store, deployment_id: str, reason: str, now: int) -> None:
     """Mark a deployment as failed because its watcher cannot decide."""
 
     def write(tx: Transaction) -> None:
@@ -96,7 +96,7 @@ async def _watch(store: Store, clock: Clock, ids: Iterator[str], watched: Deploy
     while True:
         with store.watch(*topics) as change:
             now = clock.now()
-            seen = store.read(partial(_look, deployment_id=watched.id, now=now))
+            seen = store.read(partial(_read_decision, deployment_id=watched.id, now=now))
             if seen is None:
                 return
             deployment, verdict, failed = seen
@@ -120,7 +120,7 @@ async def _load(*modules: str) -> None:
             await trio.to_thread.run_sync(import_module, name)
 
 
-def _look(
+def _read_decision(
     db: ReadSnapshot, *, deployment_id: str, now: int
 ) -> tuple[Deployment, DeploymentDecision, list[Allocation]] | None:
     """Return an active deployment, the decision about it, and its newly failed allocations."""
@@ -149,7 +149,7 @@ def _may_be_replaced(deployment: Deployment, one: Allocation) -> bool:
 
 def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> None:
     """Store the new state of a deployment, and create an evaluation of its job."""
-    seen = _look(tx, deployment_id=deployment_id, now=now)
+    seen = _read_decision(tx, deployment_id=deployment_id, now=now)
     if seen is None:
         return
     from daemon.evals.deployment_actions import (

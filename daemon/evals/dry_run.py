@@ -80,7 +80,7 @@ def external_port_listeners(
     db: ReadSnapshot, job: Job, listeners: Iterable[PortListener]
 ) -> list[str]:
     """Return the processes that listen on static ports of a job outside any allocation."""
-    held = [allocated_resources.held(db, node.id).ports for node in nodes.every(db)]
+    held = [allocated_resources.allocated_on(db, node.id).ports for node in nodes.list_all(db)]
     wanted = [port for port in static_ports(job) if not any(port[1] in ports for ports in held)]
     return describe_conflicts(wanted, listeners)
 

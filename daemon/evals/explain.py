@@ -128,7 +128,7 @@ def _of_queue(db: ReadSnapshot, run: FlowRunView) -> Iterator[Reason]:
     )
 
 
-def _moment(at: int) -> str:
+def _format_time(at: int) -> str:
     return rfc3339(at // SECOND * SECOND)
 
 
@@ -180,11 +180,11 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
     elif at == periodic.NEVER:
         yield Reason(cause=Cause.CLOCK, message="its clock has no slot any more")
     elif at is not None:
-        message = f"its next child is launched at {_moment(at)}"
+        message = f"its next child is launched at {_format_time(at)}"
         yield Reason(cause=Cause.CLOCK, message=message, until=at)
     newest = next(iter(periodic.slots(db, job.namespace, job.id)), None)
     if newest is not None and newest.outcome == SlotOutcome.SKIPPED:
-        message = f"the slot of {_moment(newest.slot)} was skipped, because {newest.reason}"
+        message = f"the slot of {_format_time(newest.slot)} was skipped, because {newest.reason}"
         yield Reason(cause=Cause.CLOCK, message=message)
 
 
@@ -262,7 +262,7 @@ def _of_group(
     )
     outdated = [one for one in wanted if one.job_version != case.job.version and not one.terminal]
     if outdated and case.deployment is not None:
-        yield from _held_back(case.deployment, group, len(outdated))
+        yield from _outdated_reasons(case.deployment, group, len(outdated))
 
 
 def _displaced(
@@ -357,7 +357,7 @@ def _next_try(case: _Case, one: Allocation) -> tuple[Cause, str, int]:
     for waiting in case.waiting:
         if waiting.id == one.desired.followup_eval_id and waiting.wait_until:
             at = nanoseconds(waiting.wait_until)
-            return Cause.DELAY, f"is placed again at {_moment(at)}", at
+            return Cause.DELAY, f"is placed again at {_format_time(at)}", at
     tracker = one.desired.reschedule_tracker
     if tracker is not None and tracker.last_reschedule == reschedule.NO_PLACE and case.blocked():
         return Cause.PLACE, "found no new place", 0
@@ -380,7 +380,7 @@ def _next_try(case: _Case, one: Allocation) -> tuple[Cause, str, int]:
 
 def next_retry(db: ReadSnapshot, one: Allocation) -> Retry:
     """Return how often an allocation was tried, and when it is tried again or why not."""
-    message, at = _outlook(db, one)
+    message, at = _restart_forecast(db, one)
     states = one.client.task_states or {}
     return Retry(
         attempts=_tries(one),
@@ -390,7 +390,7 @@ def next_retry(db: ReadSnapshot, one: Allocation) -> Retry:
     )
 
 
-def _outlook(db: ReadSnapshot, one: Allocation) -> tuple[str, int]:
+def _restart_forecast(db: ReadSnapshot, one: Allocation) -> tuple[str, int]:
     if one.desired.next_allocation:
         return f"was placed again as allocation {one.desired.next_allocation}", 0
     if one.desired_status != DesiredStatus.RUN:
@@ -405,7 +405,7 @@ def _outlook(db: ReadSnapshot, one: Allocation) -> tuple[str, int]:
         newest = next(iter(allocations.newest_events(db, one.id, name, most=1)), None)
         if state.state == TaskPhase.PENDING and newest is not None and newest.start_delay:
             at = newest.time + newest.start_delay
-            return f'task "{name}" is started again at {_moment(at)}', at
+            return f'task "{name}" is started again at {_format_time(at)}', at
     return f"needs no other try: it is {one.client_status}", 0
 
 
@@ -453,7 +453,11 @@ def _without_decision(db: ReadSnapshot, case: _Case) -> tuple[Cause, str]:
             )
         if one.status == EvalStatus.PENDING and not one.wait_until:
             return Cause.TURN, f"evaluation {one.id} waits for its turn (priority {one.priority})"
-    if deployment is not None and deployment.job_version == case.job.version and _holds(deployment):
+    if (
+        deployment is not None
+        and deployment.job_version == case.job.version
+        and _is_blocking(deployment)
+    ):
         return Cause.DEPLOYMENT, _state_of(deployment)
     again = f"steward job eval {case.job.id}"
     if case.newest is not None and case.newest.status == EvalStatus.FAILED:
@@ -461,9 +465,9 @@ def _without_decision(db: ReadSnapshot, case: _Case) -> tuple[Cause, str]:
     return Cause.TURN, f"nothing asks for it; do so with: {again}"
 
 
-def _held_back(deployment: Deployment, group: TaskGroup, outdated: int) -> Iterator[Reason]:
+def _outdated_reasons(deployment: Deployment, group: TaskGroup, outdated: int) -> Iterator[Reason]:
     """Yield why allocations of an older version are still running."""
-    if not _holds(deployment):
+    if not _is_blocking(deployment):
         return
     kept = f"{count_noun(outdated, 'allocation')} of an older version"
     yield Reason(
@@ -474,7 +478,7 @@ def _held_back(deployment: Deployment, group: TaskGroup, outdated: int) -> Itera
     )
 
 
-def _holds(deployment: Deployment) -> bool:
+def _is_blocking(deployment: Deployment) -> bool:
     """Return whether a deployment can hold back changes; a failed one does until it is replaced."""
     return deployment.active or deployment.status == DeploymentStatus.FAILED
 
@@ -505,4 +509,4 @@ def _deadline(deployment: Deployment, group: str) -> str:
     state = deployment.task_groups.get(group)
     if state is None or state.progress_due is None:
         return ""
-    return f", by {_moment(state.progress_due)} at the latest"
+    return f", by {_format_time(state.progress_due)} at the latest"

@@ -95,24 +95,24 @@ async def collect_garbage(
         async with tolerate_disk_full("nothing is removed"):
             before = store.read(garbage_collection.counts)
             with fences.around(_FENCED, "moments"):
-                await store.write(partial(_note, now=now, kept=kept))
+                await store.write(partial(_count_tables, now=now, kept=kept))
             with fences.around(_FENCED, "what is kept no longer"):
                 await collect_once(store, now, kept)
             with fences.around(_FENCED, "children"):
                 await collect_children(store, now, fences)
             with fences.around(_FENCED, "input files"):
                 await collect_input_files(store, now, kept)
-            _tell(before, store.read(garbage_collection.counts))
+            _log_deleted(before, store.read(garbage_collection.counts))
         await trio.sleep(PERIOD)
 
 
-def _note(tx: Transaction, *, now: int, kept: RetentionLimits) -> None:
+def _count_tables(tx: Transaction, *, now: int, kept: RetentionLimits) -> None:
     index_times.record_time(tx, now)
     # Index times before the longest retention are no longer needed.
     index_times.trim(tx, now - max(kept.jobs_for, kept.events_for))
 
 
-def _tell(before: dict[str, int], after: dict[str, int]) -> None:
+def _log_deleted(before: dict[str, int], after: dict[str, int]) -> None:
     gone = {kind: number - before.get(kind, 0) for kind, number in after.items()}
     if any(gone.values()):
         parts = [f"{number} {kind}" for kind, number in sorted(gone.items()) if number]
@@ -252,7 +252,7 @@ async def refresh_all_summaries(store: Store) -> None:
         return [(one.namespace, one.id) for one in every]
 
     names = await store.read_long(all_names)
-    garbage.keep(names)
+    garbage.free_in_thread(names)
 
     def step(tx: Transaction, some: list[tuple[str, str]]) -> None:
         for namespace, job_id in some:

@@ -72,7 +72,7 @@ def of_row(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
         version=version,
         is_stopped=bool(row["stop"]),
         is_held=bool(row["held"]),
-        wanted=None if row["type"] in _EVERYWHERE else _wanted(db, row),
+        wanted=None if row["type"] in _EVERYWHERE else _desired_allocations(db, row),
         current=current,
         older=older,
         ending=tallies.ending(db, namespace, job_id) if row["stop"] else 0,
@@ -83,7 +83,7 @@ def of_row(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
     )
 
 
-def _wanted(db: ReadSnapshot, row: job_status.Row) -> int:
+def _desired_allocations(db: ReadSnapshot, row: job_status.Row) -> int:
     job = jobs.current(db, row["namespace"], row["id"])
     if job is not None and is_workflow(job):
         from daemon.evals.run_views import sized  # imported late: few jobs are workflows
@@ -96,7 +96,7 @@ def _tallies(db: ReadSnapshot, row: job_status.Row, now: int) -> tuple[Tally, Ta
     """Return the counts of the current version, and those of older versions."""
     key = row["namespace"], row["id"], row["version"]
     counts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-    for one in tallies.wanted(db, *key):
+    for one in tallies.desired_counts(db, *key):
         failed = one.client_status in (ClientStatus.FAILED, ClientStatus.LOST)
         counts[one.is_current]["failed" if failed else one.client_status] += one.number
         counts[one.is_current]["retried"] += one.number if failed and one.is_retried else 0
@@ -228,7 +228,7 @@ def run_of(db: ReadSnapshot, row: job_status.Row, slot: int, now: int) -> Run:
         ended=changed if has_ended else 0,
         duration=changed - began if has_ended else 0,
         slot=slot,
-        meta=_given_meta(job),
+        meta=_dispatch_meta(job),
         payload_size=_payload_size(job.payload or "") if job else 0,
         error=error,
     )
@@ -239,7 +239,7 @@ def _payload_size(payload: str) -> int:
     return len(payload) * 3 // 4 - payload[-2:].count("=")
 
 
-def _given_meta(job: Job | None) -> dict[str, str]:
+def _dispatch_meta(job: Job | None) -> dict[str, str]:
     """Return the metadata that the dispatch of a child gave."""
     block = job.parameterized_job if job else None
     if job is None or block is None:

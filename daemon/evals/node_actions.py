@@ -81,7 +81,7 @@ async def evaluate_down(store: Store, ids: Iterator[str], *, now: int) -> None:
     """
 
     def on_down(db: ReadSnapshot) -> list[Node]:
-        found = [one for one in nodes.every(db) if one.status == NodeStatus.DOWN]
+        found = [one for one in nodes.list_all(db) if one.status == NodeStatus.DOWN]
         return [one for one in found if allocations.to_run(db, one.id)]
 
     def write(tx: Transaction) -> None:
@@ -237,7 +237,7 @@ async def drain_node(
             scheduling_eligibility=Eligibility.INELIGIBLE,
         )
         stored = _put(tx, draining, "Node drain strategy set", "NodeDrain", now)
-        _ask_to_leave(tx, _due(tx, stored, now), now)
+        _request_migration(tx, _due(tx, stored, now), now)
         made = _evaluate(tx, stored, Trigger.NODE_DRAIN, ids, now)
         return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
 
@@ -255,7 +255,7 @@ def _stop_draining(tx: Transaction, node: Node, *, mark_eligible: bool, now: int
     return _put(tx, kept, "Node drain complete", "NodeDrain", now)
 
 
-def _ask_to_leave(tx: Transaction, leaving: list[Allocation], now: int) -> None:
+def _request_migration(tx: Transaction, leaving: list[Allocation], now: int) -> None:
     for one in leaving:
         transition = msgspec.structs.replace(one.desired.transition, migrate=True)
         desired = msgspec.structs.replace(one.desired, transition=transition)
@@ -264,7 +264,7 @@ def _ask_to_leave(tx: Transaction, leaving: list[Allocation], now: int) -> None:
 
 def _due(db: ReadSnapshot, node: Node, now: int) -> list[Allocation]:
     """Return the allocations that the drain must stop next."""
-    there = _to_leave(db, node)
+    there = _remaining_allocations(db, node)
     ends = node.drain_strategy.ends if node.drain_strategy else None
     if ends is not None and ends <= now:
         due = there
@@ -274,7 +274,7 @@ def _due(db: ReadSnapshot, node: Node, now: int) -> list[Allocation]:
     return [one for one in due if not one.desired.transition.migrate]
 
 
-def _to_leave(db: ReadSnapshot, node: Node) -> list[Allocation]:
+def _remaining_allocations(db: ReadSnapshot, node: Node) -> list[Allocation]:
     """Return the allocations that must end before the drain is complete."""
     spares_system = node.drain_strategy is not None and node.drain_strategy.ignore_system_jobs
     there = allocations.to_run(db, node.id)
@@ -326,13 +326,15 @@ async def watch_drains(
     fences = fences or Fences(clock)
     while True:
         with store.watch("nodes/") as change:
-            if not any(one.drain for one in store.read(nodes.every)):
+            if not any(one.drain for one in store.read(nodes.list_all)):
                 await change.wait()
                 continue
         with store.watch("nodes/", "allocations/", TOPIC) as change:
             now = clock.now()
-            held = fences.held(_FENCED)
-            draining = [one for one in store.read(nodes.every) if one.drain and one.id not in held]
+            held = fences.paused_keys(_FENCED)
+            draining = [
+                one for one in store.read(nodes.list_all) if one.drain and one.id not in held
+            ]
             due = [
                 one.id for one in draining if store.read(partial(_goes_on, node_id=one.id, now=now))
             ]
@@ -353,7 +355,7 @@ async def watch_drains(
 
 def _goes_on(db: ReadSnapshot, *, node_id: str, now: int) -> bool:
     node = _find(db, node_id)
-    return node.drain and (not _to_leave(db, node) or bool(_due(db, node, now)))
+    return node.drain and (not _remaining_allocations(db, node) or bool(_due(db, node, now)))
 
 
 def _go_on(tx: Transaction, *, node_id: str, ids: Iterator[str], now: int) -> None:
@@ -361,7 +363,7 @@ def _go_on(tx: Transaction, *, node_id: str, ids: Iterator[str], now: int) -> No
         return
     node = _find(tx, node_id)
     if leaving := _due(tx, node, now):
-        _ask_to_leave(tx, leaving, now)
+        _request_migration(tx, leaving, now)
         _evaluate(tx, node, Trigger.NODE_DRAIN, ids, now)
         return
     last = node.last_drain

@@ -36,7 +36,7 @@ def explain_group(
     need, short = resource_ask(group), metric.dimension_exhausted or {}
     found = describe_metric(msgspec.structs.replace(metric, resources_exhausted=None))
     filtered = metric.constraint_filtered or {}
-    parts = [found, *_asked(group, need, [*filtered, *short])]
+    parts = [found, *_missing_resources(group, need, [*filtered, *short])]
     try:
         with regexp.limited():
             parts += _values(job, group, [one.node for one in here], filtered)
@@ -70,7 +70,7 @@ def _why_closed(job: Job, node: Node) -> str:
     return f"takes no new work; open it again with: steward node eligibility -enable {node.name}"
 
 
-def _asked(group: TaskGroup, need: ResourceAsk, found: Iterable[str]) -> Iterator[str]:
+def _missing_resources(group: TaskGroup, need: ResourceAsk, found: Iterable[str]) -> Iterator[str]:
     """Yield the named resources that no node has, or has free."""
     names = {
         "missing drivers": sorted({task.driver for task in group.tasks or ()}),

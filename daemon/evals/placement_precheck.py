@@ -72,7 +72,7 @@ def prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
 
 
 def _prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
-    members = list(nodes.every(db))
+    members = list(nodes.list_all(db))
     found = PlacementRemarks([], list(_of_scope(job, members)))
     for group in job.task_groups or ():
         for task in group.tasks or ():

@@ -51,7 +51,7 @@ def _plan(
     lacks_room = any(metric.nodes_exhausted for metric in plan.failed.values())
     if state.job is None or not lacks_room:
         return plan
-    if not configuration(db).preemption_config.makes_room_for(state.job.type):
+    if not configuration(db).preemption_config.may_preempt(state.job.type):
         return plan
     crowded = msgspec.structs.replace(state, holders=tuple(allocated_resources.holders(db)))
     return schedule(crowded, evaluation, now=now, ids=ids)

@@ -80,7 +80,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return [one for one in TYPES if one in self.kinds] if self.number else []
 
     @property
-    def takes_all(self) -> bool:
+    def processes_all(self) -> bool:
         """Return whether all job types are processed."""
         return len(self.types) == len(TYPES)
 

@@ -139,9 +139,9 @@ class Unblocker:
         )
         anyone = Job(id="", priority=priority, node_pool=besides.pool)
         rooms = [room for room in self._rooms if in_pool(anyone, room.node)]
-        if any(room.lack(need) is None for room in rooms):
+        if any(room.missing_resource(need) is None for room in rooms):
             return True
-        if not self._may_displace.makes_room_for(besides.type):
+        if not self._may_displace.may_preempt(besides.type):
             return False
         from daemon.scheduler.nodes.preemption import PreemptionCandidates  # imported late: rare
 

@@ -115,18 +115,21 @@ async def _work(
     max_count: int,
 ) -> None:
     async with tolerate_disk_full("evaluations that have failed are not given up"):
-        await give_up_closed(store, clock, fences)
+        await fail_closed_evaluations(store, clock, fences)
     while True:
         with store.watch("evaluations/", evaluations.ROOM, "nodes/", TOPIC) as change:
             now = clock.now()
-            held, suspects = fences.held(_FENCED), {one.key for one in fences.of_kind(_FENCED)}
+            held, suspects = (
+                fences.paused_keys(_FENCED),
+                {one.key for one in fences.of_kind(_FENCED)},
+            )
             try:
                 # A restriction of the workers to some job types reads all pending evaluations.
-                chosen = await store.look(
+                chosen = await store.read_any(
                     partial(next_evaluations, now=now, held=held, suspects=frozenset(suspects))
                 )
             except evaluations.Unreadable as error:  # the others are decided without it
-                fences.note(_FENCED, error.eval_id, error)
+                fences.record(_FENCED, error.eval_id, error)
                 continue
             if not chosen:
                 forget_ended(store, fences)
@@ -143,13 +146,13 @@ async def _work(
             await process(store, chosen, clock, ids, fences, listening, max_count)
 
 
-async def give_up_closed(store: Store, clock: Clock, fences: Fences) -> None:
+async def fail_closed_evaluations(store: Store, clock: Clock, fences: Fences) -> None:
     """Mark evaluations as failed that have used all attempts.
 
     Attempts of earlier daemons count.
     """
     for one in forget_ended(store, fences):
-        await _give_up(store, one, fences, clock.now())
+        await _fail_evaluation(store, one, fences, clock.now())
 
 
 def forget_ended(store: Store, fences: Fences) -> list[Evaluation]:
@@ -166,11 +169,11 @@ def forget_ended(store: Store, fences: Fences) -> list[Evaluation]:
             continue
         if one is not None and one.status in _UNFINISHED:
             unfinished.append(one)
-    fences.forget_others(_FENCED, [*unreadable, *(one.id for one in unfinished)])
+    fences.open_others(_FENCED, [*unreadable, *(one.id for one in unfinished)])
     return unfinished
 
 
-async def _give_up(store: Store, evaluation: Evaluation, fences: Fences, now: int) -> None:
+async def _fail_evaluation(store: Store, evaluation: Evaluation, fences: Fences, now: int) -> None:
     """Mark an evaluation with a closed fence as failed."""
     fault = fences.of(_FENCED, evaluation.id)
     if fault is not None and fault.is_closed:
@@ -194,7 +197,7 @@ def next_evaluations(
     offered = workers(db)
     if configuration(db).pause_eval_broker or not offered.types:
         return []
-    types = None if offered.takes_all else offered.types
+    types = None if offered.processes_all else offered.types
     ready: dict[tuple[str, str], Evaluation] = {}
     for one in evaluations.runnable(db, now, _AT_ONCE + len(held), types, held):
         ready.setdefault((one.namespace, one.job_id), one)
@@ -257,13 +260,13 @@ async def process(
                 made = store.read_short(partial(one, is_on_loop=True))
             except LongRead:  # decide again from the start, in a thread
                 made = await store.read_long(one)
-                garbage.keep(made)
+                garbage.free_in_thread(made)
             decisions += made.decisions
             left, nodes = made.left, made.nodes
             await trio.lowlevel.checkpoint()  # run other tasks of the event loop
         async with trio.open_nursery() as nursery:
             for decision in decisions:
-                nursery.start_soon(_keep, store, decision, fences, now)
+                nursery.start_soon(_apply_result, store, decision, fences, now)
 
 
 def _decide_all(
@@ -317,7 +320,7 @@ def _is_long(db: ReadSnapshot, evaluation: Evaluation) -> bool:
     return jobs.definition_length(db, *key) > _LONG_DEFINITION
 
 
-def _wanted(state: ClusterState) -> int:
+def _desired_count(state: ClusterState) -> int:
     """Return the desired number of allocations of a job, as far as it is known."""
     groups = sum(group.count for group in (state.job and state.job.task_groups) or ())
     return max(groups, sum(one.total for one in state.steps))
@@ -351,7 +354,7 @@ def _decide(
         if is_on_loop and _is_long(db, evaluation):
             raise LongRead  # noqa: TRY301  # the check for long decisions may fail as well
         state = load_cluster_state(db, evaluation, nodes)
-        if is_on_loop and (_wanted(state) > _MANY or state.outputs):
+        if is_on_loop and (_desired_count(state) > _MANY or state.outputs):
             raise LongRead  # noqa: TRY301
         state = msgspec.structs.replace(state, max_count=max_count)
         if state.job is not None and takes_dynamic_ports(state.job):
@@ -367,12 +370,12 @@ def _decide(
     return EvaluationResult(evaluation=evaluation, state=state, plan=plan)
 
 
-async def _keep(store: Store, decision: EvaluationResult, fences: Fences, now: int) -> None:
+async def _apply_result(store: Store, decision: EvaluationResult, fences: Fences, now: int) -> None:
     evaluation = decision.evaluation
     with request_context.request_scope(decision.origin):
         with fences.around(_FENCED, evaluation.id):
             await _apply(store, decision, now)
-        await _give_up(store, evaluation, fences, now)
+        await _fail_evaluation(store, evaluation, fences, now)
     if (recorder := request_context.TRACING.recorder) is not None:
         began, decided = decision.times
         # A blocked evaluation may have been created days ago.
@@ -402,12 +405,12 @@ async def _apply(store: Store, decision: EvaluationResult, now: int) -> None:
     with TIMERS.measured(_SUBMITTED), TIMERS.measured(_APPLIED), placing:
         is_kept = await applier.apply(store, evaluation, state, plan, now=now)
     if is_kept:
-        _tell(evaluation, plan)
+        _log_plan(evaluation, plan)
     else:
         log.info("evaluation %s is processed again: the state has changed", evaluation.id)
 
 
-def _tell(evaluation: Evaluation, plan: Plan) -> None:
+def _log_plan(evaluation: Evaluation, plan: Plan) -> None:
     evicted = f", {len(plan.evict)} make room" if plan.evict else ""
     waits = ", the rest waits for room" if plan.blocked else ""
     log.info(

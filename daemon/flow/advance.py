@@ -279,7 +279,7 @@ class _Decision:
             if (text := self._facts.outputs.get(one.name, {}).get(outputs.FAULT))
         }
         try:
-            is_true = conditions.holds(step.condition, facts, found, faults)
+            is_true = conditions.is_true(step.condition, facts, found, faults)
         except conditions.Undecidable as error:
             return self._end(row, StepState.FAILED, Outcome.BAD, f"its condition: {error}")
         if is_true:

@@ -109,7 +109,7 @@ def problems(
                 )
 
 
-def holds(
+def is_true(
     text: str,
     run: RunFacts,
     needs: Mapping[str, NeedFacts],
@@ -127,6 +127,6 @@ def holds(
             for name, fault in faults.items():
                 if path[:_OUTPUT] == ("needs", name, "outputs")[: len(path)]:
                     raise Undecidable(fault)
-        return rule.holds(msgspec.to_builtins(Facts(run=run, needs=dict(needs))), MAX_STEPS)
+        return rule.matches(msgspec.to_builtins(Facts(run=run, needs=dict(needs))), MAX_STEPS)
     except Malformed as error:
         raise Undecidable(str(error)) from error

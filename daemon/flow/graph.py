@@ -445,7 +445,7 @@ def shortest_cycle(needs: Edges, settled: Collection[str] = ()) -> list[str]:
     for number, start in enumerate(left):
         if best and number >= _STARTS:
             break
-        found = _way_back(start, needs, len(best))
+        found = _shortest_cycle(start, needs, len(best))
         if found and (not best or len(found) < len(best)):
             best = found
     place = {name: number for number, name in enumerate(needs)}
@@ -454,7 +454,7 @@ def shortest_cycle(needs: Edges, settled: Collection[str] = ()) -> list[str]:
     return [*turned, turned[0]] if turned else []
 
 
-def _way_back(start: str, needs: Edges, most: int) -> list[str]:
+def _shortest_cycle(start: str, needs: Edges, most: int) -> list[str]:
     """Return the shortest way from a group to itself, shorter than `most` unless that is 0."""
     before: dict[str, str] = {}
     ahead, length = [start], 0
@@ -546,7 +546,7 @@ def again(graph: Graph, chosen: Collection[str]) -> frozenset[str]:
     These are all that come after them, the steps with `redo` before any of these, and all that come
     after those.
     """
-    found = frozenset(chosen) | behind(graph, chosen)
+    found = frozenset(chosen) | successors(graph, chosen)
     redone = {one for one in _ahead(graph, found) if graph.by_name[one].redo}
     return found if redone <= found else again(graph, found | redone)
 
@@ -562,7 +562,7 @@ def _ahead(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def behind(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
+def successors(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
     """Return the steps that come after any of the chosen ones."""
     found, ahead = set[str](), list(chosen)
     while ahead:

@@ -104,7 +104,7 @@ def check_request(role: LoginRole, claims: Claims, request: LoginRequest) -> Ite
     if not _names_machines(request):
         # These checks reject an identifier that only looks like the request's group.
         yield from _of_place(role, request)
-    yield from _of_what_is_named(role, claims, request)
+    yield from _check_resource(role, claims, request)
 
 
 def _names_machines(request: LoginRequest) -> bool:
@@ -130,7 +130,7 @@ def _of_place(role: LoginRole, request: LoginRequest) -> Iterator[BindingCheck]:
         )
 
 
-def _of_what_is_named(
+def _check_resource(
     role: LoginRole, claims: Claims, request: LoginRequest
 ) -> Iterator[BindingCheck]:
     """Yield the verdicts on the requested resource: a scale set, a machine, or any other type."""
@@ -278,7 +278,7 @@ def _resource_refusal(claims: Claims, request: LoginRequest) -> str:
 # ----------------------------------------------------------------------
 
 
-def speaks_of_another(claims: Claims, resource: ResourceID) -> bool:
+def names_another_resource(claims: Claims, resource: ResourceID) -> bool:
     """Return whether the token was issued on another resource.
 
     Only `xms_az_rid` names that resource. `xms_mirid` names the identity, which many resources can

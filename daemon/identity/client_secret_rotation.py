@@ -99,7 +99,7 @@ class ClientSecretRotator:
         # If the daemon stops before it has the new secret, a later round removes that secret, which
         # has this name.
         marked = msgspec.structs.replace(before, unclean=True)
-        await self._note(mount, marked)
+        await self._store_state(mount, marked)
         password = await self._graph.add_password(client, application, name, ends_at)
         place = pending_secret_path(mount)
         sealed = self._seal.seal((password.secret_text or "").encode(), place)
@@ -118,7 +118,7 @@ class ClientSecretRotator:
         ):
             raise Refused("the configuration was changed meanwhile")
 
-    async def _put_to_use(self, mount: Mount, state: Rotation) -> None:
+    async def _activate(self, mount: Mount, state: Rotation) -> None:
         """Put a new secret to use if a token can be got with it. Raises `Refused`."""
         sealed = self._store.read(partial(secrets.find, place=pending_secret_path(mount)))
         if sealed is None:
@@ -172,7 +172,7 @@ class ClientSecretRotator:
             mount, (state, without), text, lambda tx: secrets.remove(tx, pending_secret_path(mount))
         )
 
-    async def _note(self, mount: Mount, state: Rotation) -> None:
+    async def _store_state(self, mount: Mount, state: Rotation) -> None:
         """Store the state of a rotation, unless the configuration was deleted in the meantime."""
 
         def write(tx: Transaction) -> None:
@@ -212,23 +212,23 @@ class ClientSecretRotator:
 
     # --- background task ---
 
-    async def tend(self) -> None:
+    async def run(self) -> None:
         """Run the due steps of all rotations periodically. Never return."""
         while True:
             async with tolerate_disk_full("rotations wait"):
-                await self.tend_once()
+                await self.run_once()
             await trio.sleep(_ROUND)
 
-    async def tend_once(self) -> None:
+    async def run_once(self) -> None:
         """Do the next step of each rotation, and begin those that are due."""
         async with trio.open_nursery() as nursery:
             configured = frozenset(self._store.read(identity.configured))
             for name in self._store.read(mounts.names):
                 if name.accessor in configured:
-                    nursery.start_soon(self._tend_mount, name)
+                    nursery.start_soon(self._advance_mount, name)
 
-    async def _tend_mount(self, name: MountName) -> None:
-        with self._fences.unless_held(_FENCED, name.path) as has_turn:
+    async def _advance_mount(self, name: MountName) -> None:
+        with self._fences.unless_paused(_FENCED, name.path) as has_turn:
             if not has_turn:
                 return
             mount = self._store.read(partial(mounts.by_accessor, accessor=name.accessor))
@@ -241,7 +241,7 @@ class ClientSecretRotator:
             known, now = self._known(mount), self._clock.now()
             if known is None:
                 if config.rotation_period or config.rotation_schedule:
-                    await self._note(mount, Rotation(since=now))
+                    await self._store_state(mount, Rotation(since=now))
                 return
             if known.try_again_at > now:
                 return
@@ -258,7 +258,7 @@ class ClientSecretRotator:
         if state.pending and state.failures and age >= GIVE_UP:
             await self._give_up(mount, state)
         elif state.pending and age >= SETTLES:
-            await self._put_to_use(mount, state)
+            await self._activate(mount, state)
         elif state.unclean:
             await self._clean_up(mount, state)
         elif not state.pending and is_due(config, state, now):

@@ -166,7 +166,7 @@ class CloudHttp:
         sent = {**(headers or {}), **kind}
         for attempt in range(retries.times + 1):
             try:
-                response = await self._once(method, url, sent, body, is_local=is_local)
+                response = await self._send_once(method, url, sent, body, is_local=is_local)
             except CloudUnreachable:
                 if attempt == retries.times:
                     raise
@@ -178,10 +178,10 @@ class CloudHttp:
             await trio.sleep(retries.pause(attempt, asked, self._random()))
         raise AssertionError("unreachable")
 
-    async def _once(
+    async def _send_once(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, is_local: bool
     ) -> CloudResponse:
-        self._tell("%s %s %s", method, url, _masked(body.decode(errors="replace")))
+        self._log("%s %s %s", method, url, _masked(body.decode(errors="replace")))
         problem = f"no answer within {ATTEMPT:.0f} s"
         with trio.move_on_after(ATTEMPT):
             try:
@@ -189,9 +189,9 @@ class CloudHttp:
             except _errors() as error:
                 problem = str(error) or type(error).__name__
             else:
-                self._tell("%d %s: %s", response.status, url, _masked(response.text))
+                self._log("%d %s: %s", response.status, url, _masked(response.text))
                 return response
-        self._tell("%s %s failed: %s", method, url, problem)
+        self._log("%s %s failed: %s", method, url, problem)
         raise CloudUnreachable(f'{method.capitalize()} "{url}": {problem}')
 
     async def _received(
@@ -229,7 +229,7 @@ class CloudHttp:
             if client:
                 await client.aclose()
 
-    def _tell(self, form: str, *values: object) -> None:
+    def _log(self, form: str, *values: object) -> None:
         if self._verbose:
             log.info(form, *values)
 

@@ -80,7 +80,7 @@ class TokenGrant(msgspec.Struct, frozen=True):
     expires_in: int | str = 3600
 
     @property
-    def life(self) -> int | None:
+    def ttl(self) -> int | None:
         """Return the TTL of the token in seconds, capped; None if it is not a number."""
         text = str(self.expires_in) if isinstance(self.expires_in, int) else self.expires_in
         if not _SECONDS.fullmatch(text):
@@ -120,7 +120,7 @@ class AccessTokenCache:
         held.used_at = now
         return held.token
 
-    def held(self, client: CloudClient, audience: str) -> CachedToken | None:
+    def cached_token(self, client: CloudClient, audience: str) -> CachedToken | None:
         """Return the cached token for this audience, unless it expires soon."""
         held = self._held.get(_key(client, audience))
         return held if held and held.ends_at - _margin(held) > self._clock.now() else None
@@ -130,7 +130,7 @@ class AccessTokenCache:
         key = _key(client, audience)
         await self._flights.join(key, lambda: self._fetch(key, client, audience))
 
-    async def ask(
+    async def request(
         self, client: CloudClient, audience: str, method: str, url: str, document: object = None
     ) -> CloudResponse:
         """Return the response of a cloud API to a client. Raises `Refused`.
@@ -140,7 +140,7 @@ class AccessTokenCache:
         """
         token = await self.access_token(client, audience)
         answer = await self._send(client, token, method, url, document)
-        if answer.status == _UNAUTHORIZED and self._let_go(_key(client, audience), token):
+        if answer.status == _UNAUTHORIZED and self._drop_token(_key(client, audience), token):
             token = await self.access_token(client, audience)
             answer = await self._send(client, token, method, url, document)
         return answer
@@ -156,7 +156,7 @@ class AccessTokenCache:
             retries=RetryPolicy.of(client.settings.config),
         )
 
-    def _let_go(self, key: tuple[object, ...], token: str) -> bool:
+    def _drop_token(self, key: tuple[object, ...], token: str) -> bool:
         """Drop a rejected token; return whether another may succeed."""
         held = self._held.get(key)
         if held is not None and held.token == token:
@@ -198,7 +198,7 @@ class AccessTokenCache:
                         nursery.start_soon(self._renew, key, held)
 
     async def _renew(self, key: tuple[object, ...], held: CachedToken) -> None:
-        with self._fences.unless_held(_FENCED, held.client.mount.path) as has_turn:
+        with self._fences.unless_paused(_FENCED, held.client.mount.path) as has_turn:
             if has_turn:
                 await self._renewed(key, held)
 
@@ -221,12 +221,12 @@ class AccessTokenCache:
     ) -> CachedToken:
         granted = await self.granted(client, audience)
         now = self._clock.now()
-        held = self.hold(client, audience, granted, now, now + (granted.life or 0) * SECOND)
+        held = self.store(client, audience, granted, now, now + (granted.ttl or 0) * SECOND)
         if self.on_fetched:
             await self.on_fetched(client, audience, held)
         return held
 
-    def hold(
+    def store(
         self, client: CloudClient, audience: str, granted: TokenGrant, fetched_at: int, ends_at: int
     ) -> CachedToken:
         """Cache a token until shortly before it expires."""
@@ -263,7 +263,7 @@ class AccessTokenCache:
                 "client_info": "1",
             }
             return await self._from_directory(settings, audience, form, "ClientAssertionCredential")
-        return await self._from_machine(settings, audience)
+        return await self._managed_identity_token(settings, audience)
 
     async def _from_directory(
         self, settings: CloudSettings, audience: str, form: dict[str, str], kind: str
@@ -284,7 +284,7 @@ class AccessTokenCache:
             raise CloudRequestFailed(f"{kind} authentication failed. \n{error}") from error
         return _understood(answer, kind)
 
-    async def _from_machine(self, settings: CloudSettings, audience: str) -> TokenGrant:
+    async def _managed_identity_token(self, settings: CloudSettings, audience: str) -> TokenGrant:
         """Return a token of the machine's identity: the named one, or its only one."""
         kind = "ManagedIdentityCredential"
         query = {"api-version": "2018-02-01", "resource": audience}
@@ -328,8 +328,8 @@ def _margin(held: CachedToken) -> int:
 
 def _is_due(held: CachedToken, now: int) -> bool:
     """Return whether it is time to renew a token, before it is no longer used."""
-    life = held.ends_at - held.fetched_at
-    return held.ends_at - min(2 * BEFORE_END, life * 3 // 4) <= now and held.try_again_at <= now
+    ttl = held.ends_at - held.fetched_at
+    return held.ends_at - min(2 * BEFORE_END, ttl * 3 // 4) <= now and held.try_again_at <= now
 
 
 def _understood(answer: CloudResponse, kind: str) -> TokenGrant:
@@ -337,7 +337,7 @@ def _understood(answer: CloudResponse, kind: str) -> TokenGrant:
         text = answer.described(with_code=False)
         raise CloudRequestFailed(f"{kind} authentication failed. \n{text}")
     granted = decoded(answer.body, TokenGrant)
-    if granted is None or not _TOKEN.fullmatch(granted.access_token) or granted.life is None:
+    if granted is None or not _TOKEN.fullmatch(granted.access_token) or granted.ttl is None:
         raise CloudRequestFailed(
             f"{kind} authentication failed. \n{answer.url}: the answer holds no token"
         )

@@ -181,13 +181,13 @@ async def open_devcloud(clock: Clock, port: int = PORT) -> AsyncIterator[DevClou
     number = listeners[0].socket.getsockname()[1]
     cloud = DevCloud(f"http://127.0.0.1:{number}", clock, key)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, partial(_converse, cloud), listeners)
+        nursery.start_soon(trio.serve_listeners, partial(_serve_connection, cloud), listeners)
         log.info("a small cloud for development is at %s", cloud.url)
         yield cloud
         nursery.cancel_scope.cancel()
 
 
-async def _converse(cloud: DevCloud, stream: trio.SocketStream) -> None:
+async def _serve_connection(cloud: DevCloud, stream: trio.SocketStream) -> None:
     """Answer one request after the other until the client goes."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_REQUEST)
     async with stream:
@@ -205,7 +205,7 @@ async def _exchange(cloud: DevCloud, connection: h11.Connection, stream: trio.So
         if event is h11.NEED_DATA:
             connection.receive_data(await stream.receive_some(_MAX_REQUEST))
         elif isinstance(event, h11.Request):
-            asked = _asked(event)
+            asked = _parse_request(event)
         elif isinstance(event, h11.ConnectionClosed):
             return False
     status, document = cloud.answer(asked) if asked else (400, {})
@@ -220,7 +220,7 @@ async def _exchange(cloud: DevCloud, connection: h11.Connection, stream: trio.So
     return connection.our_state is h11.DONE and connection.their_state is h11.DONE
 
 
-def _asked(request: h11.Request) -> RecordedRequest:
+def _parse_request(request: h11.Request) -> RecordedRequest:
     target = urlsplit(request.target.decode("latin-1"))
     headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
     return RecordedRequest(target.path, dict(parse_qsl(target.query)), headers)

@@ -196,7 +196,7 @@ class DirectoryKeyCache:
         return now - last >= min(_LONGEST_BACKOFF, 30 * SECOND * 2**times if times else 0)
 
     async def _renew(self, accessor: str, mount: Mount, settings: CloudSettings) -> None:
-        with self._fences.unless_held(_FENCED, mount.path) as has_turn:
+        with self._fences.unless_paused(_FENCED, mount.path) as has_turn:
             if not has_turn:
                 return
             known = self._store.read(partial(directory_cache.find, mount=accessor))

@@ -46,7 +46,7 @@ class DirectoryGraph:
         """Return the application that a client is."""
         name = client.settings.client_id.replace("'", "''")
         query = urlencode({"$filter": f"appId eq '{name}'"}, quote_via=quote, safe="$")
-        answer = await self._asked(client, "GET", f"/v1.0/applications?{query}")
+        answer = await self._request(client, "GET", f"/v1.0/applications?{query}")
         if not answer.is_good:
             raise CloudRequestFailed(message_of(answer))
         found = decoded(answer.body, _Found)
@@ -59,7 +59,7 @@ class DirectoryGraph:
     ) -> AppPassword:
         """Return a new password of an application."""
         end = datetime.fromtimestamp(ends_at // SECOND, UTC)
-        answer = await self._asked(
+        answer = await self._request(
             client,
             "POST",
             f"{_path(application)}/addPassword",
@@ -79,7 +79,7 @@ class DirectoryGraph:
         self, client: CloudClient, application: AppRegistration, key_id: str
     ) -> None:
         """Remove a password of an application."""
-        answer = await self._asked(
+        answer = await self._request(
             client, "POST", f"{_path(application)}/removePassword", {"keyId": key_id}
         )
         if not answer.is_good:
@@ -87,7 +87,7 @@ class DirectoryGraph:
 
     async def groups_of(self, client: CloudClient, principal: str) -> list[str]:
         """Return the groups of a principal, because not all may fit into its token."""
-        answer = await self._asked(
+        answer = await self._request(
             client,
             "POST",
             f"{path('v1.0', 'directoryObjects', principal)}/getMemberGroups",
@@ -102,12 +102,14 @@ class DirectoryGraph:
             raise CloudRequestFailed(f"the groups of {principal} cannot be read")
         return groups.value
 
-    async def _asked(
+    async def _request(
         self, client: CloudClient, method: str, where: str, document: object = None
     ) -> CloudResponse:
         settings = client.settings
         url = f"{settings.endpoints.graph}{where}"
-        return await self._credentials.ask(client, settings.graph_audience, method, url, document)
+        return await self._credentials.request(
+            client, settings.graph_audience, method, url, document
+        )
 
 
 def _path(application: AppRegistration) -> str:

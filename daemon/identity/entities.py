@@ -15,7 +15,7 @@ from storage.records.identity import Alias, Entity
 from storage.writer import Transaction
 
 
-def note_login(
+def record_login(
     tx: Transaction,
     alias: Alias,
     groups: Sequence[str],
@@ -33,7 +33,7 @@ def note_login(
         entities.put(tx, entity)
     if before is None or before.metadata != alias.metadata:
         entities.put_alias(tx, _renewed(before, alias) if before else alias)
-    groups_of.note_login(tx, alias.mount, entity.id, groups)
+    groups_of.update_memberships(tx, alias.mount, entity.id, groups)
     return entity
 
 

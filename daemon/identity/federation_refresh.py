@@ -17,7 +17,7 @@ from daemon.acl.seal import EnvelopeCipher
 from daemon.clock import Clock
 from daemon.fences import Fences
 from daemon.identity.credentials import AccessTokenCache, CachedToken, CloudClient, TokenGrant
-from daemon.identity.method_config import warm_place
+from daemon.identity.method_config import federation_token_path
 from storage.errors import Refused, Unsealable
 from storage.queries import identity, mounts, secrets
 from storage.queries.mounts import MountName
@@ -61,18 +61,18 @@ class FederationTokenRefresher:
         self._credentials = credentials
         self._client_of = client_of
         self._pauses: dict[str, tuple[int, int]] = {}  # accessor -> failures, when to try again
-        credentials.on_fetched = self._keep
+        credentials.on_fetched = self._store_token
 
     def restore(self) -> None:
         """Load the stored tokens that have not expired."""
         for name in self._store.read(mounts.names):
-            with self._fences.unless_held(_FENCED, name.path) as has_turn:
+            with self._fences.unless_paused(_FENCED, name.path) as has_turn:
                 client = self._client(name) if has_turn else None
                 if client is not None:
                     self._restore(client)
 
     def _restore(self, client: CloudClient) -> None:
-        place = warm_place(client.mount)
+        place = federation_token_path(client.mount)
         sealed = self._store.read(partial(secrets.find, place=place))
         if sealed is None:
             return
@@ -81,18 +81,18 @@ class FederationTokenRefresher:
         except (Unsealable, msgspec.DecodeError) as error:
             log.warning("the access token kept for %s is unusable: %s", place, error)
             return
-        if kept.whose == _whose(client) and kept.ends_at > self._clock.now():
+        if kept.whose == _client_label(client) and kept.ends_at > self._clock.now():
             granted = TokenGrant(kept.token)
             audience = client.settings.endpoints.audience
-            self._credentials.hold(client, audience, granted, kept.fetched_at, kept.ends_at)
+            self._credentials.store(client, audience, granted, kept.fetched_at, kept.ends_at)
 
-    async def tend(self) -> None:
+    async def run(self) -> None:
         """Renew the tokens, indefinitely."""
         while True:
-            await self.look()
+            await self.refresh()
             await trio.sleep(_ROUND)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Fetch the tokens that are missing, and renew those that are an hour old."""
         with trio.move_on_after(_LONGEST):
             async with trio.open_nursery() as nursery:
@@ -103,14 +103,14 @@ class FederationTokenRefresher:
         now = self._clock.now()
         if now < self._pauses.get(client.mount.accessor, (0, 0))[1]:
             return False
-        held = self._credentials.held(client, client.settings.endpoints.audience)
+        held = self._credentials.cached_token(client, client.settings.endpoints.audience)
         if held is None:
             return True
         held.used_at = now
         return held.fetched_at + AGE <= now
 
     async def _renew(self, name: MountName) -> None:
-        with self._fences.unless_held(_FENCED, name.path) as has_turn:
+        with self._fences.unless_paused(_FENCED, name.path) as has_turn:
             client = self._client(name) if has_turn else None
             if client is not None and self._is_due(client):
                 await self._renewed(client)
@@ -142,13 +142,13 @@ class FederationTokenRefresher:
             log.warning("the configuration of %s is not complete: %s", mount.path, error)
             return None
 
-    async def _keep(self, client: CloudClient, audience: str, held: CachedToken) -> None:
+    async def _store_token(self, client: CloudClient, audience: str, held: CachedToken) -> None:
         """Store an encrypted token, unless the mount's configuration changed since the request."""
         config = client.settings.config
         if not config.identity_token_audience or audience != client.settings.endpoints.audience:
             return
-        place = warm_place(client.mount)
-        kept = _Kept(_whose(client), held.token, held.ends_at, held.fetched_at)
+        place = federation_token_path(client.mount)
+        kept = _Kept(_client_label(client), held.token, held.ends_at, held.fetched_at)
         sealed = self._seal.seal(msgspec.json.encode(kept), place)
 
         def write(tx: Transaction) -> None:
@@ -159,7 +159,7 @@ class FederationTokenRefresher:
             await self._store.write(write)
 
 
-def _whose(client: CloudClient) -> str:
+def _client_label(client: CloudClient) -> str:
     settings = client.settings
     parts = (
         settings.tenant_id,

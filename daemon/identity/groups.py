@@ -80,7 +80,7 @@ def _set_groups(tx: Transaction, group: Group, fields: RequestFields) -> None:
     wanted = _bounded(fields, "member_group_ids")
     if group.type == "external":
         raise Invalid("member groups can't be set for external groups")
-    forbidden = {group.id, *(one.id for one in groups.above(tx, group.id))}
+    forbidden = {group.id, *(one.id for one in groups.containing(tx, group.id))}
     before = set(groups.members(tx, group.id, are_groups=True))
     for one in wanted:
         member = groups.find(tx, one)
@@ -137,7 +137,7 @@ def write_alias(
     return alias
 
 
-def note_login(tx: Transaction, mount: str, entity_id: str, claimed: Sequence[str]) -> None:
+def update_memberships(tx: Transaction, mount: str, entity_id: str, claimed: Sequence[str]) -> None:
     """Make an entity a member of the external groups that its login claims, and of no others."""
     for alias in groups.aliases_of_mount(tx, mount):
         group = groups.find(tx, alias.group_id)

@@ -46,7 +46,7 @@ class Issuer:
         self, store: Store, seal: EnvelopeCipher, clock: Clock, ids: Iterator[str]
     ) -> None:
         self._store, self._seal, self._clock, self._ids = store, seal, clock, ids
-        self._keys = store.read(signing.every)  # no other part changes them
+        self._keys = store.read(signing.list_all)  # no other part changes them
         self._private: dict[str, KeyPair] = {}
         self._has_key = trio.Event()
         if self._keys:
@@ -110,7 +110,7 @@ class Issuer:
         sealed = self._seal.seal(keypair.dump(private), signing.key_path(key_id))
         await self._store.write(lambda tx: signing.add(tx, key, sealed))
         self._private[key_id] = private
-        self._keys = self._store.read(signing.every)
+        self._keys = self._store.read(signing.list_all)
         return key
 
     async def remove(self, key_id: str, *, force: bool) -> None:
@@ -129,7 +129,7 @@ class Issuer:
             raise Refused("root key in use, cannot delete")
         await self._forget(key_id)
 
-    async def tend(self) -> None:
+    async def rotate_keys(self) -> None:
         """Create a new key when it is due, and delete keys that are no longer needed."""
         now = self._clock.now()
         if rotation_due(self._keys, now):
@@ -143,7 +143,7 @@ class Issuer:
     async def _forget(self, key_id: str) -> None:
         await self._store.write(partial(signing.remove, key_id=key_id))
         self._private.pop(key_id, None)
-        self._keys = self._store.read(signing.every)
+        self._keys = self._store.read(signing.list_all)
 
     def _private_key(self, key_id: str) -> "KeyPair":
         """Return the private half of a key. Raises `Unsealable`."""
@@ -169,23 +169,23 @@ async def open_issuer(
     """Give an issuer whose keys are looked after; see `Issuer.has_key`."""
     issuer = Issuer(store, seal, clock, ids)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tend, issuer, fences or Fences(clock))
+        nursery.start_soon(_start_rotation, issuer, fences or Fences(clock))
         yield issuer
         nursery.cancel_scope.cancel()
 
 
-async def _tend(issuer: Issuer, fences: Fences) -> None:
+async def _start_rotation(issuer: Issuer, fences: Fences) -> None:
     """Rotate the keys. An error with the first key aborts the start of the daemon."""
     if not issuer.keys:
         async with tolerate_disk_full("there is no signing key yet"):
-            await issuer.tend()
-    await fences.keep_running("signing keys", partial(_tend_for_ever, issuer))
+            await issuer.rotate_keys()
+    await fences.keep_running("signing keys", partial(_rotate_forever, issuer))
 
 
-async def _tend_for_ever(issuer: Issuer) -> None:
+async def _rotate_forever(issuer: Issuer) -> None:
     while True:
         async with tolerate_disk_full("signing keys stay as they are"):
-            await issuer.tend()
+            await issuer.rotate_keys()
         await trio.sleep(_LOOK_AGAIN / SECOND)
 
 

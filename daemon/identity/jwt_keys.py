@@ -151,7 +151,7 @@ async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> 
     failed = f"unable to get validation keys from {_shown(url)}"
     body = bytearray()
     try:
-        async with http_client.ask(
+        async with http_client.send_request(
             url,
             headers=[("accept", "application/json"), ("accept-encoding", "identity")],
             authority_pem=authority,

@@ -68,7 +68,7 @@ async def log_in(
     config: Settings,
     request: JwtLoginRequest,
     *,
-    party: str,
+    client_key: str,
     now: int,
 ) -> IssuedToken:
     """Verify a JWT and return the token of its bindings.
@@ -88,10 +88,10 @@ async def log_in(
     except Refused as error:
         log.warning("a login at the auth method %s was refused: %s", method.name, error)
         if isinstance(error, UnknownKey):
-            tokens.note_failure(party, f"acl/{method.name}")
+            tokens.record_failure(client_key, f"acl/{method.name}")
         raise CredentialRejected(f"unable to validate provided token: {error}") from error
     mapped = map_claims(method.config or AuthMethodConfig(), claims)
-    bindings = await store.look(partial(_bindings, method=method, mapped=mapped))
+    bindings = await store.read_any(partial(_bindings, method=method, mapped=mapped))
     if bindings.is_empty:
         log.warning("a login at the auth method %s matched no binding rule", method.name)
         raise Malformed("no role or policy bindings matched")

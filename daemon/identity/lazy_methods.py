@@ -41,10 +41,10 @@ class LazyMethods:
         with trio.move_on_after(OPENS_WITHIN):
             await self._opened.wait()
         if not self._methods:
-            raise Unavailable(f"the login methods cannot be opened: {self._trouble()}")
+            raise Unavailable(f"the login methods cannot be opened: {self._failure_reason()}")
         return self._methods[0]
 
-    def _trouble(self) -> str:
+    def _failure_reason(self) -> str:
         """Return the reason of the last failure, or that there is none yet."""
         fault = self._fences.of(LOOP, _NAME)
         return fault.reason if fault else f"this has taken {OPENS_WITHIN:.0f} s so far"

@@ -103,7 +103,7 @@ class LoginFlow:
             raise Invalid(f"invalid role name {quote(request.role)}")
         return role
 
-    async def prove(
+    async def authenticate(
         self, mount: Mount, role: LoginRole, request: LoginRequest, examination: LoginTrace
     ) -> LoginPrincipal:
         """Return who a request is from. Raises `Invalid` or `Refused`."""
@@ -131,7 +131,7 @@ class LoginFlow:
             client = self.client(mount)
             await inspect(self.cloud, client, role, claims, request, examination)
         with examination.rule("the token names its holder", "oid", claims.oid or ""):
-            return _proven(mount, role, claims, request)
+            return _authenticated(mount, role, claims, request)
 
     def settings(self, mount: Mount) -> CloudSettings:
         """Return the settings of a mount, with defaults. Raises `Refused`."""
@@ -166,7 +166,9 @@ def _check_syntax(request: LoginRequest) -> None:
             raise Invalid(f"invalid {name} {quote(text)}")
 
 
-def _proven(mount: Mount, role: LoginRole, claims: Claims, request: LoginRequest) -> LoginPrincipal:
+def _authenticated(
+    mount: Mount, role: LoginRole, claims: Claims, request: LoginRequest
+) -> LoginPrincipal:
     if not claims.oid:
         raise Refused("missing name in alias")
     always = {

@@ -51,7 +51,7 @@ def pending_secret_path(mount: Mount) -> str:
     return f"identity/{mount.accessor}/pending-secret"
 
 
-def warm_place(mount: Mount) -> str:
+def federation_token_path(mount: Mount) -> str:
     """Return the storage path of the federation credential of a mount."""
     return f"identity/{mount.accessor}/access-token"
 
@@ -109,7 +109,7 @@ async def write(
         complete(config, *surroundings)
         identity.put_config(tx, mount.accessor, config)
         directory_cache.forget(tx, mount.accessor)
-        secrets.remove(tx, warm_place(mount))
+        secrets.remove(tx, federation_token_path(mount))
         if _WHO & fields.values.keys():
             # A running rotation belongs to the previous client.
             rotations.forget(tx, mount.accessor)
@@ -132,7 +132,7 @@ async def remove(store: Store, mount: Mount) -> None:
         rotations.forget(tx, mount.accessor)
         secrets.remove(tx, client_secret_path(mount))
         secrets.remove(tx, pending_secret_path(mount))
-        secrets.remove(tx, warm_place(mount))
+        secrets.remove(tx, federation_token_path(mount))
 
     await store.write(apply)
 

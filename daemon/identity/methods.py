@@ -100,7 +100,7 @@ class LoginMethods:
         self._login.cloud.forget(accessor)
 
     async def login(
-        self, mount: Mount, request: LoginRequest, address: str, party: str = ""
+        self, mount: Mount, request: LoginRequest, address: str, client_key: str = ""
     ) -> LoginResult:
         """Verify a login and return its token.
 
@@ -111,7 +111,7 @@ class LoginMethods:
         examination = LoginTrace()
         try:
             with trio.fail_after(self._surroundings[0].cloud_login_seconds):
-                proven = await self._login.prove(mount, role, request, examination)
+                proven = await self._login.authenticate(mount, role, request, examination)
         except trio.TooSlowError:
             raise LoginRefused("the cloud did not answer in time", "the cloud is slow") from None
         except Refused as error:
@@ -119,8 +119,8 @@ class LoginMethods:
             told = (mount.path, request.role, str(error), reason)
             log.warning("a login at %s as %r was refused: %r; %r", *told)
             if isinstance(error, UnknownKey):  # a claim that a role does not bind is no forgery
-                self._tokens.note_failure(
-                    party or address, f"{mount.accessor}/{request.role.lower()}"
+                self._tokens.record_failure(
+                    client_key or address, f"{mount.accessor}/{request.role.lower()}"
                 )
             raise LoginRefused(str(error), f"role {request.role}: {reason}") from error
         return await self._issue(proven)
@@ -142,7 +142,7 @@ class LoginMethods:
             with examination.rule("token_bound_cidrs", "address", address):
                 self._role(mount, request, address)
             with trio.fail_after(self._surroundings[0].cloud_login_seconds):
-                proven = await self._login.prove(mount, role, request, examination)
+                proven = await self._login.authenticate(mount, role, request, examination)
             self._would_issue(proven, examination)
         except (Refused, Denied, Invalid):
             if not examination.broken():  # no rule, but the request itself is wrong
@@ -178,7 +178,7 @@ class LoginMethods:
             # The mount may have been disabled while the cloud was asked.
             if stored_mounts.by_accessor(tx, proven.mount.accessor) is None:
                 raise UnknownToken
-            entity = entities.note_login(tx, alias, proven.groups)
+            entity = entities.record_login(tx, alias, proven.groups)
             whole = msgspec.structs.replace(token, entity_id=entity.id)
             if whole.kind is TokenKind.SERVICE:
                 whole = self._tokens.add(tx, whole, secret)
@@ -227,8 +227,8 @@ async def open_methods(
             for name, loop in (
                 ("cloud tokens", credentials.renew),
                 ("keys of directories", directories.renew),
-                ("rotation of client secrets", rotations.tend),
-                ("warm cloud tokens", warm.tend),
+                ("rotation of client secrets", rotations.run),
+                ("warm cloud tokens", warm.run),
             ):
                 nursery.start_soon(fences.keep_running, name, loop)
             yield LoginMethods(

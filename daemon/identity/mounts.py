@@ -139,7 +139,7 @@ async def enable(store: Store, mount: Mount) -> None:
     """Mount a method. Raises `Invalid` when the path is taken, or above or below another."""
 
     def write(tx: Transaction) -> None:
-        if taken := _in_the_way(mount.path, [TOKEN_PATH, *paths(tx)]):
+        if taken := _conflicting_mount(mount.path, [TOKEN_PATH, *paths(tx)]):
             raise Invalid(f"path is already in use at {taken}")
         mounts.put(tx, mount)
 
@@ -151,7 +151,7 @@ def paths(db: ReadSnapshot) -> list[str]:
     return [mount.path for mount in mounts.names(db)]
 
 
-def _in_the_way(path: str, taken: Sequence[str]) -> str | None:
+def _conflicting_mount(path: str, taken: Sequence[str]) -> str | None:
     return next((one for one in taken if one.startswith(path) or path.startswith(one)), None)
 
 
@@ -240,7 +240,7 @@ async def move(store: Store, tokens: TokenStore, source: str, target: str, move_
                 f"path {quote(target)}: a mount needs a path of 1 to {MAX_PATH} characters"
             )
         others = [one for one in paths(tx) if one != old]
-        if taken := _in_the_way(new, [TOKEN_PATH, *others]):
+        if taken := _conflicting_mount(new, [TOKEN_PATH, *others]):
             raise Invalid(f"path is already in use at {taken}")
         moved = msgspec.structs.replace(mount, path=new, moved_from=old, move_id=move_id)
         mounts.move(tx, moved)

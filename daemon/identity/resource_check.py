@@ -7,7 +7,7 @@ the requested group, or in a bound one.
 
 import logging
 
-from daemon.identity.bindings import check_bounds, check_request, speaks_of_another
+from daemon.identity.bindings import check_bounds, check_request, names_another_resource
 from daemon.identity.credentials import CloudClient
 from daemon.identity.jwt_verification import Claims
 from daemon.identity.login_request import LoginRequest
@@ -54,7 +54,7 @@ def _is_of_another(claims: Claims, request: LoginRequest) -> bool:
     if request.vm_name or request.vmss_name:  # compared with the claims before
         return False
     found = parse(request.resource_id)
-    return found is None or speaks_of_another(claims, found)
+    return found is None or names_another_resource(claims, found)
 
 
 async def _look_up(
@@ -64,7 +64,7 @@ async def _look_up(
     if request.vmss_name:
         return await cloud.scale_set(client, *where, request.vmss_name)
     if request.vm_name:
-        return await cloud.machine(client, *where, request.vm_name)
+        return await cloud.virtual_machine(client, *where, request.vm_name)
     found = parse(request.resource_id)
     if found is None:
         raise Refused("provided resource_id does not match resource_group_name")

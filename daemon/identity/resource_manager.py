@@ -82,7 +82,7 @@ class ResourceManager:
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._flights: SingleFlight[object] = SingleFlight()
 
-    async def machine(
+    async def virtual_machine(
         self, client: CloudClient, subscription: str, group: str, name: str
     ) -> CloudResource:
         """Return a virtual machine. Raises `Refused`."""
@@ -113,7 +113,7 @@ class ResourceManager:
             raise Refused(f"unable to parse the user assigned identity {quote(text)}")
         url = _url(client, found.path, {"api-version": _IDENTITIES})
         what = "unable to retrieve user assigned identity metadata"
-        answer = await self._asked(client, url, _UserAssigned, what, self._keep)
+        answer = await self._read_record(client, url, _UserAssigned, what, self._keep)
         return answer.properties.principal_id
 
     async def client_ids(self, client: CloudClient, subscription: str, group: str) -> list[str]:
@@ -126,7 +126,7 @@ class ResourceManager:
         found: list[str] = []
         for _ in range(_MOST_PAGES):
             what = "unable to list user assigned identities"
-            page = await self._asked(client, url, _Page, what, self._keep)
+            page = await self._read_record(client, url, _Page, what, self._keep)
             found += [one.properties.client_id for one in page.value]
             if not page.next_link:
                 return found
@@ -138,7 +138,9 @@ class ResourceManager:
         where = path("subscriptions", resource.subscription, "providers", resource.namespace)
         url = _url(client, where, {"api-version": _PROVIDERS})
         what = f"unable to get the provider for resource {quote(resource.path)}"
-        provider = await self._asked(client, url, _Provider, what, _STABLE, keep_absence=False)
+        provider = await self._read_record(
+            client, url, _Provider, what, _STABLE, keep_absence=False
+        )
         wanted = resource.type.partition("/")[2].lower()
         for one in provider.resource_types:
             if one.resource_type.lower() == wanted:
@@ -151,9 +153,9 @@ class ResourceManager:
     ) -> CloudResource:
         url = _url(client, where, query)
         text = f"unable to retrieve {what} metadata"
-        return await self._asked(client, url, CloudResource, text, self._keep)
+        return await self._read_record(client, url, CloudResource, text, self._keep)
 
-    async def _asked(
+    async def _read_record(
         self,
         client: CloudClient,
         url: str,
@@ -167,7 +169,7 @@ class ResourceManager:
         key = (client.mount.accessor, url)
         kept = self._kept.get(key)
         if kept is None or kept.until <= self._clock.now():
-            answer = await self._flights.join(key, lambda: self._ask(client, url, kind, what))
+            answer = await self._flights.join(key, lambda: self._request(client, url, kind, what))
             seconds = (
                 min(keep, _ABSENT if keep_absence else 0) if isinstance(answer, Refused) else keep
             )
@@ -178,11 +180,13 @@ class ResourceManager:
             raise Refused(str(answer))
         return answer  # type: ignore[return-value]  # one address is always read as one type
 
-    async def _ask(self, client: CloudClient, url: str, kind: type[T], what: str) -> T | Refused:
+    async def _request(
+        self, client: CloudClient, url: str, kind: type[T], what: str
+    ) -> T | Refused:
         """Return the cloud's response; a missing object is a response too."""
         audience = client.settings.endpoints.audience
         try:
-            answer = await self._credentials.ask(client, audience, "GET", url)
+            answer = await self._credentials.request(client, audience, "GET", url)
         except Refused as error:
             raise CloudRequestFailed(f"{what}: {error}") from error
         if answer.status == _NOT_FOUND:

@@ -79,7 +79,7 @@ async def open_children(
 async def _follow(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
     while True:
         with store.watch(children.ROOM, TOPIC) as change:
-            held = fences.held(_FENCED)
+            held = fences.paused_keys(_FENCED)
             ready = [
                 key
                 for key in store.read(children.parents_with_queued)
@@ -100,15 +100,15 @@ def _name(key: tuple[str, str]) -> str:
 
 def _may_release(store: Store, key: tuple[str, str], fences: Fences) -> bool:
     try:
-        return store.read(lambda db: _has_room(db, *key))
+        return store.read(lambda db: _may_start_another(db, *key))
     except StorageError:
         raise
     except Exception as error:  # one bad parent must not block the others
-        fences.note(_FENCED, _name(key), error)
+        fences.record(_FENCED, _name(key), error)
         return False
 
 
-def _has_room(db: ReadSnapshot, namespace: str, parent_id: str) -> bool:
+def _may_start_another(db: ReadSnapshot, namespace: str, parent_id: str) -> bool:
     """Return whether another child of a job may be active."""
     parent = jobs.current(db, namespace, parent_id)
     limit = CHILDREN_AT_ONCE.of(parent.meta) if parent else None
@@ -120,7 +120,7 @@ def release_children(
 ) -> None:
     """Release queued children of a job, oldest first, up to its limit."""
     for child_id in children.queued_children(tx, namespace, parent_id, _AT_ONCE):
-        if not _has_room(tx, namespace, parent_id):
+        if not _may_start_another(tx, namespace, parent_id):
             return
         children.release(tx, namespace, child_id)
         if (child := jobs.current(tx, namespace, child_id)) is not None:

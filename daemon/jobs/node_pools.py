@@ -58,10 +58,10 @@ async def remove(store: Store, name: str, region: str) -> int:
     def write(tx: Transaction) -> int:
         if name in BUILT_IN:
             raise Refused(f"deleting node pool {quote(name)} is not allowed")
-        pool = next((one for one in node_pools.every(tx) if one.name == name), None)
+        pool = next((one for one in node_pools.list_all(tx) if one.name == name), None)
         if pool is None:
             raise NotFound("node pool not found", index=tx.index)
-        if any(node.node_pool == name for node in nodes.every(tx)):
+        if any(node.node_pool == name for node in nodes.list_all(tx)):
             raise Refused(f"node pool {quote(name)} has nodes in regions: [{region}]")
         if node_pools.has_jobs(tx, name):
             raise Refused(f"node pool {quote(name)} has non-terminal jobs in regions: [{region}]")

@@ -293,7 +293,7 @@ class PayloadFiles:
         return deleted
 
     def _known(self, db: ReadSnapshot) -> set[str]:
-        return {self._place(*one) for one in payload_files.every(db)}
+        return {self._place(*one) for one in payload_files.list_all(db)}
 
 
 def check_files(tx: ReadSnapshot, root: str, namespace: str, files: Mapping[str, str]) -> None:

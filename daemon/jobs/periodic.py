@@ -43,7 +43,7 @@ from storage.read_pool import ReadSnapshot
 from storage.records.base import MINUTE, SECOND
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, JobStatus, Periodic
-from storage.records.notification import NotifyEvent, wishes
+from storage.records.notification import NotifyEvent, notify_settings
 from storage.records.periodic import CLOSED_REASON, Slot, SlotOutcome
 from storage.records.times import rfc3339 as moment
 from storage.store import Store, tolerate_disk_full
@@ -196,7 +196,7 @@ class Slots:
     """The undecided slots of a schedule.
 
     With many expressions or missed slots, computing them may take long. A thread computes them
-    (`foresee`), and the deciding write uses the results. `first` holds the next slot if a thread has
+    (`precompute`), and the deciding write uses the results. `first` holds the next slot if a thread has
     already computed it.
     """
 
@@ -224,7 +224,7 @@ class Slots:
             yield slot
             slot = self._after.get(slot)
 
-    def foresee(self, until: int, most: int | None = None) -> int:
+    def precompute(self, until: int, most: int | None = None) -> int:
         """Compute the slots to decide now, and the next slot.
 
         Return the number of evaluations of cron expressions. Raises `TooManyExpressions` if that
@@ -262,7 +262,7 @@ def launch_jitter(job: Job) -> int:
 # --- decisions ---
 
 
-def foresee(
+def precompute_slots(
     db: ReadSnapshot, due: Iterable[periodic.DueLaunch], now: int, most: int | None = None
 ) -> dict[tuple[str, str], Slots]:
     """Return the slots that the decisions about these jobs need. May take long.
@@ -278,7 +278,7 @@ def foresee(
             # With a calendar, a decision may be due at another time than the slot.
             first = () if found_openings else _known(one, late)
             slots = Slots(job.periodic, one.followed_to, first)
-            slots.foresee(now - late, most)
+            slots.precompute(now - late, most)
             if found_openings is not None:
                 slots.forecast = _forecast(slots, found_openings, until=now - late, now=now)
             found[one.namespace, one.job_id] = slots
@@ -493,7 +493,7 @@ def _write_down(tx: Transaction, job: Job, done: Slot) -> None:
         periodic.extend(tx, job.namespace, job.id, done)  # no line for each minute of a weekend
         return
     periodic.add_slot(tx, job.namespace, job.id, done)
-    wanted = wishes(job.meta)
+    wanted = notify_settings(job.meta)
     if wanted is None or done.outcome == SlotOutcome.LAUNCHED or done.reason in _ON_PURPOSE:
         return
     event = NotifyEvent.MISSED if done.outcome == SlotOutcome.SKIPPED else NotifyEvent.LATE
@@ -691,9 +691,9 @@ async def _follow(
     while True:
         with store.watch(periodic.TOPIC, TOPIC) as change:
             now = clock.now()
-            for unit in store.read(partial(_changed, units=fences.held(_FENCED))):
+            for unit in store.read(partial(_changed, units=fences.paused_keys(_FENCED))):
                 fences.forget(_FENCED, unit)
-            held = fences.held(_FENCED)
+            held = fences.paused_keys(_FENCED)
             due = store.read(partial(_due, now=now, held=held))
             if not due:
                 times = (
@@ -705,8 +705,8 @@ async def _follow(
                 continue
         async with tolerate_disk_full("launches wait"), trio.open_nursery() as nursery:
             for unit, one in due.items():
-                read = partial(_foreseen, store, one, now, most, one_by_one)
-                work = partial(_decide_foreseen, store, read, started, now, next(ids))
+                read = partial(_precompute_job, store, one, now, most, one_by_one)
+                work = partial(_decide_precomputed, store, read, started, now, next(ids))
                 nursery.start_soon(_fenced, fences, unit, work)
 
 
@@ -736,15 +736,15 @@ async def _fenced(fences: Fences, unit: str, work: Callable[[], Awaitable[None]]
         fences.close(_FENCED, unit, overrun)
 
 
-async def _foreseen(
+async def _precompute_job(
     store: Store, due: periodic.DueLaunch, now: int, most: int | None, limiter: trio.CapacityLimiter
 ) -> dict[tuple[str, str], Slots]:
     """Compute the slots of one job in a thread."""
     async with limiter:
-        return await store.read_long(partial(foresee, due=[due], now=now, most=most))
+        return await store.read_long(partial(precompute_slots, due=[due], now=now, most=most))
 
 
-async def _decide_foreseen(
+async def _decide_precomputed(
     store: Store,
     read: Callable[[], Awaitable[dict[tuple[str, str], Slots]]],
     started: int,

@@ -39,7 +39,7 @@ async def grant_slots(store: Store, clock: Clock, ids: Iterator[str], fences: Fe
     """Grant slots whenever runs arrive, slots become free, or limits change."""
     while True:
         with store.watch(SLOTS_FREE, TOPIC) as change:
-            held = fences.held(_FENCED)
+            held = fences.paused_keys(_FENCED)
             ready = [
                 key
                 for key in store.read(concurrency.waited_for)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Set
 
 import msgspec
 
-from daemon.flow.graph import Graph, Step, again, behind, stored_graph
+from daemon.flow.graph import Graph, Step, again, stored_graph, successors
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec.steward_meta import RUN_QUEUE
@@ -284,20 +284,20 @@ def _load(
         who=who,
         may_approve=may_approve,
         labels=None,
-        began_by=_began_by(tx, job),
+        began_by=_started_by(tx, job),
         again_by=runs.people(tx, newest, RunActType.RERUN) if has_others else frozenset(),
         has_approved=lambda step: runs.has_approved(tx, newest, step, who),
         now=now,
     )
 
 
-def _began_by(tx: Transaction, job: Job) -> str:
+def _started_by(tx: Transaction, job: Job) -> str:
     """Return who began the run of a job; for a timer, who made the job with the timer."""
-    person = jobs.person_of(tx, job.namespace, job.id, job.version)
+    person = jobs.author_of(tx, job.namespace, job.id, job.version)
     if person or not job.parent_id:
         return person
     parent = jobs.current(tx, job.namespace, job.parent_id)
-    return jobs.person_of(tx, job.namespace, parent.id, parent.version) if parent else ""
+    return jobs.author_of(tx, job.namespace, parent.id, parent.version) if parent else ""
 
 
 # --- operations ---
@@ -345,7 +345,7 @@ def _accept(case: _Case) -> _Change:
         case.ended(one, StepState.SUCCEEDED, Outcome.GOOD, f"accepted by {case.who}")
         for one in found
     ]
-    later = behind(case.graph, case.request.steps) - {*case.request.steps}
+    later = successors(case.graph, case.request.steps) - {*case.request.steps}
     skipped = [
         _waiting(case, one, attempt=one.attempt)
         for one in case.steps.values()
@@ -470,7 +470,7 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
     chosen = () if case.request.every else _chosen(case)
     kept = {one for one in chosen if case.steps[one].state in _NOT_GOOD}
     redone = {one for one in names if case.graph.by_name[one].redo}
-    kept -= behind(case.graph, {*chosen, *redone})
+    kept -= successors(case.graph, {*chosen, *redone})
     for one in _ended(tx, case, names):
         keeps = one.task_group in kept
         if keeps and one.client_status == ClientStatus.COMPLETE:

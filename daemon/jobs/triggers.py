@@ -28,7 +28,7 @@ from storage.queries import jobs, notifications, runs, triggers
 from storage.read_pool import ReadSnapshot
 from storage.records.flow import ARRIVED, Source, TriggerJoin
 from storage.records.job import Job
-from storage.records.notification import NotifyEvent, wishes
+from storage.records.notification import NotifyEvent, notify_settings
 from storage.records.trigger import MOST_DEPTH, JobTrigger, TriggerState
 from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
@@ -56,7 +56,7 @@ async def follow_triggers(
     """Decide about ended runs as they arrive, and about those that wait too long."""
     while True:
         with store.watch(ARRIVED, TOPIC) as change:
-            held, now = fences.held(_FENCED), clock.now()
+            held, now = fences.paused_keys(_FENCED), clock.now()
             most = _AT_ONCE + len(held)
             found = [
                 one
@@ -82,7 +82,7 @@ async def _decide(
     if one.state == TriggerState.WAITING:
         await store.write(partial(expire, trigger_id=one.id, now=now))
         return
-    passed = await store.look(partial(passed_on, trigger=one))
+    passed = await store.read_any(partial(passed_on, trigger=one))
     if passed is not None:
         means = Means(now=now, ids=ids, budgets=budgets, payloads=payloads_beside(store.path))
         await store.write(partial(decide, trigger_id=one.id, passed=passed, means=means))
@@ -306,7 +306,7 @@ def _end(
     """Store the final effect of an ended run, and notify if it starts nothing."""
     done = msgspec.structs.replace(one, state=state, reason=reason, decided=now, expires=0)
     triggers.put(tx, done)
-    wanted = wishes(follower.meta)
+    wanted = notify_settings(follower.meta)
     if wanted is None or not is_told:
         return
     if state in (TriggerState.REFUSED, TriggerState.EXPIRED):

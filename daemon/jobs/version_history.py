@@ -80,7 +80,7 @@ async def revert_job(
         remarks = surroundings.policies.check(target, override=False)
         done = store_version(
             tx,
-            _anew(target, now),
+            _as_new_version(target, now),
             present,
             source=submissions.find(tx, namespace, target.id, target.version),
             now=now,
@@ -109,13 +109,13 @@ def _target(tx: Transaction, present: Job, request: JobRevertRequest) -> Job:
 
 def revert(tx: Transaction, target: Job, now: int) -> Job:
     """Store the definition of a stable version as the newest one; return the stored job."""
-    stored = jobs.append_version(tx, _anew(target, now))
+    stored = jobs.append_version(tx, _as_new_version(target, now))
     if source := submissions.find(tx, target.namespace, target.id, target.version):
         store_submission(tx, source, stored)
     return stored
 
 
-def _anew(target: Job, now: int) -> Job:
+def _as_new_version(target: Job, now: int) -> Job:
     return msgspec.structs.replace(
         target, stable=False, version_tag=None, status=JobStatus.PENDING, submit_time=now
     )

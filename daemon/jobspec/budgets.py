@@ -179,16 +179,18 @@ def _without_defaults(document: Document) -> Document:
 
 def _beside(given: Document, known: Document) -> Document:
     return {
-        name: _lean(value) for name, value in given.items() if value and value != known.get(name)
+        name: _without_empty_parts(value)
+        for name, value in given.items()
+        if value and value != known.get(name)
     }
 
 
-def _lean(value: object) -> object:
+def _without_empty_parts(value: object) -> object:
     """Return a value without its empty parts."""
     if isinstance(value, dict):
-        return {name: _lean(one) for name, one in value.items() if one}
+        return {name: _without_empty_parts(one) for name, one in value.items() if one}
     if isinstance(value, list):
-        return [_lean(one) for one in value]
+        return [_without_empty_parts(one) for one in value]
     return value
 
 

@@ -162,7 +162,7 @@ class WrongField(Invalid):
         super().__init__(f"syntax error in {field.name} field: '{entry}'")
         self.entry, self.field = entry, field
 
-    def for_people(self) -> str:
+    def message(self) -> str:
         """Return the error with the field, the value and the valid range."""
         field = self.field
         names = (

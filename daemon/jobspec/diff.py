@@ -68,7 +68,7 @@ def _group(both: BeforeAfter[TaskGroup]) -> TaskGroupDiff:
     known = by_key(both.of(lambda group: group.tasks), lambda task: task.name)
     flat = _values_of_changed_group if both.old and both.new else _values_of_group
     group = TaskGroupDiff(
-        type=both.fate,
+        type=both.change_type,
         name=_name(both),
         tasks=sorted(map(_task, known), key=lambda task: task.name) or None,
     )
@@ -122,7 +122,7 @@ def _task(both: BeforeAfter[Task]) -> TaskDiff:
     if both.same:
         return TaskDiff(type=DiffType.NONE, name=_name(both))
     return TaskDiff(
-        type=both.fate,
+        type=both.change_type,
         name=_name(both),
         fields=changes(both.of(partial(own_values, hidden=("Name",)))) or None,
         objects=_objects_of_task(both) or None,

@@ -74,7 +74,7 @@ def compile_filter(text: str, record: type[msgspec.Struct]) -> Filter:
     return Filter(text, record)
 
 
-def only_wanted(items: Iterable[Item], text: str, record: type[Item]) -> list[Item]:
+def matching_records(items: Iterable[Item], text: str, record: type[Item]) -> list[Item]:
     """Return the records that match a filter; all records if its text is empty."""
     if not text:
         return list(items)

@@ -64,7 +64,7 @@ def _reason(policy: JobPolicy, rule: "PolicyFilter", document: object) -> str:
     An undecidable rule counts as violated, so that a policy never admits an unknown case.
     """
     try:
-        if rule.holds(document):
+        if rule.matches(document):
             return ""
         why = policy.message or f"not {policy.rule}"
     except Malformed as error:

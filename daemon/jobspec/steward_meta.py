@@ -648,7 +648,7 @@ def list_length(meta: Meta) -> int | None:
 def problems(job: Job) -> Iterator[str]:
     """Yield the errors of a job's Steward keys."""
     yield from _in("job", "", job.meta)
-    yield from _to_nobody(job.meta or {})
+    yield from _without_channels(job.meta or {})
     yield from _from_dispatches(job)
     yield from _after(job)
     yield from _without_schedule(job)
@@ -659,7 +659,7 @@ def problems(job: Job) -> Iterator[str]:
             yield from _in("task", task.name, task.meta)
 
 
-def _to_nobody(meta: Mapping[str, str]) -> Iterator[str]:
+def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
     ways = (NOTIFY_TO.name, NOTIFY_WEBHOOK.name, NOTIFY_COMMAND.name)
     if NOTIFY.name in meta and not any(way in meta for way in ways):
         yield f"Meta of job: {quote(NOTIFY.name)} tells nobody; add {' or '.join(map(quote, ways))}"

@@ -80,7 +80,7 @@ def lay_out(
         _describe(home, layout.about)
         for room, owner in zip(layout.rooms, whose, strict=True):
             try:
-                _make_room(home, room, owner, source, guest)
+                _make_task_directory(home, room, owner, source, guest)
             except OSError as error:
                 troubles[room.task] = str(error)
     return troubles
@@ -94,17 +94,17 @@ def _make_shared(home: int, users: Collection[Owner], previous: int | None, gues
     around = _STICKY if others else _PRIVATE
     is_one = len(users) == 1 and ANYBODY not in users
     mode, owner = (_PRIVATE, next(iter(users))) if is_one else (_STICKY, us)
-    let_pass(home, {uid for uid, _ in {*others, guest} - {ANYBODY, us}})
+    permit_traversal(home, {uid for uid, _ in {*others, guest} - {ANYBODY, us}})
     with made(home, SHARED, around, us) as shared:
         with made(shared, LOGS, around, us):
             pass
-        _hand_on(previous, SHARED, DATA, shared)
+        _migrate_directory(previous, SHARED, DATA, shared)
         for name in (DATA, TMP):
             with made(shared, name, mode, owner, is_handed_on=previous is not None):
                 pass
 
 
-def _make_room(
+def _make_task_directory(
     home: int, room: TaskDirLayout, owner: Owner, previous: int | None, guest: Owner
 ) -> None:
     """Create the directory of a task. Raises `OSError`.
@@ -119,7 +119,7 @@ def _make_room(
     whose = guest if is_open else owner
     mode = _OPEN if is_open else _PRIVATE
     with made(home, room.task, _PRIVATE, whose if room.is_seen or is_open else us) as inside:
-        _hand_on(previous, room.task, LOCAL, inside)
+        _migrate_directory(previous, room.task, LOCAL, inside)
         for name, rights, user in (
             (LOCAL, mode, whose),
             (SECRETS, mode, whose),
@@ -165,7 +165,7 @@ def _settle(descriptor: int, name: str, mode: int | None, owner: Owner, *, check
         os.fchmod(descriptor, mode)
 
 
-def let_pass(directory: int, users: Collection[int]) -> None:
+def permit_traversal(directory: int, users: Collection[int]) -> None:
     """Let exactly these users traverse a directory. Raises `OSError`.
 
     The users are listed in an ACL. On a file system without ACLs, all users can traverse it.
@@ -184,7 +184,7 @@ def let_pass(directory: int, users: Collection[int]) -> None:
         os.fchmod(directory, _ABOVE)
 
 
-def _hand_on(previous: int | None, folder: str, name: str, target: int) -> None:
+def _migrate_directory(previous: int | None, folder: str, name: str, target: int) -> None:
     """Move a directory from the previous, ended allocation.
 
     Each directory is moved atomically and only if the target does not exist, so a repeated request

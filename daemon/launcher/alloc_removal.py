@@ -44,7 +44,7 @@ def check(directory: str, allocation: str) -> None:
                 raise OSError(errno.EBUSY, f"a task of {allocation} is at work", allocation)
 
 
-def keep(directory: str, logs: str, allocation: str) -> None:
+def retain_logs(directory: str, logs: str, allocation: str) -> None:
     """Retain the logs of an allocation, unless they are empty. Raises `OSError`.
 
     After a crash, the next removal of the directory completes it.
@@ -131,7 +131,7 @@ class _Removal:
         """Remove the tree in rounds until nothing changes. Raises `OSError` if files remain."""
         while self._changed:
             self._changed, self._trouble = False, None
-            self._each(self._top, self._take_apart)
+            self._each(self._top, self._remove_tree)
         if self._trouble is not None:
             raise self._trouble
 
@@ -139,7 +139,7 @@ class _Removal:
         """Delete the files of a directory, and apply `enter` to its subdirectories."""
         with os.scandir(descriptor) as entries:
             for entry in entries:
-                self._look_at_the_time()
+                self._check_time()
                 try:
                     if entry.is_dir(follow_symlinks=False):
                         enter(descriptor, entry.name)
@@ -154,7 +154,7 @@ class _Removal:
                 except OSError as error:
                     self._trouble = error
 
-    def _look_at_the_time(self) -> None:
+    def _check_time(self) -> None:
         if time.monotonic() > self._end:
             text = (
                 f"not empty after {self._seconds:.0f} s and {self._removed} files:"
@@ -169,7 +169,7 @@ class _Removal:
         os.rename(name, waiting, src_dir_fd=folder, dst_dir_fd=self._top)
         return waiting
 
-    def _take_apart(self, top: int, name: str) -> None:
+    def _remove_tree(self, top: int, name: str) -> None:
         waiting = name if _OURS.fullmatch(name) else self._move_up(top, name)
         descriptor = os.open(waiting, _READ, dir_fd=top)
         try:

@@ -185,7 +185,7 @@ class _Waiter:
         for place in self._places:
             place.release()
 
-    def take(self, body: Answer, descriptors: list[int]) -> None:
+    def deliver(self, body: Answer, descriptors: list[int]) -> None:
         """Deliver the answer."""
         self.body, self.descriptors = body, descriptors
         self.answered.set()
@@ -232,7 +232,7 @@ class Launcher:
                 await self.claims(ListClaims(allocation=_NO_ALLOCATION))
             if wait.cancelled_caught:
                 self.silent_since = begun
-                _log.error("%s", self.trouble(now()))
+                _log.error("%s", self.unresponsive_message(now()))
                 try:
                     await self.claims(ListClaims(allocation=_NO_ALLOCATION))
                 finally:
@@ -240,7 +240,7 @@ class Launcher:
                 silent = (now() - begun) // _SECOND
                 _log.warning("the launcher answers again, after %d s", silent)
 
-    def trouble(self, now: int) -> str:
+    def unresponsive_message(self, now: int) -> str:
         """Return that and for how long the launcher has not answered; empty if it answers."""
         if self.silent_since is None:
             return ""
@@ -269,7 +269,7 @@ class Launcher:
             # Reserve a descriptor, so that the shim can be watched even when the limit is reached.
             spare = os.dup(passed)
             with trio.CancelScope(shield=True):
-                body, received = await self._ask(request, [passed], spare)
+                body, received = await self._request(request, [passed], spare)
         finally:
             os.close(passed)
         if isinstance(body, AlreadyStarted):
@@ -291,7 +291,7 @@ class Launcher:
         try:
             spare = [os.dup(passed) for _ in range(2 if request.is_terminal else 4)]
             with trio.CancelScope(shield=True):
-                body, received = await self._ask(request, [passed], None, spare)
+                body, received = await self._request(request, [passed], None, spare)
         finally:
             os.close(passed)
         assert isinstance(body, SessionOpened)  # noqa: S101  # ensured by the protocol
@@ -309,11 +309,11 @@ class Launcher:
             raise OSError(errno.EAGAIN, "the launcher does not answer")
         passed = [self._sealed(order)]
         try:
-            passed += [self._kept(content)] if is_terminal is None else []
+            passed += [self._sealed_file(content)] if is_terminal is None else []
             spare = [os.dup(passed[0]) for _ in range(2 if is_terminal else 4)]
             request = StartProgram(is_terminal=bool(is_terminal))
             with trio.CancelScope(shield=True):
-                body, received = await self._ask(request, passed, None, spare)
+                body, received = await self._request(request, passed, None, spare)
         finally:
             close(passed)
         assert isinstance(body, SessionOpened)  # noqa: S101  # ensured by the protocol
@@ -321,17 +321,17 @@ class Launcher:
 
     async def end_session(self, session: int, *, hang_up: bool = False) -> None:
         """Kill a session, or with `hang_up` send it SIGHUP. Raises `OSError`."""
-        await self._ask(EndSession(session=session, hang_up=hang_up))
+        await self._request(EndSession(session=session, hang_up=hang_up))
 
     async def conclude(self, session: int) -> int:
         """Return the exit status of an ended session once; -1 if unknown. Raises `OSError`."""
-        body, _ = await self._ask(GetSessionExit(session=session))
+        body, _ = await self._request(GetSessionExit(session=session))
         assert isinstance(body, SessionExit)  # noqa: S101  # ensured by the protocol
         return body.status
 
-    async def look(self) -> None:
+    async def probe_sandbox(self) -> None:
         """Detect the sandbox support of this host, for `walls`. Raises `OSError`."""
-        body, _ = await self._ask(ProbeSandbox())
+        body, _ = await self._request(ProbeSandbox())
         assert isinstance(body, SandboxSupport)  # noqa: S101  # ensured by the protocol
         self.walls = body
 
@@ -345,7 +345,7 @@ class Launcher:
         passed = self._sealed(layout)
         try:
             request = CreateAllocDir(allocation=allocation, previous=previous)
-            body, _ = await self._ask(request, [passed])
+            body, _ = await self._request(request, [passed])
         finally:
             os.close(passed)
         assert isinstance(body, LaidOut)  # noqa: S101  # both processes run the same version
@@ -353,29 +353,29 @@ class Launcher:
 
     async def write(self, request: WriteFile, content: bytes) -> None:
         """Write a file that a task can access. Raises `OSError`, with EXDEV for a link outside."""
-        passed = self._kept(content)
+        passed = self._sealed_file(content)
         try:
-            await self._ask(request, [passed])
+            await self._request(request, [passed])
         finally:
             os.close(passed)
 
     async def read(self, request: ReadFile) -> tuple[FileStatus, bytes]:
         """Return the metadata and the first bytes of a file. Raises `OSError` as above."""
         spare = os.memfd_create("spare") if request.most else None  # reserved as for a start
-        body, received = await self._ask(request, (), spare)
+        body, received = await self._request(request, (), spare)
         assert isinstance(body, FileStatus)  # noqa: S101  # ensured by the protocol
         try:
             return body, b"".join(read_sealed(one, request.most) for one in received)
         finally:
             close(received)
 
-    async def note(self, request: WriteNote) -> None:
+    async def write_note(self, request: WriteNote) -> None:
         """Store or delete a note about a task. Raises `OSError`."""
-        await self._ask(request)
+        await self._request(request)
 
     async def recall(self, request: ReadNote) -> str | None:
         """Return the text of a note, or None. Raises `OSError`."""
-        body, _ = await self._ask(request)
+        body, _ = await self._request(request)
         assert isinstance(body, NoteText)  # noqa: S101  # ensured by the protocol
         return body.text
 
@@ -384,7 +384,7 @@ class Launcher:
 
         Raises `OSError`: EXDEV for a path outside, `SECRET` for one that reveals secrets.
         """
-        body, received = await self._ask(request, (), os.memfd_create("spare"))
+        body, received = await self._request(request, (), os.memfd_create("spare"))
         assert isinstance(body, FileStatus)  # noqa: S101  # ensured by the protocol
         return body, received[0] if received else None
 
@@ -393,7 +393,7 @@ class Launcher:
 
         The next position is -1 at the end. Raises like `open`.
         """
-        body, received = await self._ask(request, (), os.memfd_create("spare"))
+        body, received = await self._request(request, (), os.memfd_create("spare"))
         assert isinstance(body, DirectoryPart)  # noqa: S101  # ensured by the protocol
         try:
             return read_record(received[0], MOST_PAYLOAD, _entries).entries, body.position
@@ -402,62 +402,62 @@ class Launcher:
 
     async def open_log(self, request: OpenLog) -> int:
         """Return a descriptor of a task's log. Raises `OSError`."""
-        _, received = await self._ask(request, (), os.memfd_create("spare"))
+        _, received = await self._request(request, (), os.memfd_create("spare"))
         return received[0]
 
     async def read_own(self, path: str) -> int:
         """Return a sealed file with the content of a configured file of root. Raises `OSError`."""
-        _, received = await self._ask(ReadOwn(path=path), (), os.memfd_create("spare"))
+        _, received = await self._request(ReadOwn(path=path), (), os.memfd_create("spare"))
         return received[0]
 
-    async def keep(self, allocation: str) -> None:
+    async def retain_logs(self, allocation: str) -> None:
         """Retain the logs of an allocation. Raises `OSError`, also while a task is running."""
-        await self._ask(RetainLogs(allocation=allocation))
+        await self._request(RetainLogs(allocation=allocation))
 
     async def remove(self, allocation: str, *, is_kept: bool = False) -> None:
-        """Remove the directory of an allocation, or of its retained logs. Raises like `keep`."""
-        await self._ask(RemoveDirectory(allocation=allocation, is_kept=is_kept))
+        """Remove the directory of an allocation, or of its retained logs. Raises like `retain_logs`."""
+        await self._request(RemoveDirectory(allocation=allocation, is_kept=is_kept))
 
-    async def make_volume(self, volume: str, mode: int, owner: tuple[int, int]) -> None:
+    async def create_volume(self, volume: str, mode: int, owner: tuple[int, int]) -> None:
         """Create the directory of a volume, or change its mode and owner. Raises `OSError`."""
-        await self._ask(MakeVolume(volume=volume, mode=mode, owner=owner))
+        await self._request(MakeVolume(volume=volume, mode=mode, owner=owner))
 
     async def remove_volume(self, volume: str) -> None:
         """Delete the directory of a volume, which may take long. Raises `OSError`."""
-        await self._ask(RemoveVolume(volume=volume))
+        await self._request(RemoveVolume(volume=volume))
 
     async def measure(self, allocation: str, *, is_kept: bool = False) -> DirectoryUsage:
         """Return the disk usage of an allocation directory. Raises `OSError`.
 
         With `is_kept`, measure the retained logs instead. The measurement may take long.
         """
-        body, _ = await self._ask(MeasureDirectory(allocation=allocation, is_kept=is_kept))
+        body, _ = await self._request(MeasureDirectory(allocation=allocation, is_kept=is_kept))
         assert isinstance(body, DirectoryUsage)  # noqa: S101  # ensured by the protocol
         return body
 
-    async def seclude(self, allocation: str, task: str, megabytes: int) -> None:
+    async def mount_secrets(self, allocation: str, task: str, megabytes: int) -> None:
         """Mount a tmpfs for the secrets of a task, if permitted. Raises `OSError`."""
-        await self._ask(MountSecrets(allocation=allocation, task=task, megabytes=megabytes))
+        await self._request(MountSecrets(allocation=allocation, task=task, megabytes=megabytes))
 
     async def reveal(self, allocation: str) -> None:
         """Delete and unmount the secrets of an allocation. Raises `OSError`."""
-        await self._ask(UnmountSecrets(allocation=allocation))
+        await self._request(UnmountSecrets(allocation=allocation))
 
     async def unpack(self, request: UnpackStream, stream: int) -> None:
         """Unpack a stream into a directory of a task.
 
         Raises `OSError`, and `ValueError` for invalid entries.
         """
-        await self._ask(request, [stream])
+        await self._request(request, [stream])
 
     async def collect(self, request: CollectFiles, stream: int) -> None:
         """Write the files of a task that match patterns to a pipe. Raises `OSError`."""
-        await self._ask(request, [stream])
+        await self._request(request, [stream])
 
     async def present(self, *, is_kept: bool = False) -> list[str]:
         """Return the allocations that have such a directory. Raises `OSError`."""
         spare = os.memfd_create("spare")
-        _, received = await self._ask(ListAllocations(is_kept=is_kept), (), spare)
+        _, received = await self._request(ListAllocations(is_kept=is_kept), (), spare)
         try:
             return b"".join(read_sealed(one, MOST_PAYLOAD) for one in received).decode().split()
         finally:
@@ -465,7 +465,7 @@ class Launcher:
 
     async def connect(self) -> trio.SocketStream:
         """Return a connection to root's podman. Raises `OSError`."""
-        _, received = await self._ask(ConnectPodman(), (), os.memfd_create("spare"))
+        _, received = await self._request(ConnectPodman(), (), os.memfd_create("spare"))
         found = socket.socket(fileno=received[0])
         return trio.SocketStream(trio.socket.from_stdlib_socket(found))
 
@@ -474,22 +474,22 @@ class Launcher:
         content = self._encoder.encode(record)
         # An invalid record would stop the launcher, so check it here.
         msgspec.msgpack.decode(content, type=type(record))
-        return self._kept(content)
+        return self._sealed_file(content)
 
-    def _kept(self, content: bytes) -> int:
+    def _sealed_file(self, content: bytes) -> int:
         if len(content) > MOST_PAYLOAD:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         return sealed(content)
 
     async def signal(self, request: SendSignal) -> bool:
         """Send a signal; return whether a process received it. Raises `OSError` or `ValueError`."""
-        body, _ = await self._ask(request)
+        body, _ = await self._request(request)
         assert isinstance(body, SignalResult)  # noqa: S101  # ensured by the protocol
         return body.is_sent
 
     async def finish(self, request: FinishAttempt) -> EndedAttempt:
         """Return the claim of an attempt whose shim has ended. Raises `OSError`."""
-        body, _ = await self._ask(request)
+        body, _ = await self._request(request)
         assert isinstance(body, EndedAttempt)  # noqa: S101  # ensured by the protocol
         return body
 
@@ -499,33 +499,33 @@ class Launcher:
         Raises `OSError`.
         """
         spare = os.memfd_create("spare")  # reserved as for a start
-        body, received = await self._ask(request, (), spare)
+        body, received = await self._request(request, (), spare)
         assert isinstance(body, ClaimText)  # noqa: S101  # ensured by the protocol
         return body, received[0] if received else None
 
     async def claims(self, request: ListClaims) -> list[tuple[str, int]]:
         """Return the tasks and attempt numbers that have claim files. Raises `OSError`."""
-        body, _ = await self._ask(request)
+        body, _ = await self._request(request)
         assert isinstance(body, ClaimList)  # noqa: S101  # ensured by the protocol
         return body.found
 
     async def end(self, request: KillAttempt) -> None:
         """Kill all processes in the cgroups of an attempt. Raises `OSError` or `ValueError`."""
-        await self._ask(request)
+        await self._request(request)
 
     async def sweep(self, request: ScanProcesses) -> list[list[int]]:
         """Scan for the processes of attempts and act on them; return the processes of each mark.
 
         Raises `OSError` or `ValueError`.
         """
-        body, _ = await self._ask(request)
+        body, _ = await self._request(request)
         assert isinstance(body, ScanResult)  # noqa: S101  # ensured by the protocol
         return body.found
 
     async def usage(self, request: GetProcessInfo) -> list[str]:
         """Return `status` and `stat` of each process, alternating. Raises `OSError`."""
         spare = os.memfd_create("spare")
-        _, received = await self._ask(request, (), spare)
+        _, received = await self._request(request, (), spare)
         try:
             text = b"".join(read_sealed(one, MOST_PAYLOAD) for one in received)
         finally:
@@ -534,7 +534,7 @@ class Launcher:
 
     # --- transport ---
 
-    async def _ask(
+    async def _request(
         self,
         request: Request,
         descriptors: Sequence[int] = (),
@@ -625,7 +625,7 @@ class Launcher:
         waiter.make_room()
         _, descriptors = receive(self._channel)
         waiter.close()
-        waiter.take(reply.body, descriptors)
+        waiter.deliver(reply.body, descriptors)
         return True
 
 
@@ -638,7 +638,7 @@ def answer_of(body: Answer, descriptors: list[int]) -> tuple[Answer, list[int]]:
     return body, descriptors
 
 
-def greet(channel: socket.socket, directory: Path, policy: LauncherPolicy) -> HelloReply:
+def send_hello(channel: socket.socket, directory: Path, policy: LauncherPolicy) -> HelloReply:
     """Send the first request: the directory of allocations, and the policy.
 
     Wait until no other launcher uses the directory. Raises `OSError` or `LauncherGone`.
@@ -671,7 +671,7 @@ async def open_launcher(channel: socket.socket) -> AsyncIterator[Launcher]:
             reading = trio.CancelScope(shield=True)
             nursery.start_soon(launcher.run, reading)
             try:
-                await launcher.look()
+                await launcher.probe_sandbox()
                 yield launcher
             finally:
                 reading.cancel()

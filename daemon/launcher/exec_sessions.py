@@ -27,7 +27,7 @@ class ExecSessions:
         """Return the number of running commands with a time limit."""
         return len(self._deadlines)
 
-    def note(self, pid: int, deadline: float | None = None) -> int:
+    def register(self, pid: int, deadline: float | None = None) -> int:
         """Register a started command, with its time limit, and return its number."""
         self._last += 1
         if deadline is not None:
@@ -35,7 +35,7 @@ class ExecSessions:
         self._pids[self._last], self._numbers[pid] = pid, self._last
         return self._last
 
-    def bury(self, pid: int, status: int) -> None:
+    def record_exit(self, pid: int, status: int) -> None:
         """Record the exit status of a child, if it is a session."""
         if (number := self._numbers.pop(pid, None)) is None:
             return
@@ -64,5 +64,5 @@ class ExecSessions:
         if not hang_up:
             os.killpg(pid, signal.SIGKILL)
             return
-        found = (one for one in process_scan.every("") if one.session == pid)
+        found = (one for one in process_scan.list_processes("") if one.session == pid)
         process_scan.send(found, signal.SIGHUP)

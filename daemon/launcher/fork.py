@@ -9,7 +9,7 @@ import sys
 import traceback
 
 from daemon.launcher.channel import pair
-from daemon.launcher.hardening import come_before_tasks, disable_core_dumps
+from daemon.launcher.hardening import disable_core_dumps, set_priority
 from daemon.launcher.server import Server
 
 _NULL = "/dev/null"
@@ -61,7 +61,7 @@ def _alone(channel: socket.socket) -> socket.socket:
     os.chdir("/")
     os.umask(0o077)
     disable_core_dumps()
-    come_before_tasks()
+    set_priority()
     _name(_NAME)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -30,7 +30,7 @@ def disable_core_dumps() -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def takes_filters() -> bool:
+def supports_filters() -> bool:
     """Return whether the kernel has system call filters.
 
     The call passes an invalid address, so it installs no filter.
@@ -47,7 +47,7 @@ def use_single_heap() -> None:
         libc.mallopt(_M_ARENA_MAX, 1)
 
 
-def come_before_tasks() -> None:
+def set_priority() -> None:
     """Prefer this process to tasks for CPU and memory, as far as permitted; the shim resets this.
 
     A session that the daemon did not create, such as a terminal, keeps its share of the CPU.

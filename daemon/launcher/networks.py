@@ -50,7 +50,7 @@ class Networks:
         finally:
             os.close(own)
 
-    def let_go(self, allocation: str) -> None:
+    def release(self, allocation: str) -> None:
         """Release the namespace of an allocation whose last task has ended."""
         if (found := self._held.pop(allocation, None)) is not None:
             os.close(found)

@@ -64,10 +64,10 @@ class ProcessCriteria(msgspec.Struct, frozen=True):
 
 def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
     """Scan for the processes of marks and act on them; return the results of the last scan."""
-    meant = [_meant(directory, one) for one in marks]
+    meant = [_scan_criteria(directory, one) for one in marks]
 
     def find(
-        look: Callable[[str], Sequence[Process]] = every,
+        look: Callable[[str], Sequence[Process]] = list_processes,
     ) -> tuple[list[list[Process]], list[list[Process]]]:
         processes = look(directory)
         found = [belonging(processes, one) for one in meant]
@@ -76,7 +76,7 @@ def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
     are_orphans = all(
         one.action == "end" and it.has_ended for one, it in zip(marks, meant, strict=True)
     )
-    found, unclear = find(orphans if are_orphans else every)
+    found, unclear = find(orphans if are_orphans else list_processes)
     if are_orphans and any(found + unclear):
         found, unclear = find()
     held: set[Process] = set()
@@ -108,7 +108,7 @@ def _with(
     }
 
 
-def _meant(directory: str, mark: ScanTarget) -> ProcessCriteria:
+def _scan_criteria(directory: str, mark: ScanTarget) -> ProcessCriteria:
     """Return the criteria of a mark, completed from its claim."""
     given = ProcessCriteria(mark.allocation, mark.task or "")
     try:
@@ -144,7 +144,7 @@ def belonging(processes: Iterable[Process], meant: ProcessCriteria) -> list[Proc
     found = []
     for one in processes:
         below_of.setdefault(one.parent, []).append(one)
-        if one.pid != meant.shim and _is_meant(one, meant):
+        if one.pid != meant.shim and _matches_criteria(one, meant):
             found.append(one)
     known = {one.pid for one in found}
     for one in found:  # the list grows during the loop
@@ -162,13 +162,13 @@ def undecided(
     return [one for one in processes if one.user in meant.users and one.pid not in known]
 
 
-def _is_meant(process: Process, meant: ProcessCriteria) -> bool:
+def _matches_criteria(process: Process, meant: ProcessCriteria) -> bool:
     if meant.session and meant.session in (process.session, process.group):
         return True
     return process.allocation == meant.allocation and meant.task in {"", process.task}
 
 
-def every(directory: str) -> list[Process]:
+def list_processes(directory: str) -> list[Process]:
     """Return all live processes, except the launcher and the daemon."""
     ours = (os.getpid(), os.getppid())
     pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]

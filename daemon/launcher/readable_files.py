@@ -134,7 +134,7 @@ def _reached(
         try:
             descriptor = _follow(home, names)
         except OSError:
-            _keep_quiet(home, names, request)
+            _check_deepest_directory(home, names, request)
             raise
         try:
             place = _place(home, descriptor)
@@ -151,7 +151,9 @@ def _judge(place: Sequence[str], request: OpenFile | ListDirectory) -> None:
         raise OSError(SECRET, os.strerror(SECRET), request.path)
 
 
-def _keep_quiet(home: int, names: Sequence[str], request: OpenFile | ListDirectory) -> None:
+def _check_deepest_directory(
+    home: int, names: Sequence[str], request: OpenFile | ListDirectory
+) -> None:
     """Check the deepest existing directory of a path, because a task can create any link."""
     for length in range(len(names) - 1, 0, -1):
         try:

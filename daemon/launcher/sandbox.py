@@ -51,7 +51,7 @@ _LEVELS = 2  # processes between the shim and the task: bwrap outside and inside
 _READABLE = 0o644
 
 
-def place(mount: MountedVolume) -> str:
+def mount_target(mount: MountedVolume) -> str:
     """Return the path at which a task sees a volume. Raises `Refusal`.
 
     It must not be over the system's programs, which build the sandbox. It must not be below a
@@ -67,11 +67,11 @@ def place(mount: MountedVolume) -> str:
     return path
 
 
-def places(mounts: Sequence[MountedVolume]) -> list[str]:
+def mount_targets(mounts: Sequence[MountedVolume]) -> list[str]:
     """Return the paths at which a task sees its volumes. Raises `Refusal`."""
     found: list[str] = []
     for mount in mounts:
-        path = place(mount)
+        path = mount_target(mount)
         if any(f"{path}/".startswith(f"{one}/") or one.startswith(f"{path}/") for one in found):
             raise Refusal(f"volume {mount.name!r} at {path!r}: it conflicts with another volume")
         found.append(path)
@@ -95,7 +95,7 @@ def volumes(
     A volume that is not `known` must be below one of the roots after resolving links.
     """
     found = []
-    for mount, path in zip(order.volumes, places(order.volumes), strict=True):
+    for mount, path in zip(order.volumes, mount_targets(order.volumes), strict=True):
         volume = known.get(mount.volume)
         source = os.path.realpath(mount.path if volume is None else volume.path)
         is_below = any(f"{source}/".startswith(f"{root.rstrip('/')}/") for root in roots)
@@ -245,7 +245,7 @@ def without_rights(tools: Tools, user: User | None) -> list[str]:
     return [*words, "--"]
 
 
-def way_in(
+def enter_arguments(
     tools: Tools,
     order: TaskCommand,
     user: User | None,

@@ -46,7 +46,7 @@ def step_over(directory: str) -> None:
         os.close(namespace)
 
 
-def seclude(directory: str, allocation: str, task: str, megabytes: int) -> None:
+def mount_secrets(directory: str, allocation: str, task: str, megabytes: int) -> None:
     """Mount a tmpfs for the secrets of a task, unless it is mounted or the directory has files.
 
     Raises `OSError`.

@@ -99,7 +99,7 @@ class Server:
                 if self._channel.fileno() in ready and not self._serve_one():
                     return 0
         except ProtocolViolation as error:
-            say(f"a wrong message: {error}")
+            write_log(f"a wrong message: {error}")
             return _EXIT_WRONG
         except (BrokenPipeError, ConnectionResetError):  # the daemon ended before the answer
             return 0
@@ -145,7 +145,7 @@ class Server:
 
     def _over(self, pid: int, status: int) -> None:
         """Answer the request of an ended child, or record the exit status of a session."""
-        self._sessions.bury(pid, status)
+        self._sessions.record_exit(pid, status)
         if reply := self._errands.end(pid, status):
             self._reply(reply)
 
@@ -161,14 +161,14 @@ class Server:
         try:
             return handler(self, question.body, *descriptors)
         except Refusal as error:
-            say(f"{kind.__name__} is refused: {error}")
+            write_log(f"{kind.__name__} is refused: {error}")
             return messages.RefusedReply(text=str(error)), []
         except (OSError, ValueError) as error:  # `ValueError`: a value that exec cannot accept
             return child_processes.failure(error), []
 
     # --- requests ---
 
-    def greet(self, request: messages.Hello, passed: int) -> Given:
+    def answer_hello(self, request: messages.Hello, passed: int) -> Given:
         """Lock the directory of allocations; wait until an earlier launcher has ended."""
         if request.version != messages.VERSION:
             raise ProtocolViolation(
@@ -200,7 +200,7 @@ class Server:
         if found is None:
             return messages.AlreadyStarted(), []
         pid, descriptor = found
-        self._shims.note(_key(request), pid)
+        self._shims.register(_key(request), pid)
         return messages.ProcessStarted(pid=pid), [descriptor]
 
     def open_session(self, request: messages.StartSession, sent: int) -> Given:
@@ -208,7 +208,7 @@ class Server:
         order = read_record(sent, messages.MOST_PAYLOAD, _order)
         own = self._shims.pid_of(_key(request))
         pid, passed = self._starter.open_session(request, order, own)
-        return messages.SessionOpened(session=self._sessions.note(pid)), passed
+        return messages.SessionOpened(session=self._sessions.register(pid)), passed
 
     def start_program(self, request: messages.StartProgram, sent: int, *more: int) -> Given:
         """Start a program of a cluster."""
@@ -227,7 +227,7 @@ class Server:
             is_terminal=request.is_terminal,
         )
         deadline = time.monotonic() + programs.SECONDS if has_limit else None
-        return messages.SessionOpened(session=self._sessions.note(pid, deadline)), passed
+        return messages.SessionOpened(session=self._sessions.register(pid, deadline)), passed
 
     def end_session(self, request: messages.EndSession) -> Given:
         """Kill an exec session."""
@@ -239,10 +239,10 @@ class Server:
         self._shims.reap()
         return messages.SessionExit(status=self._sessions.take_status(request.session)), []
 
-    def look(self, request: messages.ProbeSandbox) -> Given:
+    def probe_sandbox(self, request: messages.ProbeSandbox) -> Given:
         """Return the sandbox support of this host."""
         del request
-        return self._starter.look(), []
+        return self._starter.probe(), []
 
     def lay_out(self, request: messages.CreateAllocDir, passed: int) -> Given:
         """Create the directories of an allocation."""
@@ -275,9 +275,9 @@ class Server:
         found, content = task_files.read(self._directory, request)
         return found, [sealed(content)] if request.most else []
 
-    def note(self, request: messages.WriteNote) -> Given:
+    def write_note(self, request: messages.WriteNote) -> Given:
         """Store a note about a task."""
-        task_files.note(self._directory, request)
+        task_files.write_note(self._directory, request)
         return messages.Done(), []
 
     def recall(self, request: messages.ReadNote) -> Given:
@@ -332,19 +332,19 @@ class Server:
         """Return the claim of an ended attempt."""
         status = self._shims.take_status(_key(request))
         if not self._shims.has(request.allocation):
-            self._starter.networks.let_go(request.allocation)
+            self._starter.networks.release(request.allocation)
         with self._folder(request) as folder:
             text, at = b"", 0
             if folder is not None:
                 text, at = read_claim(folder, request.task, request.attempt)
         return messages.EndedAttempt(claim=text, at=at, status=-1 if status is None else status), []
 
-    def keep(self, request: messages.RetainLogs) -> ChildOperation:
+    def retain_logs(self, request: messages.RetainLogs) -> ChildOperation:
         """Retain the logs of an allocation."""
         alloc_removal.check(self._directory, request.allocation)
 
         def work() -> messages.Answer:
-            alloc_removal.keep(self._directory, self._logs, request.allocation)
+            alloc_removal.retain_logs(self._directory, self._logs, request.allocation)
             return messages.Done()
 
         return ChildOperation(work, _QUICK)
@@ -372,9 +372,9 @@ class Server:
             if self._users.uids is not None:
                 self._users.uids.release(allocation)
         except OSError as error:
-            say(f"the uid of allocation {allocation} stays taken: {error}")
+            write_log(f"the uid of allocation {allocation} stays taken: {error}")
 
-    def make_volume(self, request: messages.MakeVolume) -> Given:
+    def create_volume(self, request: messages.MakeVolume) -> Given:
         """Create the directory of a volume."""
         if request.owner != (-1, -1):
             self._users.check_owner(request.owner)
@@ -401,13 +401,13 @@ class Server:
 
         return ChildOperation(work, _LONG)
 
-    def seclude(self, request: messages.MountSecrets) -> ChildOperation:
+    def mount_secrets(self, request: messages.MountSecrets) -> ChildOperation:
         """Mount a tmpfs for secrets, if permitted."""
 
         def work() -> messages.Answer:
             if os.geteuid() == 0:
                 secrets_tmpfs.step_over(self._directory)
-                secrets_tmpfs.seclude(
+                secrets_tmpfs.mount_secrets(
                     self._directory, request.allocation, request.task, request.megabytes
                 )
             return messages.Done()
@@ -552,7 +552,7 @@ def _key(
     return request.allocation, request.task, request.attempt
 
 
-def say(text: str) -> None:
+def write_log(text: str) -> None:
     """Write one escaped line to the daemon's log."""
     line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
     # The launcher has no other log.
@@ -561,26 +561,26 @@ def say(text: str) -> None:
 
 # The number of descriptors and the handler of each request type.
 _TABLE: dict[type[messages.Message], tuple[range, Callable[..., Given | ChildOperation]]] = {
-    messages.Hello: (range(1, 2), Server.greet),
+    messages.Hello: (range(1, 2), Server.answer_hello),
     messages.StartTask: (range(1, 2), Server.start),
     messages.StartSession: (range(1, 2), Server.open_session),
     messages.StartProgram: (range(1, 3), Server.start_program),
     messages.EndSession: (range(1), Server.end_session),
     messages.GetSessionExit: (range(1), Server.conclude),
-    messages.ProbeSandbox: (range(1), Server.look),
+    messages.ProbeSandbox: (range(1), Server.probe_sandbox),
     messages.CreateAllocDir: (range(1, 2), Server.lay_out),
     messages.SendSignal: (range(1), Server.signal),
     messages.FinishAttempt: (range(1), Server.finish),
     messages.WriteFile: (range(1, 2), Server.write),
     messages.ReadFile: (range(1), Server.read),
-    messages.WriteNote: (range(1), Server.note),
+    messages.WriteNote: (range(1), Server.write_note),
     messages.ReadNote: (range(1), Server.recall),
     messages.OpenFile: (range(1), Server.open_file),
     messages.ListDirectory: (range(1), Server.list),
     messages.OpenLog: (range(1), Server.open_log),
     messages.ReadOwn: (range(1), Server.read_own),
     messages.ConnectPodman: (range(1), Server.connect),
-    messages.RetainLogs: (range(1), Server.keep),
+    messages.RetainLogs: (range(1), Server.retain_logs),
     messages.RemoveDirectory: (range(1), Server.remove),
     messages.MeasureDirectory: (range(1), Server.measure),
     messages.ListAllocations: (range(1), Server.present),
@@ -588,11 +588,11 @@ _TABLE: dict[type[messages.Message], tuple[range, Callable[..., Given | ChildOpe
     messages.ListClaims: (range(1), Server.claims),
     messages.KillAttempt: (range(1), Server.end),
     messages.ScanProcesses: (range(1), Server.sweep),
-    messages.MountSecrets: (range(1), Server.seclude),
+    messages.MountSecrets: (range(1), Server.mount_secrets),
     messages.UnpackStream: (range(1, 2), Server.unpack),
     messages.CollectFiles: (range(1, 2), Server.collect),
     messages.UnmountSecrets: (range(1), Server.reveal),
-    messages.MakeVolume: (range(1), Server.make_volume),
+    messages.MakeVolume: (range(1), Server.create_volume),
     messages.RemoveVolume: (range(1), Server.remove_volume),
     messages.GetProcessInfo: (range(1), Server.usage),
 }

@@ -32,7 +32,7 @@ class Shims:
         self._keys: dict[int, Key] = {}
         self._statuses: dict[Key, int] = {}
 
-    def note(self, key: Key, pid: int) -> None:
+    def register(self, key: Key, pid: int) -> None:
         """Register a started shim."""
         self._pids[key], self._keys[pid] = pid, key
 
@@ -43,9 +43,9 @@ class Shims:
                 if os.WIFSTOPPED(told[1]):
                     self._halted(told[0])
                 else:
-                    self._bury(told[0], os.waitstatus_to_exitcode(told[1]))
+                    self._record_exit(told[0], os.waitstatus_to_exitcode(told[1]))
 
-    def _bury(self, pid: int, status: int) -> None:
+    def _record_exit(self, pid: int, status: int) -> None:
         key = self._keys.pop(pid, None)
         if key is None:
             self._others(pid, status)

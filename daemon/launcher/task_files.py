@@ -50,7 +50,7 @@ def _put(folder: int, name: str, content: bytes, mode: int, user: Owner, owner: 
         descriptor = os.open(unfinished, _NEW, _OWN, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            _give(descriptor, owner)
+            _set_owner(descriptor, owner)
             os.fchmod(descriptor, mode)
             file.write(content)
         with being(user):
@@ -61,7 +61,7 @@ def _put(folder: int, name: str, content: bytes, mode: int, user: Owner, owner: 
         raise
 
 
-def _give(descriptor: int, owner: Owner) -> None:
+def _set_owner(descriptor: int, owner: Owner) -> None:
     """Change the owner of a created file; -1 keeps the user or group. Raises `OSError`."""
     found = os.fstat(descriptor)
     if owner[0] not in (-1, found.st_uid) or owner[1] not in (-1, found.st_gid):
@@ -172,9 +172,9 @@ def _folder(above: int, names: list[str]) -> int:
 # --- notes ---
 
 
-def note(directory: str, request: WriteNote) -> None:
+def write_note(directory: str, request: WriteNote) -> None:
     """Write a note about a task atomically; delete it without a text. Raises `OSError`."""
-    name = _note_of(request)
+    name = _note_name(request)
     with below(directory, request.allocation) as home:
         if request.text is None:
             with suppress(FileNotFoundError):
@@ -186,7 +186,7 @@ def note(directory: str, request: WriteNote) -> None:
 def recall(directory: str, request: ReadNote) -> str | None:
     """Return a note about a task, or None. Raises `OSError`."""
     with suppress(FileNotFoundError), below(directory, request.allocation) as home:
-        descriptor = os.open(_note_of(request), os.O_RDONLY | _NOTE, dir_fd=home)
+        descriptor = os.open(_note_name(request), os.O_RDONLY | _NOTE, dir_fd=home)
         try:
             return os.pread(descriptor, _LONGEST_NOTE, 0).decode(errors="replace")
         finally:
@@ -194,5 +194,5 @@ def recall(directory: str, request: ReadNote) -> str | None:
     return None
 
 
-def _note_of(request: WriteNote | ReadNote) -> str:
+def _note_name(request: WriteNote | ReadNote) -> str:
     return f".{request.kind}.{request.task}"

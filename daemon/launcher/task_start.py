@@ -29,7 +29,7 @@ from daemon.launcher.claims_and_logs import (
 )
 from daemon.launcher.command_lookup import CommandFile, find, find_in_session
 from daemon.launcher.command_lookup import below as below_one_of
-from daemon.launcher.hardening import takes_filters
+from daemon.launcher.hardening import supports_filters
 from daemon.launcher.messages import (
     LauncherPolicy,
     SandboxSupport,
@@ -177,7 +177,7 @@ class Starter:
                 wrap = self._walls(request, order, words, env, user, folder, home, held)
             else:
                 namespaces = sandbox.opened(shim, user, held, alone=self._is_alone(order))
-                wrap = self._way_in(order, user, namespaces)
+                wrap = self._enter_arguments(order, user, namespaces)
         else:
             place, becomes = self._bare(order, words, env, user, home, path, held, shim), user
         line = command_line(
@@ -269,8 +269,8 @@ class Starter:
 
         Raises `Refusal`.
         """
-        if trouble := self.look().walls:
-            raise Refusal(trouble)
+        if problem := self.probe().walls:
+            raise Refusal(problem)
         # No other user may replace directories that are mounted into the sandbox.
         if os.geteuid() == 0:
             mine = alloc_dir.made(folder, request.task, None, alloc_dir.ours(), is_handed_on=True)
@@ -299,14 +299,16 @@ class Starter:
             alone=self._is_alone(order),
         )
 
-    def _way_in(
+    def _enter_arguments(
         self, order: TaskCommand, user: User | None, namespaces: Mapping[str, tuple[int, int]]
     ) -> list[str]:
         """Return the arguments that enter a sandbox. Raises `Refusal`."""
-        if trouble := self.look().walls:
-            raise Refusal(trouble)
+        if problem := self.probe().walls:
+            raise Refusal(problem)
         numbers = {kind: number for kind, (_, number) in namespaces.items()}
-        return sandbox.way_in(self.tools, order, user, numbers, filtered=bool(self._filter(order)))
+        return sandbox.enter_arguments(
+            self.tools, order, user, numbers, filtered=bool(self._filter(order))
+        )
 
     @staticmethod
     def _is_alone(order: TaskCommand) -> bool:
@@ -315,7 +317,7 @@ class Starter:
 
     def _filter(self, order: TaskCommand) -> bytes:
         """Return the system call filter of a task; empty if it has none."""
-        if order.driver == "raw_exec" or order.filter == "off" or self.look().no_filter:
+        if order.driver == "raw_exec" or order.filter == "off" or self.probe().no_filter:
             return b""
         by_kind = {"default": self._policy.filter, "namespaces": self._policy.wide_filter}
         return by_kind[order.filter]
@@ -332,7 +334,7 @@ class Starter:
         with (
             _readable(self._filter(order)) as filtered,
             self._network(order, allocation, folder),
-            _standing(prepared.place),
+            _in_directory(prepared.place),
             ExitStack() as held,
         ):
             more = [(os.POSIX_SPAWN_DUP2, filtered, FILTER)] if filtered else []
@@ -365,19 +367,19 @@ class Starter:
 
     # --- sandbox support ---
 
-    def look(self) -> SandboxSupport:
+    def probe(self) -> SandboxSupport:
         """Return why this host cannot start tasks or build sandboxes, found by a trial.
 
         A failed trial is repeated: the host may have lacked processes or time.
         """
         if self._said is None:
-            found = self._look()
+            found = self._probe()
             if found.walls:
                 return found
             self._said = found
         return self._said
 
-    def _look(self) -> SandboxSupport:
+    def _probe(self) -> SandboxSupport:
         tools = self.tools
         missing = [one for one in ("sh", "setsid", "env") if not getattr(tools, one)]
         shell = f"a program that it needs is missing: {', '.join(missing)}" if missing else ""
@@ -385,20 +387,20 @@ class Starter:
             one for one in ("bwrap", "nsenter", "setpriv", "stat") if not getattr(tools, one)
         ]
         if missing:
-            trouble = (
+            problem = (
                 f"a program that it needs is missing: {', '.join(missing)} (package bubblewrap)"
             )
-            return SandboxSupport(tools=shell, walls=trouble, no_filter="")
-        trouble = self._try(b"")
-        if trouble:
-            trouble = f"this machine lets us build no sandbox: {trouble}"
-            return SandboxSupport(tools=shell, walls=trouble, no_filter="")
-        no_filter = self._policy.no_filter or ("" if takes_filters() else _NO_SECCOMP)
-        if not no_filter and (trouble := self._try(self._policy.filter)):
+            return SandboxSupport(tools=shell, walls=problem, no_filter="")
+        problem = self._try(b"")
+        if problem:
+            problem = f"this machine lets us build no sandbox: {problem}"
+            return SandboxSupport(tools=shell, walls=problem, no_filter="")
+        no_filter = self._policy.no_filter or ("" if supports_filters() else _NO_SECCOMP)
+        if not no_filter and (problem := self._try(self._policy.filter)):
             if not self._policy.is_dev:
-                trouble = f"this machine puts up no filter of system calls: {trouble}"
-                return SandboxSupport(tools=shell, walls=trouble, no_filter="")
-            no_filter = trouble
+                problem = f"this machine puts up no filter of system calls: {problem}"
+                return SandboxSupport(tools=shell, walls=problem, no_filter="")
+            no_filter = problem
         return SandboxSupport(tools=shell, walls="", no_filter=no_filter)
 
     def _try(self, program: bytes) -> str:
@@ -479,7 +481,7 @@ def ends(
 
 
 @contextmanager
-def _standing(place: int) -> Iterator[None]:
+def _in_directory(place: int) -> Iterator[None]:
     """Change the working directory for the block, because children inherit it."""
     os.fchdir(place)
     try:

@@ -33,7 +33,7 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         part = record.name.removeprefix("steward.")
         said = record.getMessage().translate(_VISIBLE)
-        line = f"{_moment(record)} {self.level(record)} {part}: {said}"
+        line = f"{_format_time(record)} {self.level(record)} {part}: {said}"
         if request_id := request_context.current():
             trace_id = _trace_id()
             line += f" (request {request_id}{trace_id and f', trace {trace_id}'})"
@@ -54,7 +54,7 @@ class _JSON(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": _moment(record),
+            "time": _format_time(record),
             "level": record.levelname.lower(),
             "part": record.name.removeprefix("steward."),
             "message": record.getMessage(),
@@ -107,7 +107,7 @@ def _trace_id() -> str:
     return request_context.traceparent()[3:35]
 
 
-def _moment(record: logging.LogRecord) -> str:
+def _format_time(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -33,7 +33,7 @@ _NAMES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 SERVING = "SERVING"
 
 
-async def ask_health(
+async def check_health(
     address: str,
     port: int,
     service: str,
@@ -57,7 +57,7 @@ async def ask_health(
         )
         async with stream:
             conversation = _Conversation(stream)
-            await conversation.ask(f"{host}:{port}", "https" if tls else "http", service)
+            await conversation.check(f"{host}:{port}", "https" if tls else "http", service)
             return await conversation.answer()
     except (OSError, trio.BrokenResourceError, ProtocolError, UnicodeError) as error:
         raise HttpError(http_client.reason(error)) from error
@@ -71,7 +71,7 @@ class _Conversation:
         self._heads: dict[str, str] = {}
         self._body = b""
 
-    async def ask(self, authority: str, scheme: str, service: str) -> None:
+    async def check(self, authority: str, scheme: str, service: str) -> None:
         headers = [
             (":method", "POST"),
             (":scheme", scheme),

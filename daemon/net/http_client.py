@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from storage import request_context
-from storage.errors import leaves
+from storage.errors import leaf_errors
 
 _CHUNK = 64 * 1024
 _PORTS = {"http": 80, "https": 443}
@@ -43,7 +43,7 @@ def allow_all(address: str, port: int) -> None:
 
 
 @asynccontextmanager
-async def ask(
+async def send_request(
     url: str,
     *,
     method: str = "GET",
@@ -222,5 +222,5 @@ def reason(error: BaseException) -> str:
     """Return the reason of an error for users."""
     cause = error.__cause__ or error
     if isinstance(cause, BaseExceptionGroup):  # one error for each address that was tried
-        return "; ".join(dict.fromkeys(map(_unconnected, leaves(cause))))
+        return "; ".join(dict.fromkeys(map(_unconnected, leaf_errors(cause))))
     return str(cause) or type(cause).__name__

@@ -62,7 +62,9 @@ class NotificationAttempts:
 
     async def send(self, one: Notification) -> Notification:
         """Send a message of a job; return the notification with the result."""
-        problem = await self._attempt(f"{one.namespace}/{one.job_id}", partial(self._tell, one))
+        problem = await self._attempt(
+            f"{one.namespace}/{one.job_id}", partial(self._log_attempt, one)
+        )
         return self._after(one, problem)
 
     async def send_batch(self, name: str) -> list[Notification]:
@@ -92,7 +94,7 @@ class NotificationAttempts:
         except StorageError:
             raise
         except Exception as error:  # one invalid message must not stop the daemon
-            return DeliveryFailed(self._fences.note(_FENCED, unit, error).reason)
+            return DeliveryFailed(self._fences.record(_FENCED, unit, error).reason)
         self._fences.forget(_FENCED, unit)
         return None
 
@@ -152,7 +154,7 @@ class NotificationAttempts:
             milliseconds=round((trio.current_time() - began) * 1000),
         )
 
-    async def _tell(self, one: Notification) -> None:
+    async def _log_attempt(self, one: Notification) -> None:
         told = message.message_id(self._cluster, one)
         now = self._clock.now()
         look = partial(context_of, one=one, site=self._site, now=now, here=self._here)

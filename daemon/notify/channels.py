@@ -47,7 +47,7 @@ async def send_webhook(url: str, headers: Mapping[str, str], body: bytes, permit
     sent = [*headers.items(), ("content-type", "application/json")]
     status, said = 0, ""
     try:
-        async with http_client.ask(
+        async with http_client.send_request(
             url, method="POST", headers=sent, body=body, permit=permit
         ) as answer:
             status = answer.status
@@ -96,7 +96,7 @@ async def run_command(name: str, words: Sequence[str], body: bytes) -> str:
     try:
         written = bytearray()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_talk, process, body, written)
+            nursery.start_soon(_exchange, process, body, written)
             status = await process.wait()
             # Left-over children may keep the output open indefinitely.
             nursery.cancel_scope.deadline = trio.current_time() + _ENDS_WITHIN
@@ -117,7 +117,7 @@ async def run_command(name: str, words: Sequence[str], body: bytes) -> str:
     return "status 0"
 
 
-async def _talk(process: trio.Process, body: bytes, written: bytearray) -> None:
+async def _exchange(process: trio.Process, body: bytes, written: bytearray) -> None:
     """Write the message, and read the beginning of the output; the rest is discarded."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_feed, process, body)

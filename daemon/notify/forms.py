@@ -31,7 +31,7 @@ def slack(batch: Batch) -> bytes:
     three backticks are shown as they are.
     """
     title, text = words.subject(batch), words.text(batch)
-    if len(batch.every) == 1:  # its first line repeats the title
+    if len(batch.notifications) == 1:  # its first line repeats the title
         text = text.partition("\n")[2]
     room = _SLACK_TEXT - len(title)
     said = f"*{_inline(title)}*\n```\n{_block(text.strip(), room)}\n```"
@@ -61,7 +61,7 @@ def ntfy(batch: Batch, topic: str) -> bytes:
     priority from 1 to 5, tags, and the link that a click opens. A message above 4,096 bytes would become an
     attachment.
     """
-    events = {one.event for one in batch.every}
+    events = {one.event for one in batch.notifications}
     is_bad = NotifyEvent.FAILURE in events and not batch.is_test
     is_good = events == {NotifyEvent.RECOVERY}
     link = batch.first[0].context.link

@@ -100,14 +100,14 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     is_test: bool = False
 
     @property
-    def every(self) -> list[Notification]:
+    def notifications(self) -> list[Notification]:
         """Return all notifications."""
         return [*(one.one for one in self.first), *self.rest]
 
     @property
     def counts(self) -> dict[str, int]:
         """Return the number of notifications per event, in the order of `NotifyEvent`."""
-        found = Counter(one.event for one in self.every)
+        found = Counter(one.event for one in self.notifications)
         return {str(event): found[event] for event in NotifyEvent if found[event]}
 
 
@@ -175,7 +175,7 @@ def _message(message: str, kind: str, one: Notification, context: Context) -> Ou
 def batch_body(batch: Batch) -> bytes:
     """Return a batch as JSON: a single notification like `body`, several with counts."""
     first = batch.first[0]
-    if len(batch.every) == 1:
+    if len(batch.notifications) == 1:
         kind = "test" if batch.is_test else f"job.{first.one.event}"
         return msgspec.json.encode(_message(batch.id, kind, first.one, first.context))
     told = GroupMessage(

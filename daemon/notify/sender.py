@@ -99,12 +99,12 @@ class NotificationSender:
         return receiver.group_seconds * SECOND if receiver else 0
 
     async def _send(self, one: Notification) -> None:
-        await self._note([await self._attempts.send(one)])
+        await self._record_attempts([await self._attempts.send(one)])
         self._busy.discard((one.namespace, one.job_id))
         self._rest.cancel()  # a slot is free again
 
     async def _send_batch(self, name: str) -> None:
-        await self._note(await self._attempts.send_batch(name))
+        await self._record_attempts(await self._attempts.send_batch(name))
         self._busy_receivers.discard(name)
         self._rest.cancel()
 
@@ -115,7 +115,7 @@ class NotificationSender:
         """
         return await self._attempts.test(name)
 
-    async def _note(self, every: Sequence[Notification]) -> None:
+    async def _record_attempts(self, every: Sequence[Notification]) -> None:
         for at in range(0, len(every), _MARKED):
             await self._mark(every[at : at + _MARKED])
 

@@ -41,7 +41,7 @@ def subject(batch: Batch) -> str:
     """Return a message in one line of at most 200 characters."""
     if batch.is_test:
         return "Test of Steward's notifications"
-    every = batch.every
+    every = batch.notifications
     said = headline(batch.first[0]) if len(every) == 1 else _of_group(batch)
     said = line(said)
     return said if len(said) <= _LONGEST_SUBJECT else f"{said[: _LONGEST_SUBJECT - 1]}…"
@@ -69,7 +69,7 @@ def _of_group(batch: Batch) -> str:
         f"{number} {event if number == 1 else _PLURALS[event]}"
         for event, number in batch.counts.items()
     ]
-    return f"{', '.join(said)}: {_jobs(batch.every)}"
+    return f"{', '.join(said)}: {_jobs(batch.notifications)}"
 
 
 def _jobs(every: Sequence[Notification]) -> str:
@@ -113,7 +113,7 @@ def _facts(one: Notification, context: Context) -> Iterator[tuple[str, str]]:
     yield "Job", name_of(one)
     yield "Run", one.run_id if one.run_id != one.job_id else ""
     yield "State", context.state
-    yield "Time", _moment(rfc3339(one.create_time))
+    yield "Time", _format_time(rfc3339(one.create_time))
     yield "Reason", one.reason if context.error else ""  # without an error the first line has it
     if context.error:
         yield from _of_error(context.error)
@@ -143,11 +143,11 @@ def _in_a_row(context: Context) -> str:
     often = "1 failure"
     if context.failed_in_a_row > 1:
         often = f"{context.failed_in_a_row} failures"
-    since = f", since {_moment(context.failing_since)}" if context.failing_since else ""
-    good = f"; last success {_moment(context.last_success)}" if context.last_success else ""
+    since = f", since {_format_time(context.failing_since)}" if context.failing_since else ""
+    good = f"; last success {_format_time(context.last_success)}" if context.last_success else ""
     return f"{often}{since}{good}"
 
 
-def _moment(text: str) -> str:
+def _format_time(text: str) -> str:
     """Return an RFC 3339 text in UTC as people write it: `2026-11-21 01:40:00 UTC`."""
     return f"{text[:10]} {text[11:19]} UTC"

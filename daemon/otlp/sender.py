@@ -68,7 +68,7 @@ class OtlpReceiver:
         """Send a message to one of the paths of OTLP; return the answer. Raises `ReceiverFailed`."""
         try:
             with trio.fail_after(_REQUEST):
-                answer = await self._ask(path, body)
+                answer = await self._post(path, body)
         except trio.TooSlowError:
             problem = ReceiverFailed(f"no answer within {_REQUEST:.0f} seconds", pause=0)
         except (HttpError, EgressDenied) as error:
@@ -85,12 +85,12 @@ class OtlpReceiver:
             self._is_failing = True
         raise problem
 
-    async def _ask(self, path: str, body: bytes) -> bytes:
+    async def _post(self, path: str, body: bytes) -> bytes:
         headers = [("content-type", "application/json")]
         # In a thread, because the token is in a file.
         if token := await trio.to_thread.run_sync(self._token):
             headers.append(("authorization", f"Bearer {token}"))
-        asking = http_client.ask(
+        asking = http_client.send_request(
             f"{self._url}{path}", method="POST", headers=headers, body=body, permit=self._permit
         )
         async with asking as response:
@@ -133,9 +133,9 @@ class SpanQueue:
         self._spans.append(span)
         # The loop sets the flag before it looks at the queue, so one of both sees the other.
         if self._is_idle or waiting == BATCH - 1:
-            self._loop.run_sync_soon(self._note, idempotent=True)
+            self._loop.run_sync_soon(self._log_dropped, idempotent=True)
 
-    def _note(self) -> None:
+    def _log_dropped(self) -> None:
         if not self._spans:
             return
         self._is_idle = False
@@ -156,7 +156,7 @@ class SpanQueue:
         batch = [self._spans.popleft() for _ in range(min(BATCH, len(self._spans)))]
         if not self._spans:
             self._arrived, self._is_idle = trio.Event(), True
-            self._note()
+            self._log_dropped()
         if len(self._spans) < BATCH:
             self._is_full = trio.Event()
         return batch

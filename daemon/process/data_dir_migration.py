@@ -49,7 +49,7 @@ def prepare(data_dir: Path, stays: Collection[Path] = ()) -> None:
             _move_store(data_dir, top, {one.name for one in stays if one.parent == data_dir})
             _move_tasks(top)
             _move_output(top)
-            _let_pass(top)
+            _permit_traversal(top)
             os.fsync(top)
     except OSError as error:
         raise StorageUnusable(
@@ -77,13 +77,13 @@ def _check(data_dir: Path, top: int) -> None:
 
 def _move_store(data_dir: Path, top: int, stays: Collection[str]) -> None:
     if _is(top, STORE, stat.S_ISDIR):
-        _keep_others_out(top)
+        _block_older_versions(top)
         return
     is_old = _is(top, LOCK_NAME, stat.S_ISREG)
     with lock(data_dir) if is_old else nullcontext(), _made(top, UNFINISHED, _PRIVATE) as store:
         if is_old:
             _rename(top, LOCK_NAME, store)
-        _keep_others_out(top)
+        _block_older_versions(top)
         for name in sorted(os.listdir(top)):
             if _OF_STORE.fullmatch(name) and name not in {LOCK_NAME, *stays}:
                 _rename(top, name, store)
@@ -91,7 +91,7 @@ def _move_store(data_dir: Path, top: int, stays: Collection[str]) -> None:
         os.rename(UNFINISHED, STORE, src_dir_fd=top, dst_dir_fd=top)
 
 
-def _keep_others_out(top: int) -> None:
+def _block_older_versions(top: int) -> None:
     """Keep older versions from taking the lock: they would create a second store."""
     with suppress(FileExistsError):
         os.mkdir(LOCK_NAME, _PRIVATE, dir_fd=top)
@@ -112,7 +112,7 @@ def _move_tasks(top: int) -> None:
         os.fsync(tasks)
 
 
-def _let_pass(top: int) -> None:
+def _permit_traversal(top: int) -> None:
     """Let other users enter the directory, if there are any; the store's own mode keeps them out."""
     mode = stat.S_IMODE(os.fstat(top).st_mode)
     if os.geteuid() == 0 and mode & _MAY_PASS != _MAY_PASS:

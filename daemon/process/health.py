@@ -26,11 +26,11 @@ async def check_health(store: Store, listening: Path) -> None:
     """
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_try, partial(store.write, lambda _: None))
-        nursery.start_soon(_reads_go_on, store)
-        nursery.start_soon(_try, partial(_ask, listening))
+        nursery.start_soon(_wait_for_long_read, store)
+        nursery.start_soon(_try, partial(_probe, listening))
 
 
-async def _reads_go_on(store: Store) -> None:
+async def _wait_for_long_read(store: Store) -> None:
     """Return after a long read has ended: this one or, if many are queued, an earlier one."""
 
     async def first(work: Callable[[], Awaitable[None]]) -> None:
@@ -47,7 +47,7 @@ async def _try(work: Callable[[], Awaitable[None]]) -> None:
         await work()
 
 
-async def _ask(listening: Path) -> None:
+async def _probe(listening: Path) -> None:
     async with await trio.open_unix_socket(listening) as way:
         await way.send_all(_QUESTION)
         await way.receive_some()  # the beginning of an answer, or a rejection

@@ -22,14 +22,14 @@ import trio
 from daemon.clock import Clock, SystemClock
 from daemon.config.settings import Settings
 from daemon.launcher.client import LauncherGone
-from daemon.launcher.hardening import come_before_tasks, disable_core_dumps, use_single_heap
+from daemon.launcher.hardening import disable_core_dumps, set_priority, use_single_heap
 from daemon.log import daemon_log
 from daemon.process.health import check_health
 from daemon.process.parts import DaemonParts, open_parts
 from daemon.process.startup import StartupResult, begin
 from daemon.process.systemd import ServiceManager, run_watchdog
 from storage import garbage
-from storage.errors import StewardError, StorageError, leaves
+from storage.errors import StewardError, StorageError, leaf_errors
 
 log = logging.getLogger("steward")
 
@@ -72,24 +72,24 @@ def run(config: Settings, read: Callable[[], Settings], channel: socket.socket, 
     status = 0
     disable_core_dumps()
     use_single_heap()
-    come_before_tasks()
+    set_priority()
     try:
         with begin(config, read, channel, file) as begun:
             trio.run(serve, begun, SystemClock())
     except* LauncherGone as group:
-        status = _give_up(group, EXIT_FAILURE)
+        status = _exit_with_errors(group, EXIT_FAILURE)
     except* StorageError as group:
-        status = _give_up(group, EXIT_STORAGE)
+        status = _exit_with_errors(group, EXIT_STORAGE)
     except* StewardError as group:
-        status = _give_up(group, EXIT_CONFIG)
+        status = _exit_with_errors(group, EXIT_CONFIG)
     except* Exception as group:
         log.exception("the daemon failed", exc_info=group)
-        status = _give_up(group, EXIT_FAILURE)
+        status = _exit_with_errors(group, EXIT_FAILURE)
     return status
 
 
-def _give_up(group: BaseExceptionGroup, status: int) -> int:
-    for text in dict.fromkeys(str(error) or type(error).__name__ for error in leaves(group)):
+def _exit_with_errors(group: BaseExceptionGroup, status: int) -> int:
+    for text in dict.fromkeys(str(error) or type(error).__name__ for error in leaf_errors(group)):
         print(f"steward: {text}", file=sys.stderr)  # noqa: T201  # the last word
     return status
 
@@ -118,7 +118,7 @@ async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
         gc.freeze()
         gc.set_threshold(*_GARBAGE)
         nursery.start_soon(
-            parts.fences.keep_running, "garbage of the interpreter", garbage.keep_looking
+            parts.fences.keep_running, "garbage of the interpreter", garbage.run_collector
         )
         watch = partial(parts.launcher.watch, parts.context.clock.now)
         nursery.start_soon(parts.fences.keep_running, "launcher", watch)

@@ -528,7 +528,7 @@ async def _wrapper_server(parts: DaemonParts) -> None:
             (),
             parts.wrapper_listeners.places,
             most=wrapper.MOST,
-            doorkeeper=wrapper.authenticate_wrapper(),
+            authenticate_wrapper=wrapper.authenticate_wrapper(),
         )
     )
     parts.stack.callback(parts.engine.desk.close)

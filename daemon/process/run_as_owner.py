@@ -23,7 +23,7 @@ from storage.errors import (
     StorageLocked,
     StorageUnusable,
     Unsealable,
-    leaves,
+    leaf_errors,
 )
 
 T = TypeVar("T")
@@ -86,10 +86,10 @@ def _as_child(account: ServiceAccount, work: Callable[[], object], writing: int)
         disable_core_dumps()
         said, status = _Said(result=msgspec.Raw(msgspec.json.encode(work()))), 0
     except* StewardError as group:
-        first = next(leaves(group))
+        first = next(leaf_errors(group))
         said = _Said(error=type(first).__name__, text=str(first))
     except* Exception as group:
-        first = next(leaves(group))
+        first = next(leaf_errors(group))
         said = _Said(error="StewardError", text=str(first) or type(first).__name__)
     with os.fdopen(writing, "wb") as pipe:
         pipe.write(msgspec.json.encode(said))

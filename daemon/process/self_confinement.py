@@ -14,7 +14,13 @@ from pathlib import Path
 from daemon.config.settings import Settings
 from daemon.confinement import bpf, filters, kernel
 from daemon.launcher.hardening import disable_core_dumps
-from daemon.process.service_account import ROOT, ServiceAccount, become, places_of_program, why_root
+from daemon.process.service_account import (
+    ROOT,
+    ServiceAccount,
+    become,
+    program_directories,
+    why_root,
+)
 
 _log = logging.getLogger("steward")
 
@@ -68,7 +74,9 @@ def confine(config: Settings, account: ServiceAccount | None, also: Sequence[Pat
     else:
         kernel.keep_to(rules)
     try:
-        kernel.filter_calls(filters.of_daemon(bpf.this_machine(), programs=starts_programs(config)))
+        kernel.filter_calls(
+            filters.of_daemon(bpf.host_architecture(), programs=starts_programs(config))
+        )
     except bpf.Unknown as error:
         _log.warning("the daemon has no system call filter: %s", error)
 
@@ -91,7 +99,7 @@ def writable(config: Settings) -> Iterator[str]:
 def readable(config: Settings) -> Iterator[str]:
     """Yield the paths below which the daemon may read, as far as its user can."""
     yield from _READABLE
-    yield from places_of_program()
+    yield from program_directories()
     for path in (getattr(config, name) for name in _CERTIFICATES):
         if path != Path():
             # A renewed certificate is often a link to another directory.

@@ -67,7 +67,7 @@ def why_root(config: Settings) -> str:
 def unreachable(account: ServiceAccount, config: Settings) -> str:
     """Return why a user cannot run the daemon: part of the program or the data is closed to it."""
     above = next((one for one in (config.data_dir, *config.data_dir.parents) if one.exists()), None)
-    present = [place for place in places_of_program() if os.path.exists(place)]
+    present = [place for place in program_directories() if os.path.exists(place)]
     with being(account):
         for place in present:
             if not os.access(place, os.R_OK, effective_ids=True):
@@ -90,7 +90,7 @@ def usual_account() -> ServiceAccount | None:
     return _known(NAME)
 
 
-def places_of_program() -> list[str]:
+def program_directories() -> list[str]:
     """Return the directories of the program: modules imported later are read from there."""
     own = Path(__file__).parent.parent.parent
     places = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(own), *sys.path}

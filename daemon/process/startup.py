@@ -23,14 +23,14 @@ from daemon.acl.rootkey import KeyFile, KeySource, ReadKey, find_key_source
 from daemon.acl.seal import fitting
 from daemon.config.data_directory import tasks_dir, weak_places
 from daemon.config.settings import Settings
-from daemon.config.stored_defaults import in_force, kept
-from daemon.launcher.client import greet
+from daemon.config.stored_defaults import in_force, stored_settings
+from daemon.launcher.client import send_hello
 from daemon.launcher.messages import HelloReply
 from daemon.process.data_dir_migration import prepare
 from daemon.process.run_as_owner import as_user, owner_of
 from daemon.process.self_confinement import confine
 from daemon.process.service_account import ROOT, ServiceAccount, being, find_account
-from daemon.process.store_ownership import hand_over
+from daemon.process.store_ownership import change_owner
 from daemon.process.systemd import inherited_sockets
 from daemon.runner.core.launcher_policy import policy_of, subuids
 from daemon.web.listeners import ListeningSockets, open_doors
@@ -83,18 +83,18 @@ def begin(
         held.enter_context(_locked(present.store_dir))
         # This comes before the store changes its owner: data that another user could have written
         # is not trusted.
-        present = in_force(present, kept(data_dir, present.store_dir))
+        present = in_force(present, stored_settings(data_dir, present.store_dir))
         _settle(present, account)
-        doors = held.enter_context(open_doors(present, inherited_sockets(os.environ)))
+        sockets = held.enter_context(open_doors(present, inherited_sockets(os.environ)))
         source = _source(present, account)
         owner = (account.uid, account.gid) if account else (os.geteuid(), os.getegid())
         holding = hold(present, owner)
-        _let_pass(holding.places)
-        port = doors.port.getsockname()[1]
+        _permit_traversal(holding.places)
+        port = sockets.port.getsockname()[1]
         guarding = guard(msgspec.structs.replace(present, port=port), holding)
         search = os.environ.get("PATH", os.defpath)
         policy = policy_of(present, owner[0], subuids(), holding.named(present), path=search)
-        welcome = greet(channel, present.alloc_dir, policy)
+        welcome = send_hello(channel, present.alloc_dir, policy)
         is_temporary = config.data_dir == Path()
         confine(present, account, [file, *([data_dir.parent] if is_temporary else [])])
         yield StartupResult(
@@ -103,7 +103,7 @@ def begin(
             read=read,
             channel=channel,
             welcome=welcome,
-            doors=doors,
+            doors=sockets,
             source=source,
             holding=holding,
             guard=guarding,
@@ -141,7 +141,7 @@ def _covered(data_dir: Path, config: Settings) -> Iterator[None]:
 
     A development daemon unmounts them at the end of the block.
     """
-    from daemon.runner.nosuid_mount import cover, uncover
+    from daemon.runner.nosuid_mount import cover, unmount
 
     tasks = tasks_dir(data_dir)
     if os.geteuid() == ROOT and (reason := cover(tasks)):
@@ -155,7 +155,7 @@ def _covered(data_dir: Path, config: Settings) -> Iterator[None]:
         yield
     finally:
         if config.dev:
-            uncover(tasks)
+            unmount(tasks)
 
 
 def _check_places(config: Settings) -> None:
@@ -179,7 +179,7 @@ def _locked(store: Path) -> Iterator[None]:
         yield
 
 
-def _let_pass(groups: Iterable[Path]) -> None:
+def _permit_traversal(groups: Iterable[Path]) -> None:
     """Let the daemon's user enter its own cgroups, even if their parents had a strict umask."""
     for above in {above for group in groups for above in group.parents}:
         mode = stat.S_IMODE(above.stat().st_mode)
@@ -192,7 +192,7 @@ def _settle(config: Settings, account: ServiceAccount | None) -> None:
     if os.geteuid() != ROOT:
         return
     store = config.store_dir
-    if hand_over(store, account or _ROOT):
+    if change_owner(store, account or _ROOT):
         log.info("%s and its contents now belong to the user %s", store, (account or _ROOT).name)
     if account is None:
         return

@@ -21,7 +21,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PRIVATE = 0o700
 
 
-def hand_over(store: Path, account: ServiceAccount) -> bool:
+def change_owner(store: Path, account: ServiceAccount) -> bool:
     """Make a user the owner of the store and its contents; return whether the owner changed.
 
     Only root can do it, below a directory that root owns. Raises `StorageUnusable`.
@@ -33,7 +33,7 @@ def hand_over(store: Path, account: ServiceAccount) -> bool:
                 return False
             os.fchown(top, ROOT, ROOT)
             os.fchmod(top, _PRIVATE)
-            _hand_over(top, store, account)
+            _change_owner(top, store, account)
             os.fchown(top, account.uid, account.gid)
             os.fsync(top)
         finally:
@@ -46,7 +46,7 @@ def hand_over(store: Path, account: ServiceAccount) -> bool:
     return True
 
 
-def _hand_over(directory: int, path: Path, account: ServiceAccount) -> None:
+def _change_owner(directory: int, path: Path, account: ServiceAccount) -> None:
     for name in sorted(os.listdir(directory)):
         place = path / name
         try:
@@ -57,17 +57,17 @@ def _hand_over(directory: int, path: Path, account: ServiceAccount) -> None:
             facts = os.fstat(found)
             if stat.S_ISDIR(facts.st_mode):
                 os.fchown(found, ROOT, ROOT)  # so no other user can add entries
-                _hand_over(found, place, account)
+                _change_owner(found, place, account)
             elif not stat.S_ISREG(facts.st_mode):
                 raise OSError(errno.EINVAL, "it is neither a file nor a directory", str(place))
-            elif facts.st_nlink != 1 and not _is_kept_twice(directory, facts):
+            elif facts.st_nlink != 1 and not _has_other_links(directory, facts):
                 raise OSError(errno.EMLINK, "it is also linked from another directory", str(place))
             os.fchown(found, account.uid, account.gid)
         finally:
             os.close(found)
 
 
-def _is_kept_twice(directory: int, facts: os.stat_result) -> bool:
+def _has_other_links(directory: int, facts: os.stat_result) -> bool:
     """Return whether all names of a file are in its directory, as after a restore."""
     with os.scandir(directory) as entries:
         return facts.st_nlink == sum(one.inode() == facts.st_ino for one in entries)

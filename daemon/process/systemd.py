@@ -22,25 +22,25 @@ class ServiceManager:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
-        self.patience = _patience(environment)
+        self.patience = _watchdog_interval(environment)
 
     def ready(self, status: str) -> None:
         """Report that the daemon serves requests, after its start or a reload."""
-        self._tell(READY="1", STATUS=status)
+        self._send(READY="1", STATUS=status)
 
     def reloading(self) -> None:
         """Report the start of a reload; `ready` follows."""
-        self._tell(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
+        self._send(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
 
     def stopping(self) -> None:
         """Report the shutdown of the daemon."""
-        self._tell(STOPPING="1", STATUS="ending; tasks keep running")
+        self._send(STOPPING="1", STATUS="ending; tasks keep running")
 
-    def alive(self) -> None:
+    def send_watchdog(self) -> None:
         """Send a watchdog message."""
-        self._tell(WATCHDOG="1")
+        self._send(WATCHDOG="1")
 
-    def _tell(self, **values: str) -> None:
+    def _send(self, **values: str) -> None:
         if not self._address:
             return
         lines = "\n".join(f"{name}={value}" for name, value in values.items())
@@ -66,7 +66,7 @@ def inherited_sockets(environment: Mapping[str, str], *, first: int = 3) -> list
     return [socket.socket(fileno=one) for one in descriptors]
 
 
-def _patience(environment: Mapping[str, str]) -> float | None:
+def _watchdog_interval(environment: Mapping[str, str]) -> float | None:
     """Return the watchdog interval in seconds, or None if the watchdog is off."""
     allowed = environment.get("WATCHDOG_USEC", "")
     ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
@@ -79,5 +79,5 @@ async def run_watchdog(manager: ServiceManager, examine: Callable[[], Awaitable[
         return
     while True:
         await examine()
-        manager.alive()
+        manager.send_watchdog()
         await trio.sleep(manager.patience / _SIGNS)

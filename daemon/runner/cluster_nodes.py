@@ -80,7 +80,7 @@ async def register_pools(
     attempts are cancelled, so that none runs next to its replacement. `drivers` are those of each
     pool.
     """
-    known = {one.node_pool: one for one in store.read(nodes.every) if one.engine}
+    known = {one.node_pool: one for one in store.read(nodes.list_all) if one.engine}
     found = {}
     for name, pool in config.pools.items():
         before = known.pop(name, None) or _new(config, name, next(ids))
@@ -93,12 +93,12 @@ async def register_pools(
         if gone != before:
             _log.warning("pool %s: %s", before.node_pool, LEFT)
             gone = _with_event(gone, LEFT, now)
-        if left := await store.write(partial(_leave, before, gone)):
+        if left := await store.write(partial(_remove_pool_node, before, gone)):
             _log.warning(_STILL, before.node_pool, left)
     return found
 
 
-def _leave(before: Node, gone: Node, tx: Transaction) -> int:
+def _remove_pool_node(before: Node, gone: Node, tx: Transaction) -> int:
     """Set the node of a removed pool down and cancel its attempts; return their number."""
     if gone != before:
         nodes.put(tx, gone, "NodeEvent")
@@ -222,7 +222,7 @@ def unreachable(before: Node, text: str, drivers: Drivers, now: int) -> Node:
     return _classed(_with_status(node, NodeStatus.DISCONNECTED, text, now))
 
 
-def _told(error: SlurmCommandFailed) -> str:
+def _describe_error(error: SlurmCommandFailed) -> str:
     missing = isinstance(error, PartitionNotFound)
     return str(error) if missing else f"the cluster does not answer: {error}"
 
@@ -236,12 +236,12 @@ def _of_hosts(seen: Partition) -> str:
     return ""
 
 
-def _drivers(before: Node, drivers: Drivers, trouble: str, now: int) -> dict[str, DriverInfo]:
+def _drivers(before: Node, drivers: Drivers, problem: str, now: int) -> dict[str, DriverInfo]:
     """Return the driver states of a pool; an unchanged state keeps its time."""
     found = {}
     for name, driver in drivers.items():
         said = driver.fingerprint()
-        wrong = said.trouble or trouble
+        wrong = said.trouble or problem
         info = DriverInfo(
             attributes=dict(said.attributes) or None,
             detected=not said.trouble,
@@ -373,13 +373,17 @@ class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
                 failed += 1
                 _log.debug("pool %s: %s", name, error)
                 if failed >= FAILURES:
-                    await self._note(name, partial(unreachable, text=_told(error), drivers=drivers))
+                    await self._store_changed(
+                        name, partial(unreachable, text=_describe_error(error), drivers=drivers)
+                    )
             else:
                 failed = 0
-                await self._note(name, partial(build_node, pool=pool, seen=seen, drivers=drivers))
+                await self._store_changed(
+                    name, partial(build_node, pool=pool, seen=seen, drivers=drivers)
+                )
             await trio.sleep(AGAIN if 0 < failed < FAILURES else EVERY)
 
-    async def _note(self, name: str, change: Callable[..., Node]) -> None:
+    async def _store_changed(self, name: str, change: Callable[..., Node]) -> None:
         """Store a changed node."""
         now = self.clock.now()
 

@@ -81,12 +81,12 @@ class _Conversation:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(until_over, self._line.until_lost)
-            nursery.start_soon(until_over, self._hear)
-            nursery.start_soon(until_over, self._tell)
+            nursery.start_soon(until_over, self._forward_input)
+            nursery.start_soon(until_over, self._send_output)
         if self._fault:
             raise Malformed(self._fault)
 
-    async def _hear(self) -> None:
+    async def _forward_input(self) -> None:
         """Forward the client's frames until it disconnects or sends an invalid one."""
         while (message := await self._line.receive()) is not None:
             try:
@@ -105,7 +105,7 @@ class _Conversation:
         if piece.close:
             await self._session.end_input()
 
-    async def _tell(self) -> None:
+    async def _send_output(self) -> None:
         """Send the output of the command and its exit code."""
         async with trio.open_nursery() as nursery:
             for output in self._session.outputs:

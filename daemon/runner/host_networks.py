@@ -112,13 +112,13 @@ def addresses() -> list[HostAddress]:
     result is empty, with a warning in the log.
     """
     try:
-        return list(_ask_for_addresses())
+        return list(_request_addresses())
     except OSError as error:
         _log.warning("the addresses of this machine cannot be read (AF_NETLINK): %s", error)
         return []
 
 
-def _ask_for_addresses() -> Iterator[HostAddress]:
+def _request_addresses() -> Iterator[HostAddress]:
     with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)) as kernel:
         kernel.send(
             _HEADER.pack(_HEADER.size + _MESSAGE.size, _GET_ADDRESSES, _ASK_FOR_ALL, 1, 0)

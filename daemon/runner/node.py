@@ -38,7 +38,7 @@ from daemon.runner.alloc.alloc_gc import enforce_retention, retain_logs
 from daemon.runner.alloc.alloc_runner import AllocRunner
 from daemon.runner.alloc.desired_allocs import DesiredAllocation, load_desired
 from daemon.runner.alloc.predecessors import predecessors_of
-from daemon.runner.core.background import start_apart
+from daemon.runner.core.background import start_detached
 from daemon.runner.core.driver import Driver
 from daemon.runner.core.file_descriptors import raise_fd_limit, set_cloexec
 from daemon.runner.core.resource_usage import IDLE, host_usage, of_allocation, sample_cpus
@@ -133,12 +133,12 @@ class NodeRunner:
         """
         await self._find(alloc_id).restart(task, all_tasks=all_tasks)
 
-    async def make_volume(self, volume_id: str, mode: int, owner: tuple[int, int]) -> None:
+    async def create_volume(self, volume_id: str, mode: int, owner: tuple[int, int]) -> None:
         """Create the directory of a volume; -1 in `owner` keeps the creator's ID.
 
         Raises `OSError`.
         """
-        await self._host.launcher.make_volume(volume_id, mode, owner)
+        await self._host.launcher.create_volume(volume_id, mode, owner)
 
     async def remove_volume(self, volume_id: str) -> None:
         """Delete the directory of a volume with all its files. Raises `OSError`."""
@@ -195,7 +195,7 @@ class NodeRunner:
         runner = self._running.get(alloc_id)
         return runner.checks if runner is not None else []
 
-    def machine_usage(self) -> MachineUsage:
+    def host_usage(self) -> MachineUsage:
         """Return the host's resource usage, averaged since the previous call."""
         before, self._looked = self._looked, sample_cpus()
         return host_usage(
@@ -254,7 +254,7 @@ class NodeRunner:
     def _is_known(self, alloc_id: str) -> bool:
         return self._store.read(lambda db: allocations.find(db, alloc_id)) is not None
 
-    async def converse(
+    async def run_exec_session(
         self, alloc_id: str, task: str, command: Sequence[str], line: MessageChannel, *, tty: bool
     ) -> None:
         """Run a command inside a task and connect it to a client.
@@ -305,7 +305,7 @@ class NodeRunner:
 
         Cancelling releases the tasks: they keep running.
         """
-        await self._make_room()
+        await self._stop_purged()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             keep_running = self._host.fences.keep_running
@@ -366,7 +366,7 @@ class NodeRunner:
         for one in sorted(self._store.read(look), key=lambda one: one.is_to_run):
             allocation = one.allocation
             seen = max(seen, allocation.alloc_modify_index)
-            with fences.unless_held(_FENCED, allocation.id) as has_turn:
+            with fences.unless_paused(_FENCED, allocation.id) as has_turn:
                 if not has_turn:
                     pass
                 elif known := self._running.get(allocation.id):
@@ -383,7 +383,7 @@ class NodeRunner:
         runner = AllocRunner(host, one.allocation, one.job, one.pasts, before)
         self._running[runner.id] = runner
         assert self._nursery is not None  # noqa: S101  # set by `run`
-        start_apart(self._nursery, self._run_allocation, runner)
+        start_detached(self._nursery, self._run_allocation, runner)
 
     async def _run_allocation(self, runner: AllocRunner) -> None:
         fences = self._host.fences
@@ -425,7 +425,7 @@ class NodeRunner:
                 await self._tidy()
                 await removals.wait()
 
-    async def _make_room(self) -> None:
+    async def _stop_purged(self) -> None:
         """Stop purged allocations.
 
         Their resources and ports may be assigned to other allocations already.
@@ -475,7 +475,7 @@ class NodeRunner:
         alloc_id, launcher = alloc_id.removesuffix(GONE), self._host.launcher
         async with self._removing:
             try:
-                await launcher.keep(alloc_id)
+                await launcher.retain_logs(alloc_id)
             except OSError as error:
                 _log.warning("the logs of allocation %s cannot be retained: %s", alloc_id, error)
             try:
@@ -646,7 +646,7 @@ def _discard_staging(config: Settings) -> None:
 
 async def _find_clusters(needs: RunnerDependencies, host: RuntimeContext) -> "ClusterNodes | None":
     """Return the hosts of cluster pools, or None when neither settings nor store have a pool."""
-    if not needs.config.pools and not any(one.engine for one in needs.store.read(nodes.every)):
+    if not needs.config.pools and not any(one.engine for one in needs.store.read(nodes.list_all)):
         return None
     # Imported late, because few hosts have clusters.
     from daemon.runner.cluster_nodes import find_clusters

@@ -122,7 +122,7 @@ async def restore_unreadable(store: Store) -> str:
     else an empty text. Raises `StorageUnusable`, which names the row, if another node is lost.
     """
     try:
-        store.read(nodes.every)
+        store.read(nodes.list_all)
     except StorageUnreadable:
         damaged = await store.read_long(nodes.unreadable)
     else:
@@ -134,7 +134,7 @@ async def restore_unreadable(store: Store) -> str:
     lost = [one for one in damaged if one.last is None]
     if not lost:
         return ""
-    is_other = any(not one.engine for one in store.read(nodes.every_readable))
+    is_other = any(not one.engine for one in store.read(nodes.list_readable))
     if is_other or len(lost) > 1:
         raise StorageUnusable(_lost(lost, str(store.path)))
     _log.error(
@@ -168,7 +168,7 @@ async def register(
     """
     found = fingerprint(config, drivers, now, attributes)
     # A row that `restore_unreadable` could not restore is replaced.
-    known = store.read(nodes.every_readable)
+    known = store.read(nodes.list_readable)
     before = next((one for one in known if not one.engine), None)
     message = "Node re-registered" if before else "Node registered"
     happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))

@@ -57,7 +57,7 @@ def cover(tasks: Path) -> str:
     return ""
 
 
-def uncover(tasks: Path) -> None:
+def unmount(tasks: Path) -> None:
     """Unmount the directory, if it is mounted; only valid while no task runs."""
     place = os.path.realpath(tasks)
     if os.geteuid() != 0 or _at(place) is None:

@@ -31,7 +31,7 @@ class TaskCgroups(msgspec.Struct, frozen=True):
     @property
     def places(self) -> list[Path]:
         """Return the parent cgroups of the cgroups by which tasks are killed."""
-        return cgroup_v2.places(self.groups.parent, self.limited.parent)
+        return cgroup_v2.mount_points(self.groups.parent, self.limited.parent)
 
     @property
     def above(self) -> list[Path]:
@@ -43,8 +43,8 @@ class TaskCgroups(msgspec.Struct, frozen=True):
 
         The keys are the fields of the launcher's policy.
         """
-        limited = [*cgroup_v2.places(self.limited.parent), *self.bounds.above]
-        raw = limited if config.raw_exec_limits else cgroup_v2.places(self.groups.parent)
+        limited = [*cgroup_v2.mount_points(self.limited.parent), *self.bounds.above]
+        raw = limited if config.raw_exec_limits else cgroup_v2.mount_points(self.groups.parent)
         found = {"groups": self.above, "raw_exec_groups": raw, "exec_groups": limited}
         return {name: [*map(str, every)] for name, every in found.items()}
 
@@ -59,7 +59,7 @@ def hold(config: Settings, owner: tuple[int, int]) -> TaskCgroups:
     """Set up the cgroups for a daemon that will run as the given user and group."""
     found = cgroup_v2.find(config.groups_of)
     groups: ProcessGroups = ProcessScanner()
-    if found and not _trouble(found, owner):
+    if found and not _delegation_error(found, owner):
         groups = found
     limited, bounding = _limits(groups, config, owner)
     return TaskCgroups(groups, limited, bounding)
@@ -88,20 +88,22 @@ def _limits(
         config.groups_of, config.cgroup_parent, tree, cgroup_v2_limits.CgroupFiles()
     )
     if isinstance(found, cgroup_v2_limits.CgroupV2Enforcer):
-        if not (found_trouble := _trouble(found, owner)):
+        if not (found_trouble := _delegation_error(found, owner)):
             return found, found
         found = f"cgroup v2: {found_trouble}"
     reasons = dict.fromkeys(
         CONTROLLERS, f"{found}, and the daemon may make no such group of version 1"
     )
     old = cgroup_v1.find(config.groups_of, reasons)
-    return groups, RlimitEnforcer(with_rlimits({}), reasons) if _trouble(old, owner) else old
+    return groups, RlimitEnforcer(with_rlimits({}), reasons) if _delegation_error(
+        old, owner
+    ) else old
 
 
-def _trouble(made: ProcessGroups | LimitEnforcer, owner: tuple[int, int]) -> str:
+def _delegation_error(made: ProcessGroups | LimitEnforcer, owner: tuple[int, int]) -> str:
     """Create the parent cgroups for a user; return the error or an empty string."""
     try:
-        made.give(owner)
+        made.delegate(owner)
     except OSError as error:
         return str(error)
     return ""

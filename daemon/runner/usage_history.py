@@ -98,7 +98,7 @@ class _OpenBlock(msgspec.Struct):
     begin: int
     values: dict[SeriesKey, dict[UsageMetric, Values]] = {}
 
-    def note(self, slot: int, key: SeriesKey, samples: UsageSamples) -> None:
+    def record(self, slot: int, key: SeriesKey, samples: UsageSamples) -> None:
         series = self.values.setdefault(key, {})
         for metric, value in samples.items():
             series.setdefault(metric, [None] * _SLOTS)[slot] = value
@@ -156,10 +156,10 @@ class UsageRecorder:
             one: dict(block) for one, block in self._open.values.items() if _is_of(key, one)
         }  # copies, because a thread reads them
         work = partial(_read, key=key, begin=begin, end=end, step=step)
-        found = await self._store.look(work)
+        found = await self._store.read_any(work)
         for one, block in open_block.items():
             found.setdefault(one, []).append((FINE, opened, block))
-        garbage.keep(found)
+        garbage.free_in_thread(found)
         return await garbage.in_thread(partial(_binned_parts, found, begin, end, step))
 
     def recent_cpu(self, alloc_id: str, namespace: str, count: int) -> Values:
@@ -222,7 +222,7 @@ class UsageRecorder:
         known = {one.id for one in runners}
         self._latest = {key: one for key, one in self._latest.items() if key in known}
         for key, samples in self._all_samples(runners):
-            self._open.note(slot % _SLOTS, key, samples)
+            self._open.record(slot % _SLOTS, key, samples)
         if slot % _SLOTS == _SLOTS - 1:
             await self._store_block()
             await self.fold(_begin(slot) + LENGTH[FINE])
@@ -267,7 +267,7 @@ class UsageRecorder:
     async def sample_live(self, second: int) -> None:
         """Measure the watched objects, and keep the samples in memory."""
         if self._node_id in self._watched:
-            self._note_live(second, SeriesKey("node", self._node_id), self._host(_LIVE))
+            self._record_live(second, SeriesKey("node", self._node_id), self._host(_LIVE))
         jobs: dict[SeriesKey, dict[UsageMetric, int]] = {}
         for runner in self._present():
             if runner.id not in self._watched:
@@ -284,13 +284,13 @@ class UsageRecorder:
             )
             self._live_restarts[runner.id] = ever
             for key, samples in _of_allocation(runner, one):
-                self._note_live(second, key, samples)
+                self._record_live(second, key, samples)
             _add(jobs.setdefault(SeriesKey("job", runner.job_id, runner.namespace), {}), one)
             await trio.lowlevel.checkpoint()
         for key, sums in jobs.items():
-            self._note_live(second, key, sums)
+            self._record_live(second, key, sums)
 
-    def _note_live(self, second: int, key: SeriesKey, samples: UsageSamples) -> None:
+    def _record_live(self, second: int, key: SeriesKey, samples: UsageSamples) -> None:
         if key not in self._live:
             self._live[key] = deque(maxlen=_LIVE_SAMPLES)
         self._live[key].append((second, samples))

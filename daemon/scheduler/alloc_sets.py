@@ -121,9 +121,9 @@ class _Sorting:
         elif one.client_terminal:
             self._add_ended(one)
         elif one.desired.transition.migrate:
-            self._add_leaving(one, MIGRATED, sets.migrate)
+            self._add_stopping(one, MIGRATED, sets.migrate)
         elif is_on_lost_node(one, situation.nodes):
-            self._add_leaving(one, LOST, sets.lost)
+            self._add_stopping(one, LOST, sets.lost)
         else:
             sets.keep.append(one)
 
@@ -134,7 +134,7 @@ class _Sorting:
         elif self._situation.batch and one.client_terminal:
             self.sets.ignored += 1
 
-    def _add_leaving(self, one: Allocation, why: str, others: list[Allocation]) -> None:
+    def _add_stopping(self, one: Allocation, why: str, others: list[Allocation]) -> None:
         if one.id in self._canaries:
             self.sets.renew.append((one, why))
         else:

@@ -170,7 +170,7 @@ class _Reconciliation:
     @property
     def _ready(self) -> bool:
         """Return whether the rollout may continue: not paused, failed, or waiting for promotion."""
-        return not (self._rollout.held or self._on_trial)
+        return not (self._rollout.is_blocked or self._on_trial)
 
     # --- canaries ---
 
@@ -183,7 +183,7 @@ class _Reconciliation:
         if not self._lacks_canaries:
             return
         self._on_trial = True
-        if not self._rollout.held:
+        if not self._rollout.is_blocked:
             names = self._names.canaries(lacking, existing=canaries, to_replace=self._sets.outdated)
             self._canaries = [MissingAllocation(name=name, canary=True) for name in names]
 
@@ -245,7 +245,7 @@ class _Reconciliation:
             return 0
         if not self._max_parallel or not (self._sets.outdated or self._sets.migrate):
             return self._group.count
-        return self._rollout.room_to_update(self._group, self._sets.keep)
+        return self._rollout.update_capacity(self._group, self._sets.keep)
 
     def _replacements(self, limit: int) -> list[MissingAllocation]:
         return [

@@ -53,7 +53,7 @@ def decide(
     `LATER` is returned once; after that a follow-up evaluation exists.
     """
     desired = allocation.desired
-    if _held_back(allocation, deployment):
+    if _is_blocked_by_deployment(allocation, deployment):
         return RescheduleTiming.NOT
     if desired.transition.force_reschedule and allocation.client_terminal:
         return RescheduleTiming.NOW
@@ -65,7 +65,7 @@ def decide(
     return RescheduleTiming.NOT if desired.followup_eval_id else RescheduleTiming.LATER
 
 
-def _held_back(allocation: Allocation, deployment: Deployment | None) -> bool:
+def _is_blocked_by_deployment(allocation: Allocation, deployment: Deployment | None) -> bool:
     if deployment is None or deployment.id != allocation.deployment_id:
         return False
     return deployment.active and not allocation.desired.transition.reschedule

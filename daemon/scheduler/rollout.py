@@ -105,7 +105,7 @@ class Rollout:
         return self.old is not None and self.of_this_version(self.old)
 
     @property
-    def held(self) -> bool:
+    def is_blocked(self) -> bool:
         """Return whether the deployment is paused or failed, so that it must not continue."""
         return self.current is not None and self.current.status != DeploymentStatus.RUNNING
 
@@ -134,7 +134,7 @@ class Rollout:
         groups = self.current.task_groups.values() if self.current else ()
         return {canary for group in groups for canary in group.placed_canaries or ()}
 
-    def room_to_update(self, group: TaskGroup, kept: Iterable[Allocation]) -> int:
+    def update_capacity(self, group: TaskGroup, kept: Iterable[Allocation]) -> int:
         """Return how many more allocations of a group may be replaced now.
 
         Allocations that are not healthy yet count against the limit, and an unhealthy one stops the
@@ -197,7 +197,7 @@ class Rollout:
             modify_time=self._now,
         )
 
-    def note_placed(self, placed: Iterable[Allocation]) -> None:
+    def record_placed(self, placed: Iterable[Allocation]) -> None:
         """Count new allocations of the deployment; the first one starts its progress deadline."""
         by_group: dict[str, list[Allocation]] = {}
         for allocation in placed:
@@ -222,7 +222,7 @@ class Rollout:
 
     def finish(self) -> None:
         """Complete the deployment if everything is placed, promoted and healthy."""
-        if self.current is not None and not self.held:
+        if self.current is not None and not self.is_blocked:
             self._change(
                 self.current,
                 status=DeploymentStatus.SUCCESSFUL,

@@ -71,7 +71,7 @@ def plan_service(
     draft.counts.update(
         {name: _counts(change, filling.replaced[name]) for name, change in changes.items()}
     )
-    rollout.note_placed([*draft.placed, *draft.joined])
+    rollout.record_placed([*draft.placed, *draft.joined])
     if all(change.complete for change in changes.values()):
         rollout.finish()
     return draft.plan(rollout, placer, wait=True)

@@ -170,12 +170,12 @@ class _Planning:
                 one.outdated.append(slot)
             else:
                 one.keep.append(ended)  # completed
-        elif self._is_older(ended) or self._may_begin_anew(ended):
+        elif self._is_older(ended) or self._may_place_again(ended):
             one.place.append(slot)
         else:
             one.failed.append(ended)
 
-    def _may_begin_anew(self, ended: Allocation) -> bool:
+    def _may_place_again(self, ended: Allocation) -> bool:
         """Return whether an allocation that Steward did not stop is placed again on its node.
 
         System jobs have no reschedule policy. A failure alone does not cause a new placement. Of
@@ -234,19 +234,19 @@ class _Planning:
             found = self._place(one, slot, filled)
             if found is not None:
                 self._draft.place(found, slot.previous)
-        wanted = self._canaries_wanted(one)
+        wanted = self._desired_canaries(one)
         limit = self._limit(one) - filled.placed
         if wanted is not None:
             limit = min(limit, wanted - len(self._canaries(one)))
         for slot in one.outdated[: max(limit, 0)]:
             self._replace(one, slot, filled, canary=wanted is not None)
-        self._note(one, filled, wanted)
+        self._record_group(one, filled, wanted)
 
     def _canaries(self, one: _Sorted) -> list[Allocation]:
         ids = self._rollout.canaries()
         return [allocation for allocation in one.keep if allocation.id in ids]
 
-    def _canaries_wanted(self, one: _Sorted) -> int | None:
+    def _desired_canaries(self, one: _Sorted) -> int | None:
         """Return how many nodes get canaries, or None for no canaries.
 
         `Canary` is a percentage of the nodes to update here.
@@ -260,11 +260,11 @@ class _Planning:
         return min(ceil(update.canary * nodes / 100), update.max_parallel)
 
     def _limit(self, one: _Sorted) -> int:
-        if self._rollout.held:
+        if self._rollout.is_blocked:
             return 0
         if self._job.type == JobType.SYSBATCH or not max_parallel(one.group):
             return len(one.outdated) + len(one.place)
-        return self._rollout.room_to_update(one.group, one.keep)
+        return self._rollout.update_capacity(one.group, one.keep)
 
     def _replace(self, one: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool) -> None:
         previous = slot.previous
@@ -307,7 +307,7 @@ class _Planning:
             filled.filtered = _merged(filled.filtered, found)
         return None
 
-    def _note(self, one: _Sorted, filled: _Filled, wanted: int | None) -> None:
+    def _record_group(self, one: _Sorted, filled: _Filled, wanted: int | None) -> None:
         """Record the result of a group in its counts, failures and deployment."""
         name = one.group.name
         there = len(one.keep) + len(one.update) + len(one.failed) + len(filled.full)
@@ -333,7 +333,7 @@ class _Planning:
     def plan(self) -> Plan:
         """Return the plan."""
         rollout = self._rollout
-        rollout.note_placed([*self._draft.placed, *self._draft.joined])
+        rollout.record_placed([*self._draft.placed, *self._draft.joined])
         if rollout.current and all(map(rollout.is_healthy, rollout.current.task_groups)):
             rollout.finish()
         self._draft.counts.update(self._counts())

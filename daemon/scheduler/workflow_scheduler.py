@@ -130,7 +130,7 @@ class _WorkflowDecision:
         others: defaultdict[str, list[Allocation]] = defaultdict(list)
         for one in state.allocations:
             (others if situation.is_older(one) else mine)[one.task_group].append(one)
-        wanted, self._most = self._wanted(situation, mine, others)
+        wanted, self._most = self._desired_groups(situation, mine, others)
         job = with_totals(self._job, self._steps)
         situation = msgspec.structs.replace(situation, job=job)
         names = [group.name for group in self._job.task_groups or ()]
@@ -165,7 +165,7 @@ class _WorkflowDecision:
 
     # --- runs ---
 
-    def _wanted(
+    def _desired_groups(
         self,
         situation: ReconcileContext,
         mine: Mapping[str, list[Allocation]],

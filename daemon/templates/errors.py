@@ -42,7 +42,7 @@ class StepBudget:
             raise TemplateError(f"a value or text has more than {LONGEST} characters")
         self.spend(1 + length // _MADE_FOR_A_STEP)
 
-    def look_at(self, value: object) -> None:
+    def charge(self, value: object) -> None:
         """Count the processing of a value by its length. Raises `TemplateOutputTooLong`."""
         if isinstance(value, str):
             self.spend(len(value) // _MADE_FOR_A_STEP)
@@ -55,6 +55,6 @@ class StepBudget:
                 f"blocks, templates or brackets are nested more than {DEEPEST} deep"
             )
 
-    def leave(self) -> None:
+    def exit_block(self) -> None:
         """Leave a block or call."""
         self.depth -= 1

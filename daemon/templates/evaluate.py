@@ -91,7 +91,7 @@ class _Evaluator:
         for node in body:
             self._budget.spend()
             self._node(node, dot)
-        self._budget.leave()
+        self._budget.exit_block()
 
     def _node(self, node: Node, dot: object) -> None:
         match node:
@@ -189,7 +189,7 @@ class _Evaluator:
             raise _at(pipe.line, str(error)) from error
         for name in pipe.variables:  # a range sets its variables in each iteration
             self._keep(pipe, name, value)
-        self._budget.leave()
+        self._budget.exit_block()
         return value
 
     def _keep(self, pipe: PipeNode, name: str, value: object) -> None:
@@ -248,7 +248,7 @@ class _Evaluator:
             return _first(name == "or", given, before)
         arguments = [*given, *before]
         for one in arguments:
-            self._budget.look_at(one)
+            self._budget.charge(one)
         known = self._functions[name]
         if not known.least <= len(arguments) <= known.most:
             raise TemplateError(f"wrong number of args for {name}: got {len(arguments)}")

@@ -104,7 +104,7 @@ class LookupResults:
             "timestamp": TemplateFunction(self._timestamp, 0, 1),
         }
 
-    def _ask(self, kind: LookupType, name: object = "") -> object:
+    def _result(self, kind: LookupType, name: object = "") -> object:
         """Return the result of a lookup; None if it is unknown, or if the object does not exist."""
         question = LookupKey(kind, text_of(name))
         self.asked.add(question)
@@ -114,7 +114,7 @@ class LookupResults:
 
     def _need(self, kind: LookupType, name: object) -> object:
         """Return the result of a lookup that the template requires."""
-        answer = self._ask(kind, name)
+        answer = self._result(kind, name)
         question = LookupKey(kind, text_of(name))
         if answer is None and question in self._answers:
             self.missing.add(question)
@@ -134,7 +134,7 @@ class LookupResults:
 
     def _service(self, budget: StepBudget, *given: object) -> list[ServiceInstance]:
         """Return the instances of a service: all, or several selected by a key."""
-        found = self._ask(LookupType.SERVICE, given[-1])
+        found = self._result(LookupType.SERVICE, given[-1])
         instances = found if isinstance(found, list) else []
         budget.spend(len(instances))
         if len(given) == 1:
@@ -147,7 +147,7 @@ class LookupResults:
         return sorted(instances, key=lambda one: _weight(key, one.ID))[:count]
 
     def _services(self, budget: StepBudget) -> list[ServiceStub]:
-        found = self._ask(LookupType.SERVICES)
+        found = self._result(LookupType.SERVICES)
         stubs = found if isinstance(found, list) else []
         budget.spend(len(stubs))
         return stubs
@@ -159,10 +159,10 @@ class LookupResults:
         return items
 
     def _has_variable(self, _: StepBudget, path: object) -> bool:
-        return self._ask(LookupType.VARIABLE, path) is not None
+        return self._result(LookupType.VARIABLE, path) is not None
 
     def _variables(self, budget: StepBudget, prefix: object = "") -> list[VariableStub]:
-        found = self._ask(LookupType.VARIABLES, prefix)
+        found = self._result(LookupType.VARIABLES, prefix)
         stubs = found if isinstance(found, list) else []
         budget.spend(len(stubs))
         return stubs

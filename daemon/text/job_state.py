@@ -176,13 +176,13 @@ def _of_rollout(facts: JobFacts, rollout: DeploymentFacts) -> JobState:
         far = f"{far}, {rollout.unhealthy} unhealthy"
     if rollout.status == "paused":
         return JobState(State.PAUSED, f"the deployment is paused; {far}")
-    trouble = facts.blocked or (
+    problem = facts.blocked or (
         facts.error if facts.current.failing or facts.current.failed else ""
     )
-    if trouble and not _steady(facts):
+    if problem and not _stable_count(facts):
         word = State.BLOCKED if facts.blocked and not facts.current.alive else State.FAILING
-        return JobState(word, f"{trouble} ({far})")
-    return JobState(State.DEPLOYING, f"{far}{_because(trouble)}")
+        return JobState(word, f"{problem} ({far})")
+    return JobState(State.DEPLOYING, f"{far}{_because(problem)}")
 
 
 def _of_failed_run(facts: JobFacts, run: FlowRun) -> str:
@@ -227,19 +227,19 @@ def _of_batch(facts: JobFacts) -> JobState:
 
 def _of_service(facts: JobFacts) -> JobState:
     now, before = facts.current, facts.older
-    running, steady = now.running + before.running, _steady(facts)
+    running, steady = now.running + before.running, _stable_count(facts)
     wanted = facts.wanted
     if wanted is None:
         wanted = now.alive + now.failed + before.alive
-    trouble = _trouble(facts)
-    if trouble and steady > 0:
-        return JobState(State.DEGRADED, f"{steady} of {wanted} running: {trouble}")
+    problem = _worst_problem(facts)
+    if problem and steady > 0:
+        return JobState(State.DEGRADED, f"{steady} of {wanted} running: {problem}")
     if now.failing or before.failing or now.retried:
-        return JobState(State.FAILING, trouble)
+        return JobState(State.FAILING, problem)
     if facts.blocked and not running:
         return JobState(State.BLOCKED, facts.blocked)
     if now.failed or _is_given_up(facts):
-        return JobState(State.FAILED, trouble)
+        return JobState(State.FAILED, problem)
     if running < wanted:
         return _of_lacking(facts, running, wanted)
     if not running and facts.status != JobStatus.PENDING:
@@ -247,7 +247,7 @@ def _of_service(facts: JobFacts) -> JobState:
     return JobState(State.RUNNING if running else State.PENDING)
 
 
-def _steady(facts: JobFacts) -> int:
+def _stable_count(facts: JobFacts) -> int:
     """Return how many allocations run and have not failed recently."""
     now, before = facts.current, facts.older
     return now.running - now.unsettled + before.running - before.unsettled
@@ -263,7 +263,7 @@ def _of_lacking(facts: JobFacts, running: int, wanted: int) -> JobState:
     return JobState(State.PENDING, facts.error)
 
 
-def _trouble(facts: JobFacts) -> str:
+def _worst_problem(facts: JobFacts) -> str:
     """Return the worst problem of a service, as the rest of a sentence, or an empty text."""
     if facts.current.failing or facts.older.failing or facts.current.failed:
         return facts.error or "an allocation failed"

@@ -130,7 +130,7 @@ class Matcher:
         for pattern in self._sampled:
             pattern.search(text[:: self._step])
 
-    def finds(self, data: bytes) -> bool:
+    def may_match(self, data: bytes) -> bool:
         """Return whether `data` may hold a secret; False is certain."""
         sample = data[:: self._step]
         return any(one.search(sample) is not None for one in self._sampled or self._patterns)
@@ -172,7 +172,7 @@ class Matcher:
         counts as one secret, which bounds the time. It begins where the first bytes of a secret may
         be whose key follows.
         """
-        if not self.finds(data):
+        if not self.may_match(data):
             return []
         spans: list[Span] = []
         left = _ALWAYS + len(data) // _DENSITY

@@ -70,7 +70,7 @@ def _filtered(metric: PlacementMetric) -> list[str]:
 
 def _exhausted(metric: PlacementMetric) -> list[str]:
     reasons = [
-        f"{_nodes(count, metric)} {_verb(count, 'has', 'have')} {_lack(dimension, metric)}"
+        f"{_nodes(count, metric)} {_verb(count, 'has', 'have')} {_describe_shortage(dimension, metric)}"
         for dimension, count in sorted((metric.dimension_exhausted or {}).items())
     ]
     return [*reasons, *(f"quota {quota} is used up" for quota in metric.quota_exhausted or ())]
@@ -86,9 +86,9 @@ def _verb(count: int, one: str, many: str) -> str:
     return one if count == 1 else many
 
 
-def _lack(dimension: str, metric: PlacementMetric) -> str:
+def _describe_shortage(dimension: str, metric: PlacementMetric) -> str:
     """Return the insufficient resource, with the requested amount if the metric has it."""
-    asked = _asked(metric)
+    asked = _requested_amounts(metric)
     if wanted := asked.get(dimension):
         return f"less than {wanted} of {dimension} left"
     if dimension in _SHORT:
@@ -98,7 +98,7 @@ def _lack(dimension: str, metric: PlacementMetric) -> str:
     return f"too little {dimension} left"
 
 
-def _asked(metric: PlacementMetric) -> Mapping[str, str]:
+def _requested_amounts(metric: PlacementMetric) -> Mapping[str, str]:
     tasks = (metric.resources_exhausted or {}).values()
     memory = sum(task.memory_mb for task in tasks)
     cpu = sum(task.cpu for task in tasks)

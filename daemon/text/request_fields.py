@@ -85,7 +85,7 @@ class RequestFields:
             if name not in known and not says_nothing(value)
         )[:_MOST_NAMED]
 
-    def said(self, names: Collection[str]) -> list[str]:
+    def present(self, names: Collection[str]) -> list[str]:
         """Return those of `names` that have a value, in order."""
         inner = {name.partition(".")[0] for name in names if "." in name}
         return sorted(

@@ -19,45 +19,45 @@ _COLUMNS = {
 
 
 @page("access.html")
-async def overview(visit: UiRequest) -> Found:
+async def overview(ui_request: UiRequest) -> Found:
     """Show the user's token, and the tokens, policies, roles and login methods that they may see."""
-    tokens, next_token = await _tokens(visit)
-    sessions, session_count = await visit.sessions(_SESSIONS)
-    sort = visit.query.text("sort-tokens")
+    tokens, next_token = await _tokens(ui_request)
+    sessions, session_count = await ui_request.sessions(_SESSIONS)
+    sort = ui_request.query.text("sort-tokens")
     return {
-        "own": await optional(visit, "/v1/acl/token/self") if visit.session else None,
+        "own": await optional(ui_request, "/v1/acl/token/self") if ui_request.session else None,
         "sessions": sessions,
         "session_count": session_count,
         "tokens": tokens,
         "next_token": next_token,
         "token_table": sort_table("tokens", tokens or [], sort, _COLUMNS),
-        "policies": await optional(visit, "/v1/acl/policies"),
-        "roles": await optional(visit, "/v1/acl/roles"),
-        "methods": _methods(await optional(visit, "/v1/sys/auth")),
+        "policies": await optional(ui_request, "/v1/acl/policies"),
+        "roles": await optional(ui_request, "/v1/acl/roles"),
+        "methods": _methods(await optional(ui_request, "/v1/sys/auth")),
     }
 
 
-async def _tokens(visit: UiRequest) -> tuple[list[dict[str, Any]] | None, str]:
+async def _tokens(ui_request: UiRequest) -> tuple[list[dict[str, Any]] | None, str]:
     """Return a page of tokens, and the token of the next page; None if the user may not see them."""
-    after = visit.query.text("next_token")
+    after = ui_request.query.text("next_token")
     try:
-        found = await visit.ask("GET", "/v1/acl/tokens", per_page=_TOKENS, next_token=after)
-        return await visit.parsed(found), found.next_token
+        found = await ui_request.ask("GET", "/v1/acl/tokens", per_page=_TOKENS, next_token=after)
+        return await ui_request.parsed(found), found.next_token
     except (Denied, Malformed):
         return None, ""
 
 
 @action
-async def end_session(visit: UiRequest) -> str:
+async def end_session(ui_request: UiRequest) -> str:
     """End a session of the own token; with a management token, any session."""
-    await visit.end_session(visit["session_id"])
+    await ui_request.end_session(ui_request["session_id"])
     return "/ui/access"
 
 
 @page("policy.html")
-async def policy(visit: UiRequest) -> Found:
+async def policy(ui_request: UiRequest) -> Found:
     """Show the rules of a policy."""
-    found = await visit.get(formatting.address("/v1/acl/policy/", visit["name"]))
+    found = await ui_request.get(formatting.address("/v1/acl/policy/", ui_request["name"]))
     return {"policy": found}
 
 

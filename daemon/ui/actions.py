@@ -20,151 +20,153 @@ _DRAIN_WITHIN = HOUR  # as in the command
 _META = "meta."  # prefix of form fields for metadata
 
 
-def _namespace(visit: UiRequest) -> str:
-    return visit.query.text("namespace") or "default"
+def _namespace(ui_request: UiRequest) -> str:
+    return ui_request.query.text("namespace") or "default"
 
 
-def _job(visit: UiRequest) -> str:
-    return formatting.address("/ui/job/", visit["job_id"], namespace=_namespace(visit))
+def _job(ui_request: UiRequest) -> str:
+    return formatting.address("/ui/job/", ui_request["job_id"], namespace=_namespace(ui_request))
 
 
-def _number(visit: UiRequest, name: str) -> int:
+def _number(ui_request: UiRequest, name: str) -> int:
     """Return a non-negative integer of the form. Raises `Malformed`."""
-    text = visit.form.get(name, "").strip()
+    text = ui_request.form.get(name, "").strip()
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise Malformed(f"{name} = {text!r} is not a whole number from 0 on")
     return int(text)
 
 
 @action
-async def stop(visit: UiRequest) -> str:
+async def stop(ui_request: UiRequest) -> str:
     """Stop a job; with `purge`, also delete it."""
-    purge = bool(visit.form.get("purge"))
-    await visit.ask("DELETE", job_url(visit), namespace=_namespace(visit), purge=purge)
-    return "/ui/jobs" if purge else return_url(visit, _job(visit))
+    purge = bool(ui_request.form.get("purge"))
+    await ui_request.ask(
+        "DELETE", job_url(ui_request), namespace=_namespace(ui_request), purge=purge
+    )
+    return "/ui/jobs" if purge else return_url(ui_request, _job(ui_request))
 
 
 @action
-async def start(visit: UiRequest) -> str:
+async def start(ui_request: UiRequest) -> str:
     """Register the latest version of a stopped job again, if it is still the latest."""
-    namespace = _namespace(visit)
-    job: Any = await visit.get(job_url(visit), namespace=namespace)
+    namespace = _namespace(ui_request)
+    job: Any = await ui_request.get(job_url(ui_request), namespace=namespace)
     body = {"Job": {**job, "Stop": False}, "EnforceIndex": True}
     body["JobModifyIndex"] = job["JobModifyIndex"]
-    await visit.post("/v1/jobs", body, namespace=namespace)
-    return return_url(visit, _job(visit))
+    await ui_request.post("/v1/jobs", body, namespace=namespace)
+    return return_url(ui_request, _job(ui_request))
 
 
 @action
-async def evaluate(visit: UiRequest) -> str:
+async def evaluate(ui_request: UiRequest) -> str:
     """Evaluate a job again."""
-    body = {"JobID": visit["job_id"], "EvalOptions": {"ForceReschedule": True}}
-    await visit.post(job_url(visit, "/evaluate"), body, namespace=_namespace(visit))
-    return return_url(visit, _job(visit))
+    body = {"JobID": ui_request["job_id"], "EvalOptions": {"ForceReschedule": True}}
+    await ui_request.post(job_url(ui_request, "/evaluate"), body, namespace=_namespace(ui_request))
+    return return_url(ui_request, _job(ui_request))
 
 
 @action
-async def scale(visit: UiRequest) -> str:
+async def scale(ui_request: UiRequest) -> str:
     """Change the count of a group."""
     body = {
-        "Count": _number(visit, "count"),
-        "Target": {"Group": visit.form.get("group", "")},
+        "Count": _number(ui_request, "count"),
+        "Target": {"Group": ui_request.form.get("group", "")},
         "Message": "scaled in the web interface",
     }
-    await visit.post(job_url(visit, "/scale"), body, namespace=_namespace(visit))
-    return return_url(visit, _job(visit))
+    await ui_request.post(job_url(ui_request, "/scale"), body, namespace=_namespace(ui_request))
+    return return_url(ui_request, _job(ui_request))
 
 
 @action
-async def revert(visit: UiRequest) -> str:
+async def revert(ui_request: UiRequest) -> str:
     """Revert a job to an older version."""
-    body = {"JobID": visit["job_id"], "JobVersion": _number(visit, "version")}
-    await visit.post(job_url(visit, "/revert"), body, namespace=_namespace(visit))
-    return return_url(visit, _job(visit))
+    body = {"JobID": ui_request["job_id"], "JobVersion": _number(ui_request, "version")}
+    await ui_request.post(job_url(ui_request, "/revert"), body, namespace=_namespace(ui_request))
+    return return_url(ui_request, _job(ui_request))
 
 
 @action
-async def dispatch(visit: UiRequest) -> str:
+async def dispatch(ui_request: UiRequest) -> str:
     """Dispatch a parameterized job; show the child."""
-    fields = visit.form.items()
+    fields = ui_request.form.items()
     meta = {
         name.removeprefix(_META): value
         for name, value in fields
         if name.startswith(_META) and value
     }
-    payload = visit.form.get("payload", "").replace("\r\n", "\n")
+    payload = ui_request.form.get("payload", "").replace("\r\n", "\n")
     body = {"Meta": meta, "Payload": b64encode(payload.encode()).decode() if payload else None}
-    namespace = _namespace(visit)
-    done = await visit.post(job_url(visit, "/dispatch"), body, namespace=namespace)
+    namespace = _namespace(ui_request)
+    done = await ui_request.post(job_url(ui_request, "/dispatch"), body, namespace=namespace)
     return formatting.address("/ui/job/", done["DispatchedJobID"], namespace=namespace)
 
 
 @action
-async def force(visit: UiRequest) -> str:
+async def force(ui_request: UiRequest) -> str:
     """Launch a child of a periodic job now."""
-    await visit.post(job_url(visit, "/periodic/force"), namespace=_namespace(visit))
-    return return_url(visit, _job(visit))
+    await ui_request.post(job_url(ui_request, "/periodic/force"), namespace=_namespace(ui_request))
+    return return_url(ui_request, _job(ui_request))
 
 
 @action
-async def pause(visit: UiRequest) -> str:
+async def pause(ui_request: UiRequest) -> str:
     """Pause or resume a periodic job."""
-    act = "resume" if visit.form.get("resume") else "pause"
-    await visit.post(job_url(visit, f"/periodic/{act}"), namespace=_namespace(visit))
-    return return_url(visit, _job(visit))
+    act = "resume" if ui_request.form.get("resume") else "pause"
+    await ui_request.post(job_url(ui_request, f"/periodic/{act}"), namespace=_namespace(ui_request))
+    return return_url(ui_request, _job(ui_request))
 
 
 @action
-async def steer(visit: UiRequest) -> str:
+async def steer(ui_request: UiRequest) -> str:
     """Promote, fail, pause or resume a deployment."""
-    act, deployment = visit["act"], visit["deployment_id"]
+    act, deployment = ui_request["act"], ui_request["deployment_id"]
     if act not in _STEERED:
         raise Malformed(f"unknown deployment action {act!r}: choose promote, fail, pause or resume")
     path = "pause" if act == "resume" else act
     body = {"DeploymentID": deployment, **_STEERED[act]}
-    await visit.post(formatting.address(f"/v1/deployment/{path}/", deployment), body)
-    return return_url(visit)
+    await ui_request.post(formatting.address(f"/v1/deployment/{path}/", deployment), body)
+    return return_url(ui_request)
 
 
 @action
-async def restart(visit: UiRequest) -> str:
+async def restart(ui_request: UiRequest) -> str:
     """Restart the running tasks of an allocation."""
-    alloc_id = visit["alloc_id"]
-    body = {"TaskName": visit.form.get("task", "")}
-    await visit.post(formatting.address("/v1/client/allocation/", alloc_id, "/restart"), body)
-    return return_url(visit, formatting.address("/ui/allocation/", alloc_id))
+    alloc_id = ui_request["alloc_id"]
+    body = {"TaskName": ui_request.form.get("task", "")}
+    await ui_request.post(formatting.address("/v1/client/allocation/", alloc_id, "/restart"), body)
+    return return_url(ui_request, formatting.address("/ui/allocation/", alloc_id))
 
 
 @action
-async def stop_allocation(visit: UiRequest) -> str:
+async def stop_allocation(ui_request: UiRequest) -> str:
     """Stop an allocation; the scheduler replaces it if the job still needs it."""
-    alloc_id = visit["alloc_id"]
-    await visit.post(formatting.address("/v1/allocation/", alloc_id, "/stop"))
-    return return_url(visit, formatting.address("/ui/allocation/", alloc_id))
+    alloc_id = ui_request["alloc_id"]
+    await ui_request.post(formatting.address("/v1/allocation/", alloc_id, "/stop"))
+    return return_url(ui_request, formatting.address("/ui/allocation/", alloc_id))
 
 
 @action
-async def eligibility(visit: UiRequest) -> str:
+async def eligibility(ui_request: UiRequest) -> str:
     """Set the eligibility of a node."""
-    node_id = visit["node_id"]
-    body = {"NodeID": node_id, "Eligibility": visit.form.get("eligibility", "")}
-    await visit.post(formatting.address("/v1/node/", node_id, "/eligibility"), body)
-    return return_url(visit, formatting.address("/ui/node/", node_id))
+    node_id = ui_request["node_id"]
+    body = {"NodeID": node_id, "Eligibility": ui_request.form.get("eligibility", "")}
+    await ui_request.post(formatting.address("/v1/node/", node_id, "/eligibility"), body)
+    return return_url(ui_request, formatting.address("/ui/node/", node_id))
 
 
 @action
-async def drain(visit: UiRequest) -> str:
+async def drain(ui_request: UiRequest) -> str:
     """Start the drain of a node and make it ineligible, or cancel the drain."""
-    node_id = visit["node_id"]
-    spec = {"Deadline": _DRAIN_WITHIN} if visit.form.get("enable") else None
+    node_id = ui_request["node_id"]
+    spec = {"Deadline": _DRAIN_WITHIN} if ui_request.form.get("enable") else None
     body = {"NodeID": node_id, "DrainSpec": spec, "MarkEligible": spec is None}
-    await visit.post(formatting.address("/v1/node/", node_id, "/drain"), body)
-    return return_url(visit, formatting.address("/ui/node/", node_id))
+    await ui_request.post(formatting.address("/v1/node/", node_id, "/drain"), body)
+    return return_url(ui_request, formatting.address("/ui/node/", node_id))
 
 
 @action
-async def release(visit: UiRequest) -> str:
+async def release(ui_request: UiRequest) -> str:
     """Retry a failed unit of the daemon's own work."""
-    body = {"Kind": visit.form.get("kind", ""), "Key": visit.form.get("key", "")}
-    await visit.post("/v1/operator/faults/release", body)
-    return return_url(visit, "/ui/")
+    body = {"Kind": ui_request.form.get("kind", ""), "Key": ui_request.form.get("key", "")}
+    await ui_request.post("/v1/operator/faults/release", body)
+    return return_url(ui_request, "/ui/")

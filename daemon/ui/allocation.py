@@ -12,9 +12,9 @@ from daemon.web.ui_session import UiRequest
 from storage.errors import Denied, NotFound, StewardError
 
 
-async def allocation_header(visit: UiRequest, tab: str) -> dict[str, Any]:
+async def allocation_header(ui_request: UiRequest, tab: str) -> dict[str, Any]:
     """Return the data that all pages of an allocation show."""
-    alloc = await visit.get(formatting.address("/v1/allocation/", visit["alloc_id"]))
+    alloc = await ui_request.get(formatting.address("/v1/allocation/", ui_request["alloc_id"]))
     return {
         "alloc": alloc,
         "tab": tab,
@@ -26,37 +26,37 @@ async def allocation_header(visit: UiRequest, tab: str) -> dict[str, Any]:
 
 
 @page("allocation.html")
-async def overview(visit: UiRequest) -> Found:
+async def overview(ui_request: UiRequest) -> Found:
     """Show the tasks of an allocation with their events and their resource usage."""
-    base = await allocation_header(visit, "overview")
+    base = await allocation_header(ui_request, "overview")
     usage = None
     if base["alloc"]["ClientStatus"] == "running":
         try:
-            usage = await visit.get(f"/v1/client/allocation/{base['alloc']['ID']}/stats")
+            usage = await ui_request.get(f"/v1/client/allocation/{base['alloc']['ID']}/stats")
         except NotFound:  # it ended in the meantime
             usage = None
     alloc = base["alloc"]
     lifecycles = alloc["AllocatedResources"]["TaskLifecycles"] or {}
-    line = gantt.timeline(base["tasks"], lifecycles, alloc["CreateTime"], visit.now)
-    path = formatting.address("/v1/allocation/", visit["alloc_id"])
-    history = await usage_section(visit, path, base["base"])
+    line = gantt.timeline(base["tasks"], lifecycles, alloc["CreateTime"], ui_request.now)
+    path = formatting.address("/v1/allocation/", ui_request["alloc_id"])
+    history = await usage_section(ui_request, path, base["base"])
     try:
-        kept = await visit.get(formatting.address("/v1/allocation/", alloc["ID"], "/kept"))
+        kept = await ui_request.get(formatting.address("/v1/allocation/", alloc["ID"], "/kept"))
     except Denied:  # the user may see the allocation, but not its files
         kept = []
     return {**base, "usage": usage, "line": line, "history": history, "kept": kept}
 
 
 @page("terminal.html")
-async def terminal(visit: UiRequest) -> Found:
+async def terminal(ui_request: UiRequest) -> Found:
     """Show a terminal in a task, for a command or for an action of the job.
 
     The page's script uses the same API route as the command line.
     """
-    base = await allocation_header(visit, "terminal")
+    base = await allocation_header(ui_request, "terminal")
     alloc = base["alloc"]
     running = [name for name, state in base["tasks"].items() if state["State"] == "running"]
-    wanted, name = visit.query.text("task"), visit.query.text("action")
+    wanted, name = ui_request.query.text("task"), ui_request.query.text("action")
     task = wanted if wanted in running else next(iter(running), "")
     asked = {"tty": "true", "ws_handshake": "true"}
     if not name:
@@ -85,35 +85,35 @@ def _action(alloc: dict[str, Any], task_name: str, name: str) -> dict[str, Any]:
 
 
 @page("files.html")
-async def files(visit: UiRequest) -> Found:
+async def files(ui_request: UiRequest) -> Found:
     """Show a directory of an allocation."""
-    base = await allocation_header(visit, "files")
-    path = PurePosixPath("/", visit.query.text("path"))
-    found = await visit.get(
-        formatting.address("/v1/client/fs/ls/", visit["alloc_id"]), path=str(path)
+    base = await allocation_header(ui_request, "files")
+    path = PurePosixPath("/", ui_request.query.text("path"))
+    found = await ui_request.get(
+        formatting.address("/v1/client/fs/ls/", ui_request["alloc_id"]), path=str(path)
     )
     entries = sorted(found or (), key=lambda one: (not one["IsDir"], one["Name"]))
     parents = [] if path == PurePosixPath("/") else [*reversed(path.parents), path]
     return {**base, "path": str(path), "parents": parents, "entries": entries}
 
 
-async def file(visit: UiRequest) -> HandlerReply:
+async def file(ui_request: UiRequest) -> HandlerReply:
     """Return a file of an allocation, never as a page, because a task has written it."""
-    path = PurePosixPath("/", visit.query.text("path"))
-    target = formatting.address("/v1/client/fs/cat/", visit["alloc_id"])
-    return await _download(visit, target, path=str(path))
+    path = PurePosixPath("/", ui_request.query.text("path"))
+    target = formatting.address("/v1/client/fs/cat/", ui_request["alloc_id"])
+    return await _download(ui_request, target, path=str(path))
 
 
-async def kept_file(visit: UiRequest) -> HandlerReply:
+async def kept_file(ui_request: UiRequest) -> HandlerReply:
     """Return a kept file of an allocation, never as a page."""
-    target = formatting.address("/v1/allocation/", visit["alloc_id"], "/kept/file")
-    query = visit.query
-    return await _download(visit, target, path=query.text("path"), task=query.text("task"))
+    target = formatting.address("/v1/allocation/", ui_request["alloc_id"], "/kept/file")
+    query = ui_request.query
+    return await _download(ui_request, target, path=query.text("path"), task=query.text("task"))
 
 
-async def _download(visit: UiRequest, target: str, *, path: str, **query: str) -> HandlerReply:
+async def _download(ui_request: UiRequest, target: str, *, path: str, **query: str) -> HandlerReply:
     try:
-        found = await visit.ask("GET", target, path=path, **query)
+        found = await ui_request.ask("GET", target, path=path, **query)
     except StewardError as error:
         return of_error(error)
     name = quote(PurePosixPath(path).name, safe="")

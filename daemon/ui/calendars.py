@@ -21,10 +21,10 @@ _SAMPLE = {
 
 
 @page("calendars.html")
-async def index(visit: UiRequest) -> Found:
+async def index(ui_request: UiRequest) -> Found:
     """List the calendars that the user may read."""
-    query = visit.query
-    found = await visit.ask(
+    query = ui_request.query
+    found = await ui_request.ask(
         "GET",
         "/v1/calendars",
         namespace=query.text("namespace") or "*",
@@ -33,7 +33,7 @@ async def index(visit: UiRequest) -> Found:
         per_page=PAGE,
     )
     return {
-        "calendars": await visit.parsed(found),
+        "calendars": await ui_request.parsed(found),
         "next_token": found.next_token,
         "sample": _shown(_SAMPLE),
         "follow": "*",
@@ -41,19 +41,21 @@ async def index(visit: UiRequest) -> Found:
 
 
 @page("calendar.html")
-async def calendar(visit: UiRequest) -> Found:
+async def calendar(ui_request: UiRequest) -> Found:
     """Show a year of a calendar, its versions, and forms that change it."""
-    namespace = visit.query.text("namespace") or "default"
-    target = formatting.address("/v1/calendar/", visit["name"])
-    now = await visit.get(f"{target}/days", namespace=namespace)
-    year = visit.query.natural("year")
+    namespace = ui_request.query.text("namespace") or "default"
+    target = formatting.address("/v1/calendar/", ui_request["name"])
+    now = await ui_request.get(f"{target}/days", namespace=namespace)
+    year = ui_request.query.natural("year")
     if year is None:
         year = date.fromisoformat(now["Days"][0]["Date"]).year
     if year not in range(1970, 2200):
         raise Malformed(f"year = {year} must be from 1970 to 2199")
     first, last = date(year, 1, 1).isoformat(), date(year, 12, 31).isoformat()
-    days = await visit.get(f"{target}/days", namespace=namespace, **{"from": first, "to": last})
-    found = await visit.get(target, namespace=namespace)
+    days = await ui_request.get(
+        f"{target}/days", namespace=namespace, **{"from": first, "to": last}
+    )
+    found = await ui_request.get(target, namespace=namespace)
     document = {key: value for key, value in found.items() if key not in _SET_BY_STORE and value}
     return {
         "calendar": found,
@@ -61,7 +63,7 @@ async def calendar(visit: UiRequest) -> Found:
         "year": year,
         "map": calendar_year.year_map(days["Days"], today=now["Days"][0]["Date"]),
         "closings": calendar_year.closings(days["Days"]),
-        "versions": await visit.get(f"{target}/versions", namespace=namespace),
+        "versions": await ui_request.get(f"{target}/versions", namespace=namespace),
         "document": _shown(document),
         "namespace": namespace,
         "follow": "*",
@@ -73,41 +75,45 @@ def _shown(document: object) -> str:
 
 
 @action
-async def store(visit: UiRequest) -> str:
+async def store(ui_request: UiRequest) -> str:
     """Store the calendar in the form."""
-    name, namespace, target = _named(visit)
+    name, namespace, target = _named(ui_request)
     try:
-        document: Any = msgspec.json.decode(visit.form.get("document", ""))
+        document: Any = msgspec.json.decode(ui_request.form.get("document", ""))
     except msgspec.DecodeError as error:
         raise Malformed(f"the calendar is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise Malformed("the calendar must be a JSON object, such as {}")
-    answer = await visit.ask("POST", target, document, namespace=namespace, cas=_index(visit))
+    answer = await ui_request.ask(
+        "POST", target, document, namespace=namespace, cas=_index(ui_request)
+    )
     if answer.status == _CONFLICT:
         raise Refused(f"{name} has changed since this page was loaded: reload it")
-    visit.said(answer)
+    ui_request.decode_reply(answer)
     return formatting.address("/ui/calendar/", name, namespace=namespace)
 
 
 @action
-async def remove(visit: UiRequest) -> str:
+async def remove(ui_request: UiRequest) -> str:
     """Delete a calendar."""
-    _, namespace, target = _named(visit)
-    visit.said(await visit.ask("DELETE", target, namespace=namespace, cas=_index(visit)))
-    return return_url(visit, "/ui/calendars")
+    _, namespace, target = _named(ui_request)
+    ui_request.decode_reply(
+        await ui_request.ask("DELETE", target, namespace=namespace, cas=_index(ui_request))
+    )
+    return return_url(ui_request, "/ui/calendars")
 
 
-def _named(visit: UiRequest) -> tuple[str, str, str]:
+def _named(ui_request: UiRequest) -> tuple[str, str, str]:
     """Return the name and namespace of the calendar in a form, and its URL of the API."""
-    name = visit.form.get("name", "").strip()
+    name = ui_request.form.get("name", "").strip()
     if not name:
         raise Malformed('name = "" is empty: write a name, such as business')
-    namespace = visit.form.get("namespace", "").strip() or "default"
+    namespace = ui_request.form.get("namespace", "").strip() or "default"
     return name, namespace, formatting.address("/v1/calendar/", name)
 
 
-def _index(visit: UiRequest) -> int:
-    index = visit.form.get("index", "0")
+def _index(ui_request: UiRequest) -> int:
+    index = ui_request.form.get("index", "0")
     if not (index.isascii() and index.isdecimal() and len(index) < 20):
         raise Malformed(f"index = {index!r} is not the index of a calendar: reload its page")
     return int(index)

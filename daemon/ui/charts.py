@@ -138,7 +138,7 @@ def chart(
         bars=[
             HoverBar(place, text)
             for place in range(width)
-            if (text := _told(lines, place, shown, first + place * step))
+            if (text := _describe_place(lines, place, shown, first + place * step))
         ],
         top=shown(top),
         now=now,
@@ -209,7 +209,9 @@ def _clock(nanos: int) -> str:
     return datetime.fromtimestamp(nanos // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _told(lines: Mapping[str, Sequence[Value]], place: int, shown: Format, at: int) -> str:
+def _describe_place(
+    lines: Mapping[str, Sequence[Value]], place: int, shown: Format, at: int
+) -> str:
     """Return the text of one place; empty if nothing was measured."""
     parts = [
         (f"{name} " if len(lines) > 1 else "") + shown(value)

@@ -33,33 +33,33 @@ _LIVE = 'ClientStatus == "running" or ClientStatus == "pending"'
 
 
 @page("nodes.html")
-async def nodes(visit: UiRequest) -> Found:
+async def nodes(ui_request: UiRequest) -> Found:
     """List the nodes."""
-    found = await visit.get("/v1/nodes", resources=True)
-    table = sort_table("nodes", found, visit.query.text("sort-nodes"), _COLUMNS)
+    found = await ui_request.get("/v1/nodes", resources=True)
+    table = sort_table("nodes", found, ui_request.query.text("sort-nodes"), _COLUMNS)
     return {"nodes": found, "table": table, "follow": "*"}
 
 
 @page("node.html")
-async def node(visit: UiRequest) -> Found:
+async def node(ui_request: UiRequest) -> Found:
     """Show a node: its drivers, its resources, and its running allocations."""
-    path = formatting.address("/v1/node/", visit["node_id"])
-    found = await visit.get(path)
-    live = await visit.get(f"{path}/allocations", filter=_LIVE)
-    here = formatting.address("/ui/node/", visit["node_id"])
+    path = formatting.address("/v1/node/", ui_request["node_id"])
+    found = await ui_request.get(path)
+    live = await ui_request.get(f"{path}/allocations", filter=_LIVE)
+    here = formatting.address("/ui/node/", ui_request["node_id"])
     return {
         "node": found,
-        "placed": sort_table("placed", live, visit.query.text("sort-placed"), ALLOCATIONS),
-        "taken": _taken(live),
+        "placed": sort_table("placed", live, ui_request.query.text("sort-placed"), ALLOCATIONS),
+        "taken": _allocated_resources(live),
         "map": machine.machine_map(found, live),
         # The hosts of a cluster report no usage, and this host is not one of them.
-        "usage": None if "Hosts" in found else await visit.get("/v1/client/stats"),
-        "history": await usage_section(visit, path, here),
+        "usage": None if "Hosts" in found else await ui_request.get("/v1/client/stats"),
+        "history": await usage_section(ui_request, path, here),
         "follow": "*",
     }
 
 
-def _taken(placed: list[dict[str, Any]]) -> dict[str, int]:
+def _allocated_resources(placed: list[dict[str, Any]]) -> dict[str, int]:
     """Return the allocated resources: CPU in MHz, memory in MiB."""
     tasks = [task for one in placed for task in one["AllocatedResources"]["Tasks"].values()]
     return {
@@ -69,35 +69,37 @@ def _taken(placed: list[dict[str, Any]]) -> dict[str, int]:
 
 
 @page("services.html")
-async def services(visit: UiRequest) -> Found:
+async def services(ui_request: UiRequest) -> Found:
     """List the services with their instances, and the latest check results."""
-    namespace = visit.query.text("namespace") or "*"
+    namespace = ui_request.query.text("namespace") or "*"
     found = []
-    for group in await visit.get("/v1/services", namespace=namespace):
+    for group in await ui_request.get("/v1/services", namespace=namespace):
         for one in group["Services"]:
             name, within = one["ServiceName"], group["Namespace"]
             path = formatting.address("/v1/service/", name)
-            instances = await visit.get(path, namespace=within)
+            instances = await ui_request.get(path, namespace=within)
             for each in instances:
-                each["Checks"] = await checks(visit, name, each["AllocID"])
+                each["Checks"] = await checks(ui_request, name, each["AllocID"])
             found.append({**one, "Namespace": within, "Instances": instances})
     return {"services": found, "follow": "*"}
 
 
-async def checks(visit: UiRequest, service: str, alloc_id: str) -> list[dict[str, Any]]:
+async def checks(ui_request: UiRequest, service: str, alloc_id: str) -> list[dict[str, Any]]:
     """Return the latest check results of a service in an allocation."""
     try:
-        found = await visit.get(formatting.address("/v1/client/allocation/", alloc_id, "/checks"))
+        found = await ui_request.get(
+            formatting.address("/v1/client/allocation/", alloc_id, "/checks")
+        )
     except NotFound:  # it ended in the meantime
         return []
     return [one for one in (found or {}).values() if one["Service"] == service]
 
 
 @page("evaluations.html")
-async def evaluations(visit: UiRequest) -> Found:
+async def evaluations(ui_request: UiRequest) -> Found:
     """List the evaluations, newest first."""
-    query = visit.query
-    found = await visit.ask(
+    query = ui_request.query
+    found = await ui_request.ask(
         "GET",
         "/v1/evaluations",
         namespace=query.text("namespace") or "*",
@@ -106,41 +108,45 @@ async def evaluations(visit: UiRequest) -> Found:
         per_page=PAGE,
         reverse=query.text("order") != "oldest",
     )
-    return {"evaluations": await visit.parsed(found), "next_token": found.next_token, "follow": "*"}
+    return {
+        "evaluations": await ui_request.parsed(found),
+        "next_token": found.next_token,
+        "follow": "*",
+    }
 
 
 @page("evaluation.html")
-async def evaluation(visit: UiRequest) -> Found:
+async def evaluation(ui_request: UiRequest) -> Found:
     """Show an evaluation: its trigger and its result."""
-    path = formatting.address("/v1/evaluation/", visit["eval_id"])
-    found = await visit.get(path)
-    placed = await visit.get(f"{path}/allocations")
+    path = formatting.address("/v1/evaluation/", ui_request["eval_id"])
+    found = await ui_request.get(path)
+    placed = await ui_request.get(f"{path}/allocations")
     return {"evaluation": found, "placed": placed, "follow": found["ID"]}
 
 
 @page("settings.html")
-async def settings(visit: UiRequest) -> Found:
+async def settings(ui_request: UiRequest) -> Found:
     """Show the daemon's settings, and the limits that it enforces on tasks."""
     return {
-        "settings": await visit.get("/v1/agent/settings"),
-        "nodes": await optional(visit, "/v1/nodes") or [],
-        "faults": await optional(visit, "/v1/operator/faults"),
+        "settings": await ui_request.get("/v1/agent/settings"),
+        "nodes": await optional(ui_request, "/v1/nodes") or [],
+        "faults": await optional(ui_request, "/v1/operator/faults"),
     }
 
 
 @with_error_message
-async def test_notifications(visit: UiRequest) -> HandlerReply:
+async def test_notifications(ui_request: UiRequest) -> HandlerReply:
     """Send a test message to the receivers of notifications, and show their answers."""
-    name = visit.form.get("name", "").strip()
-    results = await visit.post("/v1/operator/notify/test", {"Name": name})
-    return await render_page(visit, "notified.html", {"name": name, "results": results})
+    name = ui_request.form.get("name", "").strip()
+    results = await ui_request.post("/v1/operator/notify/test", {"Name": name})
+    return await render_page(ui_request, "notified.html", {"name": name, "results": results})
 
 
 @with_error_message
-async def snapshot(visit: UiRequest) -> HandlerReply:
+async def snapshot(ui_request: UiRequest) -> HandlerReply:
     """Make a snapshot, and send it as a file."""
-    reply = await visit.ask("GET", "/v1/operator/snapshot")
-    made = datetime.fromtimestamp(visit.now // SECOND, UTC).strftime("%Y%m%d-%H%M%S")
+    reply = await ui_request.ask("GET", "/v1/operator/snapshot")
+    made = datetime.fromtimestamp(ui_request.now // SECOND, UTC).strftime("%Y%m%d-%H%M%S")
     headers = {
         **reply.headers,
         "Content-Disposition": f'attachment; filename="steward-{made}.snap"',
@@ -149,6 +155,6 @@ async def snapshot(visit: UiRequest) -> HandlerReply:
 
 
 @page("events.html")
-async def events(visit: UiRequest) -> Found:
+async def events(ui_request: UiRequest) -> Found:
     """Show events live; the page's script requests them."""
     return {"follow": ""}

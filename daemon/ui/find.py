@@ -61,27 +61,27 @@ class Hits(msgspec.Struct, frozen=True):
 
 
 @page("find.html")
-async def search(visit: UiRequest) -> Found:
+async def search(ui_request: UiRequest) -> Found:
     """Show what contains the text in `q`, or begins with it."""
-    text = visit.query.text("q").strip()
+    text = ui_request.query.text("q").strip()
     if len(text) > LONGEST:
         raise Malformed(f"q has {len(text)} characters: search for at most {LONGEST}")
     found = [Hits("Pages", _places(text))]
     if text:
         verb, wanted = _action(text)
-        jobs, is_cut = await _statuses(visit, wanted)
-        found = [_actions(visit, verb, jobs, is_cut), _jobs(wanted, jobs, is_cut), *found]
-        found += [await _runs(visit, text)]
+        jobs, is_cut = await _statuses(ui_request, wanted)
+        found = [_actions(ui_request, verb, jobs, is_cut), _jobs(wanted, jobs, is_cut), *found]
+        found += [await _runs(ui_request, text)]
     if len(text) >= SHORTEST:
-        found += await _named(visit, text)
-        found += [await _services(visit, text)]
+        found += await _named(ui_request, text)
+        found += [await _services(ui_request, text)]
     if _ID.fullmatch(text):
-        found += await _identified(visit, text.lower())
+        found += await _identified(ui_request, text.lower())
     return {"text": text, "found": [one for one in found if one.hits], "follow": ""}
 
 
 @page("keys.html")
-async def keys(visit: UiRequest) -> Found:
+async def keys(ui_request: UiRequest) -> Found:
     """List the keys of the interface."""
     return {"keys": KEYS, "follow": ""}
 
@@ -97,10 +97,10 @@ def _job_url(one: dict[str, Any], rest: str = "", **query: object) -> str:
     return formatting.address("/ui/job/", one["ID"], rest, namespace=namespace, **query)
 
 
-async def _statuses(visit: UiRequest, text: str) -> tuple[list[dict[str, Any]], bool]:
+async def _statuses(ui_request: UiRequest, text: str) -> tuple[list[dict[str, Any]], bool]:
     """Return jobs whose name contains a text, and whether there are more."""
     try:
-        reply = await visit.ask(
+        reply = await ui_request.ask(
             "GET",
             "/v1/jobs/statuses",
             namespace="*",
@@ -111,7 +111,7 @@ async def _statuses(visit: UiRequest, text: str) -> tuple[list[dict[str, Any]], 
         )
     except Denied:
         return [], False
-    found: list[dict[str, Any]] = await visit.parsed(reply)
+    found: list[dict[str, Any]] = await ui_request.parsed(reply)
     return found, bool(reply.next_token)
 
 
@@ -130,7 +130,7 @@ def _action(text: str) -> tuple[str, str]:
     return (verb.lower(), rest.strip()) if found else ("", text)
 
 
-def _actions(visit: UiRequest, name: str, found: list[dict[str, Any]], is_cut: bool) -> Hits:
+def _actions(ui_request: UiRequest, name: str, found: list[dict[str, Any]], is_cut: bool) -> Hits:
     """Return the pages on which an action on jobs can be confirmed."""
     if not name:
         return Hits("Actions", [])
@@ -144,13 +144,15 @@ def _actions(visit: UiRequest, name: str, found: list[dict[str, Any]], is_cut: b
             within = namespace if namespace != "default" else ""
             url = formatting.address("/ui/run", job=one["ID"], namespace=within)
             target = "/ui/run"
-        lacks = visit.lacks(target, namespace)
+        lacks = ui_request.lacks(target, namespace)
         hits.append(Hit(f"{name.capitalize()} {one['ID']}", url, _within(namespace), lacks=lacks))
     return Hits("Actions", hits, is_cut)
 
 
-async def _runs(visit: UiRequest, text: str) -> Hits:
-    found = await optional(visit, "/v1/runs", namespace="*", prefix=text, per_page=MOST + 1) or []
+async def _runs(ui_request: UiRequest, text: str) -> Hits:
+    found = (
+        await optional(ui_request, "/v1/runs", namespace="*", prefix=text, per_page=MOST + 1) or []
+    )
     hits = [
         Hit(
             f"Run {one['Number']} of {one['JobID']}",
@@ -164,8 +166,8 @@ async def _runs(visit: UiRequest, text: str) -> Hits:
     return Hits("Runs of workflows", hits, len(found) > MOST, more)
 
 
-async def _services(visit: UiRequest, text: str) -> Hits:
-    found = await optional(visit, "/v1/services", namespace="*") or []
+async def _services(ui_request: UiRequest, text: str) -> Hits:
+    found = await optional(ui_request, "/v1/services", namespace="*") or []
     wanted = text.lower()
     names = [
         (one["ServiceName"], group["Namespace"])
@@ -181,7 +183,7 @@ def _service_url(name: str, namespace: str) -> str:
     return f"{formatting.address('/ui/services', namespace=namespace)}#service-{name}"
 
 
-async def _named(visit: UiRequest, text: str) -> list[Hits]:
+async def _named(ui_request: UiRequest, text: str) -> list[Hits]:
     """Return allocations, nodes and variables whose name contains a text."""
     found = []
     for context, kind, more in (
@@ -190,7 +192,7 @@ async def _named(visit: UiRequest, text: str) -> list[Hits]:
         ("nodes", "Nodes", "/ui/nodes"),
     ):
         body = {"Text": text, "Context": context, "Namespace": "*"}
-        matches = (await _asked(visit, "/v1/search/fuzzy", body)).get(context) or []
+        matches = (await _search(ui_request, "/v1/search/fuzzy", body)).get(context) or []
         hits = [_hit(context, one["ID"], one["Scope"]) for one in matches[:MOST]]
         found.append(Hits(kind, hits, len(matches) > MOST, more))
     return found
@@ -206,7 +208,7 @@ def _hit(context: str, name: str, scope: list[str]) -> Hit:
     return Hit(name, formatting.address("/ui/node/", scope[0]))
 
 
-async def _identified(visit: UiRequest, text: str) -> list[Hits]:
+async def _identified(ui_request: UiRequest, text: str) -> list[Hits]:
     """Return objects whose identifier begins with a text."""
     found = []
     for context, kind, place in (
@@ -215,16 +217,16 @@ async def _identified(visit: UiRequest, text: str) -> list[Hits]:
         ("nodes", "Nodes by ID", "/ui/node/"),
     ):
         body = {"Prefix": text, "Context": context, "Namespace": "*"}
-        ids = (await _asked(visit, "/v1/search", body)).get(context) or []
+        ids = (await _search(ui_request, "/v1/search", body)).get(context) or []
         hits = [Hit(one, formatting.address(place, one)) for one in ids[:MOST]]
         found.append(Hits(kind, hits, len(ids) > MOST))
     return found
 
 
-async def _asked(visit: UiRequest, path: str, body: dict[str, str]) -> dict[str, Any]:
+async def _search(ui_request: UiRequest, path: str, body: dict[str, str]) -> dict[str, Any]:
     """Return the matches of a search; none if the user may not see the objects."""
     try:
-        found: dict[str, Any] = (await visit.post(path, body, namespace="*"))["Matches"]
+        found: dict[str, Any] = (await ui_request.post(path, body, namespace="*"))["Matches"]
     except (Denied, Malformed, NotFound):
         return {}
     return found

@@ -18,11 +18,11 @@ _ELEMENTS = 500  # newest allocations, for the links of steps
 
 
 @page("flow_runs.html")
-async def index(visit: UiRequest) -> Found:
+async def index(ui_request: UiRequest) -> Found:
     """List the runs of workflows, newest first."""
-    query = visit.query
+    query = ui_request.query
     status = query.text("status")
-    found = await visit.ask(
+    found = await ui_request.ask(
         "GET",
         "/v1/runs",
         namespace=query.text("namespace") or "*",
@@ -33,7 +33,7 @@ async def index(visit: UiRequest) -> Found:
         per_page=PAGE,
     )
     return {
-        "runs": await visit.parsed(found),
+        "runs": await ui_request.parsed(found),
         "next_token": found.next_token,
         "statuses": [*FlowStatus],
         "follow": "*",
@@ -55,28 +55,30 @@ async def queues(visit: UiRequest) -> Found:
 
 
 @page("flow_run.html")
-async def run(visit: UiRequest) -> Found:
+async def run(ui_request: UiRequest) -> Found:
     """Show a run: its graph, its steps on a time axis, and the acts on it."""
-    base = await job_header(visit, "run")
+    base = await job_header(ui_request, "run")
     namespace = base["namespace"]
-    number = visit.query.natural("number")
-    found = await visit.get(
-        job_url(visit, "/run"), namespace=namespace, number="" if number is None else number
+    number = ui_request.query.natural("number")
+    found = await ui_request.get(
+        job_url(ui_request, "/run"), namespace=namespace, number="" if number is None else number
     )
     job: Any = base["job"]
-    newest = await visit.get(job_url(visit, "/runs"), namespace=namespace, per_page=_STRIP)
-    mine = [one for one in newest if one["ID"] == job["ID"]]  # and no children
-    placed = await visit.get(
-        job_url(visit, "/allocations"), namespace=namespace, per_page=_ELEMENTS
+    newest = await ui_request.get(
+        job_url(ui_request, "/runs"), namespace=namespace, per_page=_STRIP
     )
-    drawn = await trio.to_thread.run_sync(_drawn, found["Steps"], visit.now)
+    mine = [one for one in newest if one["ID"] == job["ID"]]  # and no children
+    placed = await ui_request.get(
+        job_url(ui_request, "/allocations"), namespace=namespace, per_page=_ELEMENTS
+    )
+    drawn = await trio.to_thread.run_sync(_drawn, found["Steps"], ui_request.now)
     return {
         **base,
         "run": found,
         **drawn,
         "runs": mine,
         "is_newest": not mine or found["Number"] == mine[0]["Number"],
-        "most_steps": _STEPS if visit.query.text("steps") != "all" else len(found["Steps"]),
+        "most_steps": _STEPS if ui_request.query.text("steps") != "all" else len(found["Steps"]),
         "groups": {one["Name"]: one for one in job["TaskGroups"] or ()},
         "elements": _newest(placed),
     }
@@ -97,9 +99,9 @@ def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @action
-async def act(visit: UiRequest) -> str:
+async def act(ui_request: UiRequest) -> str:
     """Cancel a run, or skip, accept, re-run, approve or reject steps of it."""
-    name, form = visit.request.path.rpartition("/")[2], visit.form
+    name, form = ui_request.request.path.rpartition("/")[2], ui_request.form
     number = form.get("number", "0")
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
         raise Malformed(f"number = {number!r} is not the number of a run")
@@ -112,10 +114,12 @@ async def act(visit: UiRequest) -> str:
         body["Failed"] = True
     if form.get("now"):
         body["Now"] = True
-    namespace = visit.query.text("namespace") or "default"
-    answer = await visit.ask("POST", job_url(visit, f"/run/{name}"), body, namespace=namespace)
-    visit.said(answer)  # an act that no longer applies is refused with its reason
-    page_of_run = formatting.address(
-        "/ui/job/", visit["job_id"], "/run", namespace=visit.query.text("namespace")
+    namespace = ui_request.query.text("namespace") or "default"
+    answer = await ui_request.ask(
+        "POST", job_url(ui_request, f"/run/{name}"), body, namespace=namespace
     )
-    return return_url(visit, page_of_run)
+    ui_request.decode_reply(answer)  # an act that no longer applies is refused with its reason
+    page_of_run = formatting.address(
+        "/ui/job/", ui_request["job_id"], "/run", namespace=ui_request.query.text("namespace")
+    )
+    return return_url(ui_request, page_of_run)

@@ -171,7 +171,7 @@ def _line(
             for one in events
             if _is_failure(one)
         ],
-        spoken=_spoken(name, spans, events),
+        spoken=_text_alternative(name, spans, events),
     )
 
 
@@ -211,7 +211,9 @@ def _message(event: Mapping[str, Any]) -> str:
     return plain_reason(str(event.get("DisplayMessage") or ""))
 
 
-def _spoken(name: str, spans: Iterable[_Span], events: Sequence[Mapping[str, Any]]) -> str:
+def _text_alternative(
+    name: str, spans: Iterable[_Span], events: Sequence[Mapping[str, Any]]
+) -> str:
     totals: dict[str, int] = {}
     for one in spans:
         totals[one.kind] = totals.get(one.kind, 0) + one.end - one.begin

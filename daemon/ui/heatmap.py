@@ -56,7 +56,7 @@ def year_map(calendar: Mapping[str, Any]) -> YearMap:
         ],
         width=LEFT + CELL * WEEKS,
         height=TOP + CELL * 7,
-        spoken=_spoken(days.values()),
+        spoken=_text_alternative(days.values()),
     )
 
 
@@ -95,7 +95,7 @@ def _parts(line: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _spoken(days: Iterable[Mapping[str, Any]]) -> str:
+def _text_alternative(days: Iterable[Mapping[str, Any]]) -> str:
     totals: dict[str, int] = {}
     missed = 0
     for one in days:

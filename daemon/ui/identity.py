@@ -21,41 +21,41 @@ LOGIN = (  # fields of a login
 )
 
 
-def text(visit: UiRequest, name: str) -> str:
+def text(ui_request: UiRequest, name: str) -> str:
     """Return a field of the form without surrounding space."""
-    return visit.form.get(name, "").strip()
+    return ui_request.form.get(name, "").strip()
 
 
-def _chosen(visit: UiRequest, beginning: str) -> list[str]:
-    return [name.removeprefix(beginning) for name in visit.form if name.startswith(beginning)]
+def _chosen(ui_request: UiRequest, beginning: str) -> list[str]:
+    return [name.removeprefix(beginning) for name in ui_request.form if name.startswith(beginning)]
 
 
-def _rules(visit: UiRequest) -> str:
-    return visit.form.get("rules", "").replace("\r\n", "\n")
+def _rules(ui_request: UiRequest) -> str:
+    return ui_request.form.get("rules", "").replace("\r\n", "\n")
 
 
 # --- tokens -------------------------------------------------------------------------------------
 
 
 @with_error_message
-async def create_token(visit: UiRequest) -> HandlerReply:
+async def create_token(ui_request: UiRequest) -> HandlerReply:
     """Create a token, and show its secret once."""
     body = {
-        "Name": text(visit, "name"),
-        "Type": text(visit, "type"),
-        "Policies": _chosen(visit, _POLICY),
-        "Roles": [{"ID": role_id} for role_id in _chosen(visit, _ROLE)],
-        "ExpirationTTL": text(visit, "ttl") or None,
+        "Name": text(ui_request, "name"),
+        "Type": text(ui_request, "type"),
+        "Policies": _chosen(ui_request, _POLICY),
+        "Roles": [{"ID": role_id} for role_id in _chosen(ui_request, _ROLE)],
+        "ExpirationTTL": text(ui_request, "ttl") or None,
     }
     return await render_page(
-        visit, "token.html", {"token": await visit.post("/v1/acl/token", body)}
+        ui_request, "token.html", {"token": await ui_request.post("/v1/acl/token", body)}
     )
 
 
 @action
-async def revoke_token(visit: UiRequest) -> str:
+async def revoke_token(ui_request: UiRequest) -> str:
     """Revoke a token."""
-    await visit.ask("DELETE", formatting.address("/v1/acl/token/", visit["accessor"]))
+    await ui_request.ask("DELETE", formatting.address("/v1/acl/token/", ui_request["accessor"]))
     return ACCESS
 
 
@@ -63,23 +63,27 @@ async def revoke_token(visit: UiRequest) -> str:
 
 
 @action
-async def put_policy(visit: UiRequest) -> str:
+async def put_policy(ui_request: UiRequest) -> str:
     """Create or change a policy."""
-    name = text(visit, "name")
+    name = text(ui_request, "name")
     if not name:
         raise Malformed('name = "" is empty: write a name, such as developers')
-    known = [one["Name"] for one in await visit.get("/v1/acl/policies")]
-    if visit.form.get("new") and name in known:
+    known = [one["Name"] for one in await ui_request.get("/v1/acl/policies")]
+    if ui_request.form.get("new") and name in known:
         raise Malformed(f"policy {name} exists already: change it on its own page")
-    body = {"Name": name, "Description": text(visit, "description"), "Rules": _rules(visit)}
-    await visit.post(formatting.address("/v1/acl/policy/", name), body)
+    body = {
+        "Name": name,
+        "Description": text(ui_request, "description"),
+        "Rules": _rules(ui_request),
+    }
+    await ui_request.post(formatting.address("/v1/acl/policy/", name), body)
     return formatting.address("/ui/policy/", name)
 
 
 @action
-async def remove_policy(visit: UiRequest) -> str:
+async def remove_policy(ui_request: UiRequest) -> str:
     """Delete a policy."""
-    await visit.ask("DELETE", formatting.address("/v1/acl/policy/", visit["name"]))
+    await ui_request.ask("DELETE", formatting.address("/v1/acl/policy/", ui_request["name"]))
     return ACCESS
 
 
@@ -87,33 +91,33 @@ async def remove_policy(visit: UiRequest) -> str:
 
 
 @page("role.html")
-async def role(visit: UiRequest) -> Found:
+async def role(ui_request: UiRequest) -> Found:
     """Show a role in a form."""
     return {
-        "role": await visit.get(formatting.address("/v1/acl/role/", visit["role_id"])),
-        "policies": await visit.get("/v1/acl/policies"),
+        "role": await ui_request.get(formatting.address("/v1/acl/role/", ui_request["role_id"])),
+        "policies": await ui_request.get("/v1/acl/policies"),
     }
 
 
 @action
-async def put_role(visit: UiRequest) -> str:
+async def put_role(ui_request: UiRequest) -> str:
     """Create a role, or change the one in the form."""
-    role_id = text(visit, "id")
+    role_id = text(ui_request, "id")
     body = {
         "ID": role_id,
-        "Name": text(visit, "name"),
-        "Description": text(visit, "description"),
-        "Policies": [{"Name": name} for name in _chosen(visit, _POLICY)],
+        "Name": text(ui_request, "name"),
+        "Description": text(ui_request, "description"),
+        "Policies": [{"Name": name} for name in _chosen(ui_request, _POLICY)],
     }
     path = formatting.address("/v1/acl/role/", role_id) if role_id else "/v1/acl/role"
-    await visit.post(path, body)
+    await ui_request.post(path, body)
     return ACCESS
 
 
 @action
-async def remove_role(visit: UiRequest) -> str:
+async def remove_role(ui_request: UiRequest) -> str:
     """Delete a role."""
-    await visit.ask("DELETE", formatting.address("/v1/acl/role/", visit["role_id"]))
+    await ui_request.ask("DELETE", formatting.address("/v1/acl/role/", ui_request["role_id"]))
     return ACCESS
 
 
@@ -121,18 +125,18 @@ async def remove_role(visit: UiRequest) -> str:
 
 
 @with_error_message
-async def explain(visit: UiRequest) -> HandlerReply:
+async def explain(ui_request: UiRequest) -> HandlerReply:
     """Show which rule allows or denies a request, to a token or to a set of policies."""
-    policy = text(visit, "policy")
+    policy = text(ui_request, "policy")
     body = {
-        "Token": text(visit, "token"),
+        "Token": text(ui_request, "token"),
         "Policies": [policy] if policy else None,
-        "Method": text(visit, "method"),
-        "Path": text(visit, "path"),
+        "Method": text(ui_request, "method"),
+        "Path": text(ui_request, "path"),
     }
-    found = await visit.post("/v1/acl/explain", body)
+    found = await ui_request.post("/v1/acl/explain", body)
     return await render_page(
-        visit, "explained.html", {"asked": body, "found": found, "policy": policy}
+        ui_request, "explained.html", {"asked": body, "found": found, "policy": policy}
     )
 
 
@@ -140,44 +144,44 @@ async def explain(visit: UiRequest) -> HandlerReply:
 
 
 @page("method.html")
-async def method(visit: UiRequest) -> Found:
+async def method(ui_request: UiRequest) -> Found:
     """Show a login method with its roles."""
-    return await _method(visit, visit["path"])
+    return await _method(ui_request, ui_request["path"])
 
 
 @with_error_message
-async def explain_login(visit: UiRequest) -> HandlerReply:
+async def explain_login(ui_request: UiRequest) -> HandlerReply:
     """Show which rules a login meets, and which one rejects it; no token is issued."""
-    path = visit["path"].strip("/")
-    said = {name: value for name in LOGIN if (value := text(visit, name))}
-    found = await _method(visit, path)
-    answer = await visit.post(f"/v1/auth/{path}/explain", said)
+    path = ui_request["path"].strip("/")
+    said = {name: value for name in LOGIN if (value := text(ui_request, name))}
+    found = await _method(ui_request, path)
+    answer = await ui_request.post(f"/v1/auth/{path}/explain", said)
     said.pop("jwt", None)  # a credential, so it is not sent back
     return await render_page(
-        visit, "method.html", {**found, "said": said, "explained": answer["data"]}
+        ui_request, "method.html", {**found, "said": said, "explained": answer["data"]}
     )
 
 
-async def _method(visit: UiRequest, path: str) -> dict[str, Any]:
+async def _method(ui_request: UiRequest, path: str) -> dict[str, Any]:
     place = path.strip("/")
-    known = (await visit.get("/v1/sys/auth"))["data"].get(f"{place}/")
+    known = (await ui_request.get("/v1/sys/auth"))["data"].get(f"{place}/")
     if known is None:
         raise NotFound(f"there is no login method at {place}")
     base = f"/v1/auth/{place}"
-    names = (await _data(visit, f"{base}/role", list=True)).get("keys", ())
-    roles = {name: await _data(visit, f"{base}/role/{name}") for name in names}
+    names = (await _data(ui_request, f"{base}/role", list=True)).get("keys", ())
+    roles = {name: await _data(ui_request, f"{base}/role/{name}") for name in names}
     return {
         "place": place,
         "method": known,
-        "config": _set(await _data(visit, f"{base}/config")),
+        "config": _set(await _data(ui_request, f"{base}/config")),
         "roles": {name: _set(found) for name, found in roles.items()},
     }
 
 
-async def _data(visit: UiRequest, path: str, **query: object) -> dict[str, Any]:
+async def _data(ui_request: UiRequest, path: str, **query: object) -> dict[str, Any]:
     """Return the data at a path of the Vault API; empty if there are none."""
     try:
-        return dict((await visit.get(path, **query) or {}).get("data") or {})
+        return dict((await ui_request.get(path, **query) or {}).get("data") or {})
     except NotFound:
         return {}
 

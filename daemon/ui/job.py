@@ -25,18 +25,18 @@ _KEYS = frozenset(KEYS)
 _NEWEST = 20  # allocations, evaluations and slots that a page shows at first
 
 
-def job_url(visit: UiRequest, rest: str = "") -> str:
+def job_url(ui_request: UiRequest, rest: str = "") -> str:
     """Return the API path of the page's job."""
-    return formatting.address("/v1/job/", visit["job_id"], rest)
+    return formatting.address("/v1/job/", ui_request["job_id"], rest)
 
 
-async def job_header(visit: UiRequest, tab: str) -> dict[str, object]:
+async def job_header(ui_request: UiRequest, tab: str) -> dict[str, object]:
     """Return the data that all pages of a job show."""
-    namespace = visit.query.text("namespace") or "default"
-    job = await visit.get(job_url(visit), namespace=namespace)
+    namespace = ui_request.query.text("namespace") or "default"
+    job = await ui_request.get(job_url(ui_request), namespace=namespace)
     return {
         "job": job,
-        "state": await visit.get(job_url(visit, "/state"), namespace=namespace),
+        "state": await ui_request.get(job_url(ui_request, "/state"), namespace=namespace),
         "namespace": namespace,
         "tab": tab,
         "follow": job["ID"],
@@ -57,83 +57,85 @@ def _has_runs(job: dict[str, Any]) -> bool:
 
 
 @page("job.html")
-async def overview(visit: UiRequest) -> Found:
+async def overview(ui_request: UiRequest) -> Found:
     """Show a job: its groups, allocations, latest deployment and services."""
-    base = await job_header(visit, "overview")
+    base = await job_header(ui_request, "overview")
     asked = {"namespace": base["namespace"]}
-    summary = await visit.get(job_url(visit, "/summary"), **asked)
-    scale = await visit.get(job_url(visit, "/scale"), **asked)
-    older = visit.query.text("older")
-    found = await visit.ask(
+    summary = await ui_request.get(job_url(ui_request, "/summary"), **asked)
+    scale = await ui_request.get(job_url(ui_request, "/scale"), **asked)
+    older = ui_request.query.text("older")
+    found = await ui_request.ask(
         "GET",
-        job_url(visit, "/allocations"),
+        job_url(ui_request, "/allocations"),
         per_page=_ALLOCATIONS,
         next_token=older,
         **asked,
     )
-    allocations = await visit.parsed(found)
+    allocations = await ui_request.parsed(found)
     job: Any = base["job"]
     state: Any = base["state"]
-    deployment = await visit.get(job_url(visit, "/deployment"), **asked)
+    deployment = await ui_request.get(job_url(ui_request, "/deployment"), **asked)
     return {
         **base,
         "summary": summary,
         "scale": scale["TaskGroups"] or {},
         "allocations": sort_table(
-            "allocations", allocations, visit.query.text("sort-allocations"), ALLOCATIONS
+            "allocations", allocations, ui_request.query.text("sort-allocations"), ALLOCATIONS
         ),
         "older": older,
         "next_token": found.next_token,
         "deployment": deployment,
-        "rollout": rollout.rollout(deployment, allocations, visit.now)
+        "rollout": rollout.rollout(deployment, allocations, ui_request.now)
         if deployment and not older
         else None,
-        "evaluations": (await visit.get(job_url(visit, "/evaluations"), **asked))[:1],
-        "services": await _services(visit, asked),
+        "evaluations": (await ui_request.get(job_url(ui_request, "/evaluations"), **asked))[:1],
+        "services": await _services(ui_request, asked),
         "parent": job["ParentID"],
         "actions": _actions(job, allocations),
-        "history": await _history(visit, base),
-        "told": await _told(visit, base),
+        "history": await _history(ui_request, base),
+        "told": await _notifications(ui_request, base),
         "error": state["Error"],
-        "runs": await _runs(visit, base),
-        "links": await visit.get(job_url(visit, "/links"), **asked),
-        "arrivals": await _arrivals(visit, base),
+        "runs": await _runs(ui_request, base),
+        "links": await ui_request.get(job_url(ui_request, "/links"), **asked),
+        "arrivals": await _arrivals(ui_request, base),
     }
 
 
-async def _arrivals(visit: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:
+async def _arrivals(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:
     """Return the newest ended runs that a follower has received; empty for other jobs."""
     job: Any = base["job"]
     if AFTER not in (job["Meta"] or {}):
         return []
     asked = {"namespace": base["namespace"], "per_page": _NEWEST}
-    found: list[dict[str, Any]] = await visit.get(job_url(visit, "/triggers"), **asked)
+    found: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/triggers"), **asked)
     return found
 
 
-async def _runs(visit: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:
+async def _runs(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:
     """Return the latest children of a periodic or parameterized job; empty for other jobs."""
     state: Any = base["state"]
     if not state["Runs"]:
         return []
     asked = {"namespace": base["namespace"], "per_page": _STRIP}
-    found: list[dict[str, Any]] = await visit.get(job_url(visit, "/runs"), **asked)
+    found: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/runs"), **asked)
     return found
 
 
-async def _history(visit: UiRequest, base: dict[str, object]) -> UsageSection | None:
+async def _history(ui_request: UiRequest, base: dict[str, object]) -> UsageSection | None:
     """Return the usage section; None for a job whose children run instead of it."""
     job: Any = base["job"]
     if job["Periodic"] or job["ParameterizedJob"]:
         return None
-    return await usage_section(visit, job_url(visit), str(base["base"]), str(base["namespace"]))
+    return await usage_section(
+        ui_request, job_url(ui_request), str(base["base"]), str(base["namespace"])
+    )
 
 
-async def _services(visit: UiRequest, asked: dict[str, object]) -> list[dict[str, Any]]:
+async def _services(ui_request: UiRequest, asked: dict[str, object]) -> list[dict[str, Any]]:
     """Return the services of a job with their latest check results."""
-    found: list[dict[str, Any]] = await visit.get(job_url(visit, "/services"), **asked)
+    found: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/services"), **asked)
     for one in found:
-        one["Checks"] = await checks(visit, one["ServiceName"], one["AllocID"])
+        one["Checks"] = await checks(ui_request, one["ServiceName"], one["AllocID"])
     return found
 
 
@@ -153,20 +155,20 @@ def _actions(job: dict[str, Any], allocations: list[Any]) -> list[dict[str, obje
     ]
 
 
-async def _told(visit: UiRequest, base: dict[str, object]) -> list[object]:
+async def _notifications(ui_request: UiRequest, base: dict[str, object]) -> list[object]:
     """Return the notifications about a job, if it has notification channels."""
     job: Any = base["job"]
     if not any(key.startswith("steward_notify") for key in job["Meta"] or {}):
         return []
-    found = await visit.get(job_url(visit, "/notifications"), namespace=base["namespace"])
-    return list(found if visit.query.flag("all") else found[:_NEWEST])
+    found = await ui_request.get(job_url(ui_request, "/notifications"), namespace=base["namespace"])
+    return list(found if ui_request.query.flag("all") else found[:_NEWEST])
 
 
 @page("definition.html")
-async def definition(visit: UiRequest) -> Found:
+async def definition(ui_request: UiRequest) -> Found:
     """Show the submitted source and the effective definition of a job."""
-    base = await job_header(visit, "definition")
-    found = await visit.get(job_url(visit, "/definition"), namespace=base["namespace"])
+    base = await job_header(ui_request, "definition")
+    found = await ui_request.get(job_url(ui_request, "/definition"), namespace=base["namespace"])
     return {
         **base,
         "source": found["Source"],
@@ -176,13 +178,13 @@ async def definition(visit: UiRequest) -> Found:
 
 
 async def _sources(
-    visit: UiRequest, base: dict[str, object], old: int, new: int
+    ui_request: UiRequest, base: dict[str, object], old: int, new: int
 ) -> tuple[str, str]:
     """Return the sources of two versions: both as submitted, or both generated."""
 
     async def read(version: int, *, written: bool) -> dict[str, Any]:
         asked = {"namespace": base["namespace"], "version": version, "written": written}
-        found: dict[str, Any] = await visit.get(job_url(visit, "/definition"), **asked)
+        found: dict[str, Any] = await ui_request.get(job_url(ui_request, "/definition"), **asked)
         return found
 
     pair = [await read(version, written=False) for version in (old, new)]
@@ -192,10 +194,12 @@ async def _sources(
 
 
 @page("versions.html")
-async def versions(visit: UiRequest) -> Found:
+async def versions(ui_request: UiRequest) -> Found:
     """Show all versions with their changes."""
-    base = await job_header(visit, "versions")
-    found = await visit.get(job_url(visit, "/versions"), namespace=base["namespace"], diffs=True)
+    base = await job_header(ui_request, "versions")
+    found = await ui_request.get(
+        job_url(ui_request, "/versions"), namespace=base["namespace"], diffs=True
+    )
     diffs = found["Diffs"] or []
     rows = [
         (job, diffs[number] if number < len(diffs) else None)
@@ -205,60 +209,62 @@ async def versions(visit: UiRequest) -> Found:
 
 
 @page("compare.html")
-async def compare(visit: UiRequest) -> Found:
+async def compare(ui_request: UiRequest) -> Found:
     """Show two versions side by side: their sources and their differences."""
-    base = await job_header(visit, "versions")
+    base = await job_header(ui_request, "versions")
     job: Any = base["job"]
-    given, chosen = visit.query.natural("old"), visit.query.natural("new")
+    given, chosen = ui_request.query.natural("old"), ui_request.query.natural("new")
     new = job["Version"] if chosen is None else chosen
     old = max(new - 1, 0) if given is None else given
     asked = {"namespace": base["namespace"], "diffs": True, "diff_version": old}
-    found = await visit.get(job_url(visit, "/versions"), **asked)
+    found = await ui_request.get(job_url(ui_request, "/versions"), **asked)
     known = [one["Version"] for one in found["Versions"]]
     if new not in known:
         raise NotFound(f"version {new} not found")
-    before, after = await _sources(visit, base, old, new)
+    before, after = await _sources(ui_request, base, old, new)
     lines = await trio.to_thread.run_sync(highlight.side_by_side, before, after)
     diff = found["Diffs"][known.index(new)]
     return {**base, "known": known, "old": old, "new": new, "diff": diff, "lines": lines}
 
 
 @page("deployments.html")
-async def deployments(visit: UiRequest) -> Found:
+async def deployments(ui_request: UiRequest) -> Found:
     """Show the deployments of a job."""
-    base = await job_header(visit, "deployments")
-    found = await visit.get(job_url(visit, "/deployments"), namespace=base["namespace"])
+    base = await job_header(ui_request, "deployments")
+    found = await ui_request.get(job_url(ui_request, "/deployments"), namespace=base["namespace"])
     if not found:
         return {**base, "deployments": [], "newest": "", "rollout": None}
     newest = max(found, key=lambda one: int(one["CreateIndex"]))
     asked = {"namespace": base["namespace"], "per_page": _ALLOCATIONS}
-    allocations = await visit.get(job_url(visit, "/allocations"), **asked)
-    picture = rollout.rollout(newest, allocations, visit.now)
+    allocations = await ui_request.get(job_url(ui_request, "/allocations"), **asked)
+    picture = rollout.rollout(newest, allocations, ui_request.now)
     return {**base, "deployments": found, "newest": newest["ID"], "rollout": picture}
 
 
 @page("job_evaluations.html")
-async def evaluations(visit: UiRequest) -> Found:
+async def evaluations(ui_request: UiRequest) -> Found:
     """Show the evaluations of a job."""
-    base = await job_header(visit, "evaluations")
-    found = await visit.get(job_url(visit, "/evaluations"), namespace=base["namespace"])
+    base = await job_header(ui_request, "evaluations")
+    found = await ui_request.get(job_url(ui_request, "/evaluations"), namespace=base["namespace"])
     return {**base, "evaluations": found}
 
 
 @page("launches.html")
-async def periodic_page(visit: UiRequest) -> Found:
+async def periodic_page(ui_request: UiRequest) -> Found:
     """Show the child jobs of a job: a calendar, one day, and the runs with a result."""
-    base = await job_header(visit, "launches")
+    base = await job_header(ui_request, "launches")
     job: Any = base["job"]
     asked = {"namespace": base["namespace"]}
-    day, result = visit.query.text("day"), visit.query.text("result")
-    most = _MOST_RUNS if visit.query.flag("more") or day else _STRIP
-    runs = await visit.get(job_url(visit, "/runs"), **asked, day=day, result=result, per_page=most)
-    calendar = await visit.get(job_url(visit, "/calendar"), **asked)
+    day, result = ui_request.query.text("day"), ui_request.query.text("result")
+    most = _MOST_RUNS if ui_request.query.flag("more") or day else _STRIP
+    runs = await ui_request.get(
+        job_url(ui_request, "/runs"), **asked, day=day, result=result, per_page=most
+    )
+    calendar = await ui_request.get(job_url(ui_request, "/calendar"), **asked)
     slots, clock = [], None
     if job["Periodic"]:
-        slots = await visit.get(job_url(visit, "/periodic/slots"), **asked)
-        clock = await visit.get(job_url(visit, "/periodic"), **asked)
+        slots = await ui_request.get(job_url(ui_request, "/periodic/slots"), **asked)
+        clock = await ui_request.get(job_url(ui_request, "/periodic"), **asked)
     return {
         **base,
         "runs": runs,
@@ -271,7 +277,7 @@ async def periodic_page(visit: UiRequest) -> Found:
         "day": heatmap.day_map(date.fromisoformat(day), calendar["Zone"], runs, slots)
         if day
         else None,
-        "slots": slots if visit.query.flag("all") else slots[:_NEWEST],
+        "slots": slots if ui_request.query.flag("all") else slots[:_NEWEST],
         "more_slots": len(slots) > _NEWEST,
         "clock": clock,
     }

@@ -21,16 +21,16 @@ _FAILING = frozenset({State.FAILED, State.FAILING, State.DEGRADED})
 
 
 @page("overview.html")
-async def overview(visit: UiRequest) -> Found:
+async def overview(ui_request: UiRequest) -> Found:
     """Show running, failing and blocked jobs, and recent changes."""
-    namespace = visit.query.text("namespace") or "*"
-    lines = await visit.get(
+    namespace = ui_request.query.text("namespace") or "*"
+    lines = await ui_request.get(
         "/v1/jobs/statuses", namespace=namespace, states=True, per_page=_LOOKED_AT
     )
     found: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         found.setdefault(line["StewardState"]["State"], []).append(line)
-    failed = await visit.get(
+    failed = await ui_request.get(
         "/v1/jobs/statuses",
         namespace=namespace,
         include_children=True,
@@ -38,7 +38,7 @@ async def overview(visit: UiRequest) -> Found:
         state=State.FAILED,
         per_page=5 * _SHOWN,
     )
-    coming = await optional(visit, "/v1/jobs/launches", namespace=namespace, per_page=_SHOWN)
+    coming = await optional(ui_request, "/v1/jobs/launches", namespace=namespace, per_page=_SHOWN)
     return {
         "states": [(word, len(found[word])) for word in _STATES if word in found],
         "failing": [one for word in TROUBLE if word in _FAILING for one in found.get(word, ())],
@@ -48,17 +48,17 @@ async def overview(visit: UiRequest) -> Found:
         "newest": lines[:_SHOWN],
         "more": len(lines) == _LOOKED_AT,
         "coming": coming or [],
-        "nodes": await optional(visit, "/v1/nodes", resources=True) or [],
-        "machine": await optional(visit, "/v1/client/stats"),
-        "faults": await optional(visit, "/v1/operator/faults") or [],
+        "nodes": await optional(ui_request, "/v1/nodes", resources=True) or [],
+        "machine": await optional(ui_request, "/v1/client/stats"),
+        "faults": await optional(ui_request, "/v1/operator/faults") or [],
         "follow": "*",
     }
 
 
 @page("jobs.html")
-async def index(visit: UiRequest) -> Found:
+async def index(ui_request: UiRequest) -> Found:
     """List jobs, with search, filters and an order."""
-    query = visit.query
+    query = ui_request.query
     search, kind, state = query.text("search").strip(), query.text("type"), query.text("state")
     asked = {
         "namespace": query.text("namespace") or "*",
@@ -69,11 +69,11 @@ async def index(visit: UiRequest) -> Found:
         "include_children": bool(search),
         **_ORDERS.get(query.text("order"), {}),
     }
-    found = await visit.ask(
+    found = await ui_request.ask(
         "GET", "/v1/jobs/statuses", states=True, strip=True, per_page=PAGE, **asked
     )
     return {
-        "lines": await visit.parsed(found),
+        "lines": await ui_request.parsed(found),
         "next_token": found.next_token,
         "types": _TYPES,
         "states": _STATES,

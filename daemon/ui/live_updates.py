@@ -31,12 +31,12 @@ class _Line(Record, frozen=True, kw_only=True):
     events: tuple[_Event, ...] = ()
 
 
-async def events(visit: UiRequest) -> HandlerReply:
+async def events(ui_request: UiRequest) -> HandlerReply:
     """Stream events from now on, or from `back` events ago."""
-    last = visit.request.parts.store.read(lambda db: db.last_index())
-    begin: dict[str, object] = {} if visit.query.text("back") else {"index": last + 1}
+    last = ui_request.request.parts.store.read(lambda db: db.last_index())
+    begin: dict[str, object] = {} if ui_request.query.text("back") else {"index": last + 1}
     try:
-        found = await visit.ask("GET", "/v1/event/stream", namespace="*", **begin)
+        found = await ui_request.ask("GET", "/v1/event/stream", namespace="*", **begin)
     except StewardError as error:
         return of_error(error)
     return HandlerReply(

@@ -10,7 +10,7 @@ import msgspec
 from daemon.ui import allocation, ansi, formatting, job
 from daemon.ui.render import Found, page
 from daemon.web.reply import JSON, TEXT, HandlerReply, of_error
-from daemon.web.ui_session import UiRequest, apart
+from daemon.web.ui_session import UiRequest, build_in_thread
 from storage.errors import StewardError
 
 _LINES = 200  # lines of a log at first
@@ -24,10 +24,10 @@ Lines = list[dict[str, Any]]
 
 
 @page("logs.html")
-async def of_task(visit: UiRequest) -> Found:
+async def of_task(ui_request: UiRequest) -> Found:
     """Show the log of a task: its end, the lines around a position, or the matches of a search."""
-    base = await allocation.allocation_header(visit, "logs")
-    query = visit.query
+    base = await allocation.allocation_header(ui_request, "logs")
+    query = ui_request.query
     task = query.text("task") or next(iter(base["tasks"]), "")
     given = query.text("type")
     kind = given if given in _STREAMS else "all"
@@ -37,16 +37,20 @@ async def of_task(visit: UiRequest) -> Found:
     asked = {"task": task, "type": kind if kind in _STREAMS else ""}
     if query.text("q"):
         asked |= {"contains": query.text("q"), "before": query.text("before"), "context": _CONTEXT}
-        found = await visit.get(_path(visit, "search"), **asked)
+        found = await ui_request.get(_path(ui_request, "search"), **asked)
     else:
         places = {name: query.text(name) for name in ("before", "after", "at")}
-        found = await visit.get(_path(visit, "lines"), lines=_LINES, **asked, **places)
+        found = await ui_request.get(_path(ui_request, "lines"), lines=_LINES, **asked, **places)
         shown["is_tail"] = not any(places.values())
-    return {**shown, "found": found, "lines": await apart(_styled, found.get("Lines") or [], {})}
+    return {
+        **shown,
+        "found": found,
+        "lines": await build_in_thread(_styled, found.get("Lines") or [], {}),
+    }
 
 
-def _path(visit: UiRequest, what: str) -> str:
-    return formatting.address(f"/v1/client/fs/{what}/", visit["alloc_id"])
+def _path(ui_request: UiRequest, what: str) -> str:
+    return formatting.address(f"/v1/client/fs/{what}/", ui_request["alloc_id"])
 
 
 def _styled(lines: Lines, styles: dict[str, ansi.Style]) -> Lines:
@@ -61,13 +65,15 @@ def _styled(lines: Lines, styles: dict[str, ansi.Style]) -> Lines:
     return found
 
 
-async def task_lines(visit: UiRequest) -> HandlerReply:
+async def task_lines(ui_request: UiRequest) -> HandlerReply:
     """Give lines of a log in pieces for the page's script: a page of them, or as they come."""
-    return await _lines(visit, _path(visit, "lines"), {"task": visit.query.text("task")})
+    return await _lines(
+        ui_request, _path(ui_request, "lines"), {"task": ui_request.query.text("task")}
+    )
 
 
-async def _lines(visit: UiRequest, path: str, asked: dict[str, object]) -> HandlerReply:
-    query, kind = visit.query, visit.query.text("type")
+async def _lines(ui_request: UiRequest, path: str, asked: dict[str, object]) -> HandlerReply:
+    query, kind = ui_request.query, ui_request.query.text("type")
     asked |= {
         "type": kind if kind in _STREAMS else "",
         "lines": "" if query.text("follow") else _MORE,
@@ -75,20 +81,22 @@ async def _lines(visit: UiRequest, path: str, asked: dict[str, object]) -> Handl
     }
     try:
         if query.text("follow"):
-            found = await visit.ask("GET", path, follow=True, **asked)
+            found = await ui_request.ask("GET", path, follow=True, **asked)
             stream = _pieces(found.stream) if found.stream else None
             return HandlerReply(stream=stream, content_type=JSON)
-        page = await visit.get(path, **asked)
+        page = await ui_request.get(path, **asked)
     except StewardError as error:
         return of_error(error)
-    return HandlerReply(body=await apart(_encoded, page, {}), content_type=JSON)
+    return HandlerReply(body=await build_in_thread(_encoded, page, {}), content_type=JSON)
 
 
 async def _pieces(answers: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     styles: dict[str, ansi.Style] = {}
     async with aclosing(answers) as open_answers:  # type: ignore[type-var]  # a generator
         async for answer in open_answers:
-            yield await apart(_restyled, answer, styles) if len(answer) > _SHORT else answer
+            yield (
+                await build_in_thread(_restyled, answer, styles) if len(answer) > _SHORT else answer
+            )
 
 
 def _restyled(answer: bytes, styles: dict[str, ansi.Style]) -> bytes:
@@ -100,25 +108,25 @@ def _encoded(page: dict[str, Any], styles: dict[str, ansi.Style]) -> bytes:
     return msgspec.json.encode({**page, "Lines": _styled(page.get("Lines") or [], styles)})
 
 
-async def task_log(visit: UiRequest) -> HandlerReply:
+async def task_log(ui_request: UiRequest) -> HandlerReply:
     """Return a complete log as a file."""
-    query, alloc_id = visit.query, visit["alloc_id"]
+    query, alloc_id = ui_request.query, ui_request["alloc_id"]
     task, kind = query.text("task"), query.text("type")
     path = formatting.address("/v1/client/fs/logs/", alloc_id)
     if kind not in _STREAMS:
-        return _told(await _both(visit, alloc_id, task), f"{alloc_id[:8]}.{task}.txt")
+        return _as_download(await _both(ui_request, alloc_id, task), f"{alloc_id[:8]}.{task}.txt")
     try:
-        found = await visit.ask("GET", path, task=task, type=kind, plain=True)
+        found = await ui_request.ask("GET", path, task=task, type=kind, plain=True)
     except StewardError as error:
         return of_error(error)
-    return _told(found, f"{alloc_id[:8]}.{task}.{kind}.txt")
+    return _as_download(found, f"{alloc_id[:8]}.{task}.{kind}.txt")
 
 
-async def _both(visit: UiRequest, alloc_id: str, task: str) -> HandlerReply:
+async def _both(ui_request: UiRequest, alloc_id: str, task: str) -> HandlerReply:
     """Return both streams of a task merged by time."""
     try:
-        alloc = await visit.get(formatting.address("/v1/allocation/", alloc_id))
-        return await visit.ask(
+        alloc = await ui_request.get(formatting.address("/v1/allocation/", alloc_id))
+        return await ui_request.ask(
             "GET",
             formatting.address("/v1/job/", alloc["JobID"], "/logs"),
             namespace=alloc["Namespace"],
@@ -130,7 +138,7 @@ async def _both(visit: UiRequest, alloc_id: str, task: str) -> HandlerReply:
         return of_error(error)
 
 
-def _told(found: HandlerReply, name: str) -> HandlerReply:
+def _as_download(found: HandlerReply, name: str) -> HandlerReply:
     """Return a log as a file with this name."""
     if found.stream is None:
         return found
@@ -139,10 +147,10 @@ def _told(found: HandlerReply, name: str) -> HandlerReply:
 
 
 @page("job_logs.html")
-async def of_job(visit: UiRequest) -> Found:
+async def of_job(ui_request: UiRequest) -> Found:
     """Show the output of a job's newest allocations: the end, earlier lines, or search results."""
-    base = await job.job_header(visit, "logs")
-    query, state = visit.query, base["state"]
+    base = await job.job_header(ui_request, "logs")
+    query, state = ui_request.query, base["state"]
     assert isinstance(state, dict)  # noqa: S101  # it is JSON
     kind = query.text("type") if query.text("type") in _STREAMS else "all"
     asked: dict[str, object] = {"namespace": base["namespace"]}
@@ -150,37 +158,44 @@ async def of_job(visit: UiRequest) -> Found:
     places = {name: query.text(name) for name in ("before", "after")}
     if query.text("q"):
         asked |= {"contains": query.text("q"), "before": query.text("before"), "context": _CONTEXT}
-        found = await visit.get(job.job_url(visit, "/logs/search"), **asked)
+        found = await ui_request.get(job.job_url(ui_request, "/logs/search"), **asked)
     else:
-        found = await visit.get(job.job_url(visit, "/logs/lines"), lines=_LINES, **asked, **places)
+        found = await ui_request.get(
+            job.job_url(ui_request, "/logs/lines"), lines=_LINES, **asked, **places
+        )
     return {
         **base,
         "kind": kind,
         "search": query.text("q"),
         "found": found,
-        "lines": await apart(_styled, found.get("Lines") or [], {}),
+        "lines": await build_in_thread(_styled, found.get("Lines") or [], {}),
         "is_tail": not query.text("q") and not any(places.values()),
         "newest_run": (state.get("Runs") or {}).get("LastRunID", ""),
     }
 
 
-async def job_lines(visit: UiRequest) -> HandlerReply:
+async def job_lines(ui_request: UiRequest) -> HandlerReply:
     """Give lines of the log of a job in pieces for the page's script."""
-    namespace = visit.query.text("namespace") or "default"
-    return await _lines(visit, job.job_url(visit, "/logs/lines"), {"namespace": namespace})
+    namespace = ui_request.query.text("namespace") or "default"
+    return await _lines(
+        ui_request, job.job_url(ui_request, "/logs/lines"), {"namespace": namespace}
+    )
 
 
-async def job_log(visit: UiRequest) -> HandlerReply:
+async def job_log(ui_request: UiRequest) -> HandlerReply:
     """Return the output of a job's allocations: its end and new output, or all as a file."""
-    path, namespace = job.job_url(visit, "/logs"), visit.query.text("namespace") or "default"
-    is_file = bool(visit.query.text("download"))
+    path, namespace = (
+        job.job_url(ui_request, "/logs"),
+        ui_request.query.text("namespace") or "default",
+    )
+    is_file = bool(ui_request.query.text("download"))
     tail = {} if is_file else {"follow": True, "origin": "end", "offset": _TAIL_OF_MANY}
     try:
-        found = await visit.ask("GET", path, namespace=namespace, **tail)
+        found = await ui_request.ask("GET", path, namespace=namespace, **tail)
     except StewardError as error:
         return of_error(error)
     if is_file:
-        return _told(found, f"{visit['job_id']}.txt")
+        return _as_download(found, f"{ui_request['job_id']}.txt")
     return HandlerReply(stream=_plain(found.stream) if found.stream else None, content_type=TEXT)
 
 
@@ -188,7 +203,7 @@ async def _plain(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield lines without escape sequences."""
     async with aclosing(pieces) as open_pieces:  # type: ignore[type-var]  # a generator
         async for piece in open_pieces:
-            yield await apart(_plain_lines, piece)
+            yield await build_in_thread(_plain_lines, piece)
 
 
 def _plain_lines(piece: bytes) -> bytes:

@@ -9,7 +9,7 @@ import msgspec
 from daemon.ui import formatting
 from daemon.ui.render import Found, action, page, render_page, status_of, with_error_message
 from daemon.web.reply import HandlerReply, of_error
-from daemon.web.ui_session import UiRequest, apart
+from daemon.web.ui_session import UiRequest, build_in_thread
 from storage.errors import Denied, Invalid, Malformed, NotFound, Refused, StewardError
 
 MOST_PROBLEMS = 50  # of one check
@@ -39,16 +39,16 @@ _EXAMPLE = """job "hello" {
 
 
 @page("run.html")
-async def form(visit: UiRequest) -> Found:
+async def form(ui_request: UiRequest) -> Found:
     """Show the form for a job file, empty or with the source of a job."""
-    job_id = visit.query.text("job")
+    job_id = ui_request.query.text("job")
     if not job_id:
         return {"source": _EXAMPLE}
-    found = await visit.get(
+    found = await ui_request.get(
         formatting.address("/v1/job/", job_id, "/definition"),
-        namespace=visit.query.text("namespace") or "default",
-        version=visit.query.text("version"),
-        written=visit.query.text("written"),
+        namespace=ui_request.query.text("namespace") or "default",
+        version=ui_request.query.text("version"),
+        written=ui_request.query.text("written"),
     )
     return {
         "source": found["Source"],
@@ -56,44 +56,46 @@ async def form(visit: UiRequest) -> Found:
         "variables": found["Variables"],
         "flags": found["VariableFlags"] or {},
         "job_id": job_id,
-        "draft_namespace": visit.query.text("namespace"),
+        "draft_namespace": ui_request.query.text("namespace"),
         "origin": found["Origin"],
         "base": found["Version"],
     }
 
 
 @with_error_message
-async def plan(visit: UiRequest) -> HandlerReply:
+async def plan(ui_request: UiRequest) -> HandlerReply:
     """Show the changes and placements of a job file."""
-    source = _source(visit)
+    source = _source(ui_request)
     given = await _given(source)
     found: dict[str, Any] = {
         "source": source,
-        "format": _format(visit, given),
-        "variables": _variables(visit),
-        "flags": _flags(visit),
-        "job_id": visit.form.get("job", ""),
-        "draft_namespace": visit.form.get("namespace", ""),
+        "format": _format(ui_request, given),
+        "variables": _variables(ui_request),
+        "flags": _flags(ui_request),
+        "job_id": ui_request.form.get("job", ""),
+        "draft_namespace": ui_request.form.get("namespace", ""),
     }
     try:
-        job = await _parsed(visit, source, given)
+        job = await _parsed(ui_request, source, given)
         namespace = job.get("Namespace") or "default"
-        body = {"Job": job, "Diff": True, "Submission": _submission(visit, source, given)}
+        body = {"Job": job, "Diff": True, "Submission": _submission(ui_request, source, given)}
         path = formatting.address("/v1/job/", job["ID"], "/plan")
-        planned = await visit.post(path, body, namespace=namespace, limits=True)
+        planned = await ui_request.post(path, body, namespace=namespace, limits=True)
     except (*_OF_FILE, Denied) as error:
         return await render_page(
-            visit, "run.html", {**found, "message": str(error)}, status_of(error)
+            ui_request, "run.html", {**found, "message": str(error)}, status_of(error)
         )
-    return await render_page(visit, "run.html", {**found, "job": job, "plan": planned})
+    return await render_page(ui_request, "run.html", {**found, "job": job, "plan": planned})
 
 
-async def check(visit: UiRequest) -> HandlerReply:
+async def check(ui_request: UiRequest) -> HandlerReply:
     """Return the first problems of a job file with their lines, as JSON for the editor."""
-    visit.request = msgspec.structs.replace(visit.request, accept="")  # errors without excerpts
-    source, note = _source(visit), ""
+    ui_request.request = msgspec.structs.replace(
+        ui_request.request, accept=""
+    )  # errors without excerpts
+    source, note = _source(ui_request), ""
     try:
-        problems = await _problems(visit, source)
+        problems = await _problems(ui_request, source)
     except Denied:
         problems, note = [], "Your token does not allow the check of job files."
     except StewardError as error:  # of the daemon, not of the file
@@ -101,16 +103,16 @@ async def check(visit: UiRequest) -> HandlerReply:
     return HandlerReply(body={"Problems": problems, "Note": note})
 
 
-async def _problems(visit: UiRequest, source: str) -> list[dict[str, object]]:
+async def _problems(ui_request: UiRequest, source: str) -> list[dict[str, object]]:
     """Return the problems of the parser, or else those of the validation. Raises `Denied`."""
     try:
-        job = await _parsed(visit, source, await _given(source))
+        job = await _parsed(ui_request, source, await _given(source))
         namespace = job.get("Namespace") or "default"
-        found = await visit.post("/v1/validate/job", {"Job": job}, namespace=namespace)
+        found = await ui_request.post("/v1/validate/job", {"Job": job}, namespace=namespace)
     except _OF_FILE as error:
-        return await apart(_of_parser, str(error))
+        return await build_in_thread(_of_parser, str(error))
     texts = (found["ValidationErrors"] or ())[:MOST_PROBLEMS]
-    return await apart(_of_validation, source, texts) if texts else []
+    return await build_in_thread(_of_validation, source, texts) if texts else []
 
 
 def _of_parser(message: str) -> list[dict[str, object]]:
@@ -146,54 +148,56 @@ def _line_of_names(lines: Sequence[str], text: str) -> int:
 
 
 @action
-async def run(visit: UiRequest) -> str:
+async def run(ui_request: UiRequest) -> str:
     """Run a job file, if the job has not changed since the plan."""
-    source = _source(visit)
-    index = visit.form.get("index", "")
+    source = _source(ui_request)
+    index = ui_request.form.get("index", "")
     if not (index.isascii() and index.isdecimal() and len(index) < 20):
         raise Malformed(f"index = {index!r} is not the index of a plan: plan the job first")
     given = await _given(source)
-    job = await _parsed(visit, source, given)
+    job = await _parsed(ui_request, source, given)
     namespace = job.get("Namespace") or "default"
     body = {
         "Job": job,
         "EnforceIndex": True,
         "JobModifyIndex": int(index),
-        "Submission": _submission(visit, source, given),
+        "Submission": _submission(ui_request, source, given),
     }
-    await visit.post("/v1/jobs", body, namespace=namespace)
+    await ui_request.post("/v1/jobs", body, namespace=namespace)
     return formatting.address("/ui/job/", job["ID"], namespace=namespace)
 
 
-def _submission(visit: UiRequest, source: str, given: dict[str, Any] | None) -> dict[str, object]:
+def _submission(
+    ui_request: UiRequest, source: str, given: dict[str, Any] | None
+) -> dict[str, object]:
     return {
         "Source": source,
-        "Format": _format(visit, given),
-        "Variables": _variables(visit),
-        "VariableFlags": _flags(visit),
+        "Format": _format(ui_request, given),
+        "Variables": _variables(ui_request),
+        "VariableFlags": _flags(ui_request),
     }
 
 
-def _variables(visit: UiRequest) -> str:
-    return visit.form.get("variables", "").replace("\r\n", "\n")
+def _variables(ui_request: UiRequest) -> str:
+    return ui_request.form.get("variables", "").replace("\r\n", "\n")
 
 
-def _flags(visit: UiRequest) -> dict[str, str]:
+def _flags(ui_request: UiRequest) -> dict[str, str]:
     """Return the values of single variables by name."""
-    fields = visit.form.items()
+    fields = ui_request.form.items()
     return {name.removeprefix(_FLAG): text for name, text in fields if name.startswith(_FLAG)}
 
 
-def _format(visit: UiRequest, given: dict[str, Any] | None) -> str:
+def _format(ui_request: UiRequest, given: dict[str, Any] | None) -> str:
     """Return the language of a job file; `given` is its job, if it is in JSON."""
     if given is not None:
         return "json"
-    return "hcl1" if visit.form.get("format") == "hcl1" else "hcl2"
+    return "hcl1" if ui_request.form.get("format") == "hcl1" else "hcl2"
 
 
 async def _given(source: str) -> dict[str, Any] | None:
     """Return the job of a text in JSON; see `_from_json`. A thread decodes a long text."""
-    return await apart(_from_json, source) if len(source) > _LONG else _from_json(source)
+    return await build_in_thread(_from_json, source) if len(source) > _LONG else _from_json(source)
 
 
 def _from_json(source: str) -> dict[str, Any] | None:
@@ -211,20 +215,22 @@ def _from_json(source: str) -> dict[str, Any] | None:
     return job if isinstance(job, dict) and "ID" in job else None
 
 
-def _source(visit: UiRequest) -> str:
-    return visit.form.get("source", "").replace("\r\n", "\n")
+def _source(ui_request: UiRequest) -> str:
+    return ui_request.form.get("source", "").replace("\r\n", "\n")
 
 
-async def _parsed(visit: UiRequest, source: str, given: dict[str, Any] | None) -> dict[str, Any]:
+async def _parsed(
+    ui_request: UiRequest, source: str, given: dict[str, Any] | None
+) -> dict[str, Any]:
     """Return the job in a job file; `given` if it is in JSON. Raises the errors of the parser."""
     if given is not None:
         return given
     body = {
         "JobHCL": source,
         "Canonicalize": True,
-        "Variables": _variables(visit),
-        "VariableFlags": _flags(visit),
-        "HCLv1": _format(visit, given) == "hcl1",
+        "Variables": _variables(ui_request),
+        "VariableFlags": _flags(ui_request),
+        "HCLv1": _format(ui_request, given) == "hcl1",
     }
-    job: dict[str, Any] = await visit.post("/v1/jobs/parse", body)
+    job: dict[str, Any] = await ui_request.post("/v1/jobs/parse", body)
     return job

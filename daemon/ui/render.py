@@ -17,7 +17,7 @@ from daemon.text.task_failure import plain_reason
 from daemon.ui import formatting, highlight, navigation, tables
 from daemon.version import VERSION
 from daemon.web.reply import HandlerReply, of_error
-from daemon.web.ui_session import DENSITY_COOKIE, PLACE, UiRequest, apart
+from daemon.web.ui_session import DENSITY_COOKIE, PLACE, UiRequest, build_in_thread
 from storage.errors import Denied, Malformed, NotFound, StewardError
 from storage.records import times
 from storage.records.base import SECOND
@@ -61,12 +61,12 @@ def files() -> dict[str, StaticFile]:
     }
 
 
-async def static(visit: UiRequest) -> HandlerReply:
+async def static(ui_request: UiRequest) -> HandlerReply:
     """Return a static file."""
-    found = files().get(visit["name"])
+    found = files().get(ui_request["name"])
     if found is None:
         return HandlerReply(status=404)
-    current = visit.query.text("v") == found.mark
+    current = ui_request.query.text("v") == found.mark
     headers = {"Cache-Control": _FOR_EVER if current else "no-cache"}
     return HandlerReply(body=found.body, content_type=found.kind, headers=headers)
 
@@ -77,8 +77,8 @@ def page(template: str) -> Callable[[Maker], Handler]:
     def with_template(maker: Maker) -> Handler:
         @with_error_message
         @wraps(maker)
-        async def handler(visit: UiRequest) -> HandlerReply:
-            return await render_page(visit, template, await maker(visit))
+        async def handler(ui_request: UiRequest) -> HandlerReply:
+            return await render_page(ui_request, template, await maker(ui_request))
 
         return handler
 
@@ -90,8 +90,8 @@ def action(doer: Doer) -> Handler:
 
     @with_error_message
     @wraps(doer)
-    async def handler(visit: UiRequest) -> HandlerReply:
-        return redirect_to(await doer(visit))
+    async def handler(ui_request: UiRequest) -> HandlerReply:
+        return redirect_to(await doer(ui_request))
 
     return handler
 
@@ -100,35 +100,35 @@ def with_error_message(handler: Handler) -> Handler:
     """Wrap a handler so that its errors are shown as a page."""
 
     @wraps(handler)
-    async def told(visit: UiRequest) -> HandlerReply:
+    async def told(ui_request: UiRequest) -> HandlerReply:
         try:
-            return await handler(visit)
+            return await handler(ui_request)
         except StewardError as error:
-            return await _failed(visit, error)
+            return await _failed(ui_request, error)
 
     return told
 
 
-async def optional(visit: UiRequest, path: str, **query: object) -> Any:  # noqa: ANN401  # JSON
+async def optional(ui_request: UiRequest, path: str, **query: object) -> Any:  # noqa: ANN401  # JSON
     """Return the document at a path, or None if it does not exist or access is denied."""
     try:
-        return await visit.get(path, **query)
+        return await ui_request.get(path, **query)
     except (Denied, Malformed, NotFound):
         return None
 
 
-def return_url(visit: UiRequest, otherwise: str = PLACE) -> str:
+def return_url(ui_request: UiRequest, otherwise: str = PLACE) -> str:
     """Return the page of the form that was sent."""
-    target = visit.form.get("back", "")
+    target = ui_request.form.get("back", "")
     return target if formatting.is_internal_url(target) else otherwise
 
 
 @with_error_message
-async def set_density(visit: UiRequest) -> HandlerReply:
+async def set_density(ui_request: UiRequest) -> HandlerReply:
     """Choose compact or normal pages, for this browser."""
-    word = "compact" if visit.form.get("density") == "compact" else "normal"
+    word = "compact" if ui_request.form.get("density") == "compact" else "normal"
     cookie = f"{DENSITY_COOKIE}={word}; Path=/ui; HttpOnly; SameSite=Strict; Max-Age={_A_YEAR}"
-    headers = {"Location": return_url(visit), "Set-Cookie": cookie}
+    headers = {"Location": return_url(ui_request), "Set-Cookie": cookie}
     return HandlerReply(status=303, headers=headers)
 
 
@@ -138,19 +138,19 @@ def redirect_to(target: str) -> HandlerReply:
 
 
 async def render_page(
-    visit: UiRequest, template: str, found: Found, status: int = 200
+    ui_request: UiRequest, template: str, found: Found, status: int = 200
 ) -> HandlerReply:
     """Return a page. A thread renders it, because the time grows with its length."""
     known = {
-        "visit": visit,
-        "proof": visit.proof,
-        "now": visit.now,
-        "index": visit.request.parts.store.read(lambda db: db.last_index()),
-        "here": visit.request.path,
-        "namespace": visit.query.text("namespace"),
+        "ui_request": ui_request,
+        "proof": ui_request.proof,
+        "now": ui_request.now,
+        "index": ui_request.request.parts.store.read(lambda db: db.last_index()),
+        "here": ui_request.request.path,
+        "namespace": ui_request.query.text("namespace"),
         **found,
     }
-    body = await apart(_rendered, template, known)
+    body = await build_in_thread(_rendered, template, known)
     return HandlerReply(body=body, status=status, content_type=HTML)
 
 
@@ -159,14 +159,18 @@ def _rendered(template: str, known: Found) -> bytes:
     return tables.label_cells(page).encode()
 
 
-async def _failed(visit: UiRequest, error: StewardError) -> HandlerReply:
-    stranger = visit.session is None and visit.asks_for_tokens and not visit.is_unclear
-    if isinstance(error, Denied) and stranger and visit.request.method == "GET":
-        ended = "1" if visit.has_ended else ""
-        target = visit.request.path
+async def _failed(ui_request: UiRequest, error: StewardError) -> HandlerReply:
+    stranger = (
+        ui_request.session is None and ui_request.asks_for_tokens and not ui_request.is_unclear
+    )
+    if isinstance(error, Denied) and stranger and ui_request.request.method == "GET":
+        ended = "1" if ui_request.has_ended else ""
+        target = ui_request.request.path
         return redirect_to(formatting.address(SIGN_IN, next=target, ended=ended))
     status = status_of(error)
-    return await render_page(visit, "error.html", {"message": str(error), "status": status}, status)
+    return await render_page(
+        ui_request, "error.html", {"message": str(error), "status": status}, status
+    )
 
 
 def status_of(error: StewardError) -> int:
@@ -201,7 +205,7 @@ def _environment() -> Environment:
         short=formatting.short,
         size=formatting.format_size,
         span=formatting.format_duration,
-        moment=_moment,
+        moment=_machine_time,
         when=_when,
         whole=_whole,
         nanos=nanoseconds,
@@ -215,7 +219,7 @@ def nanoseconds(text: str | None) -> int:
     return 0 if not text or text.startswith("0001-") else times.nanoseconds(text)
 
 
-def _moment(nanos: int) -> str:
+def _machine_time(nanos: int) -> str:
     """Return a time in a machine-readable form; the browser shows it in local time."""
     return datetime.fromtimestamp(nanos // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

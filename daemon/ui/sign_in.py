@@ -20,64 +20,64 @@ _UNKNOWN = "There is no token with this secret, or it has expired."
 
 
 @page("sign_in.html")
-async def form(visit: UiRequest) -> Found:
+async def form(ui_request: UiRequest) -> Found:
     """Show the login form."""
-    return {"next": _next(visit.query.text("next")), "ended": visit.query.text("ended")}
+    return {"next": _next(ui_request.query.text("next")), "ended": ui_request.query.text("ended")}
 
 
-async def sign_in(visit: UiRequest) -> HandlerReply:
+async def sign_in(ui_request: UiRequest) -> HandlerReply:
     """Start a session."""
-    target, by_login = _next(visit.form.get("next", "")), bool(visit.form.get("jwt"))
+    target, by_login = _next(ui_request.form.get("next", "")), bool(ui_request.form.get("jwt"))
     try:
-        secret = await _logged_in(visit) if by_login else await _secret(visit)
-        await visit.sign_in(secret, is_own=by_login)
+        secret = await _logged_in(ui_request) if by_login else await _secret(ui_request)
+        await ui_request.sign_in(secret, is_own=by_login)
     except (UnknownToken, Denied, Malformed, NotFound, TooOften) as error:
         is_told = by_login or isinstance(error, Malformed | TooOften)
         found = {
             "next": target,
             "message": str(error) if is_told else _UNKNOWN,
-            "said": _said(visit),
+            "said": _login_fields(ui_request),
         }
-        return await render_page(visit, "sign_in.html", found, status_of(error))
+        return await render_page(ui_request, "sign_in.html", found, status_of(error))
     return redirect_to(target)
 
 
-async def _secret(visit: UiRequest) -> str:
+async def _secret(ui_request: UiRequest) -> str:
     """Return the secret in the form: of the token, or of a one-time link."""
-    parts, one_time = visit.request.parts, visit.form.get("one_time", "").strip()
+    parts, one_time = ui_request.request.parts, ui_request.form.get("one_time", "").strip()
     if not one_time:
-        return visit.form.get("token", "").strip()
+        return ui_request.form.get("token", "").strip()
     try:
         return (
             await one_time_tokens.exchange_one_time_token(parts.store, parts.tokens, one_time)
         ).secret
     except Denied:
-        parts.tokens.note_failure(visit.request.party)
+        parts.tokens.record_failure(ui_request.request.client_key)
         raise
 
 
-async def _logged_in(visit: UiRequest) -> str:
+async def _logged_in(ui_request: UiRequest) -> str:
     """Return the secret of a token issued for an identity of the directory."""
-    said = {**_said(visit), "jwt": visit.form["jwt"].strip()}
+    said = {**_login_fields(ui_request), "jwt": ui_request.form["jwt"].strip()}
     place = said.pop("method", "").strip("/")
-    if not visit.can_log_in_at(place):  # other paths may not be login methods
+    if not ui_request.can_log_in_at(place):  # other paths may not be login methods
         raise NotFound(f"there is no login method at {place}")
-    answer = await visit.post(f"/v1/auth/{place}/login", said)
+    answer = await ui_request.post(f"/v1/auth/{place}/login", said)
     secret: str = answer["auth"]["client_token"]
     return secret
 
 
-def _said(visit: UiRequest) -> dict[str, str]:
+def _login_fields(ui_request: UiRequest) -> dict[str, str]:
     """Return the fields of a login without its credentials."""
     fields = ("method", *(name for name in LOGIN if name != "jwt"))
-    return {name: value for name in fields if (value := visit.form.get(name, "").strip())}
+    return {name: value for name in fields if (value := ui_request.form.get(name, "").strip())}
 
 
 @with_error_message
-async def sign_out(visit: UiRequest) -> HandlerReply:
+async def sign_out(ui_request: UiRequest) -> HandlerReply:
     """Sign out, and revoke the token if it was created for this session."""
-    await visit.sign_out()
-    return redirect_to(SIGN_IN if visit.asks_for_tokens else PLACE)
+    await ui_request.sign_out()
+    return redirect_to(SIGN_IN if ui_request.asks_for_tokens else PLACE)
 
 
 def _next(target: str) -> str:

@@ -6,7 +6,7 @@ import msgspec
 
 from daemon.ui import charts, formatting
 from daemon.ui.render import Found, page
-from daemon.web.ui_session import UiRequest, apart
+from daemon.web.ui_session import UiRequest, build_in_thread
 from storage.errors import Malformed
 
 
@@ -51,18 +51,18 @@ class UsageSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def usage_section(
-    visit: UiRequest, path: str, here: str, namespace: str = ""
+    ui_request: UiRequest, path: str, here: str, namespace: str = ""
 ) -> UsageSection:
     """Return the usage section of the page `here`, for the object at a path of the API.
 
     Raises `Malformed` for an unknown range.
     """
-    chosen = visit.query.text("range") or _DEFAULT
+    chosen = ui_request.query.text("range") or _DEFAULT
     if chosen not in RANGES:
         raise Malformed(f"range={chosen[:20]!r} is not known: give one of {', '.join(RANGES)}")
     about = RANGES[chosen]
     asked: dict[str, object] = {"from": about.begin, "step": about.step}
-    found = await visit.get(f"{path}/history", **asked, namespace=namespace)
+    found = await ui_request.get(f"{path}/history", **asked, namespace=namespace)
     within = namespace if namespace != "default" else ""
     return UsageSection(
         enabled=found["Enabled"],
@@ -73,7 +73,7 @@ async def usage_section(
             for key, one in RANGES.items()
         ],
         source=formatting.address(f"{here}/usage", range=chosen, namespace=within),
-        parts=await apart(_parts, found),
+        parts=await build_in_thread(_parts, found),
         begin=found["From"],
         end=found["To"],
     )
@@ -89,25 +89,25 @@ def _parts(found: dict[str, Any]) -> list[TaskCharts]:
 
 
 @page("usage.html")
-async def of_node(visit: UiRequest) -> Found:
+async def of_node(ui_request: UiRequest) -> Found:
     """Show the usage section of a node alone."""
-    path = formatting.address("/v1/node/", visit["node_id"])
-    here = formatting.address("/ui/node/", visit["node_id"])
-    return {"history": await usage_section(visit, path, here)}
+    path = formatting.address("/v1/node/", ui_request["node_id"])
+    here = formatting.address("/ui/node/", ui_request["node_id"])
+    return {"history": await usage_section(ui_request, path, here)}
 
 
 @page("usage.html")
-async def of_job(visit: UiRequest) -> Found:
+async def of_job(ui_request: UiRequest) -> Found:
     """Show the usage section of a job alone."""
-    path = formatting.address("/v1/job/", visit["job_id"])
-    here = formatting.address("/ui/job/", visit["job_id"])
-    namespace = visit.query.text("namespace") or "default"
-    return {"history": await usage_section(visit, path, here, namespace)}
+    path = formatting.address("/v1/job/", ui_request["job_id"])
+    here = formatting.address("/ui/job/", ui_request["job_id"])
+    namespace = ui_request.query.text("namespace") or "default"
+    return {"history": await usage_section(ui_request, path, here, namespace)}
 
 
 @page("usage.html")
-async def of_allocation(visit: UiRequest) -> Found:
+async def of_allocation(ui_request: UiRequest) -> Found:
     """Show the usage section of an allocation alone."""
-    path = formatting.address("/v1/allocation/", visit["alloc_id"])
-    here = formatting.address("/ui/allocation/", visit["alloc_id"])
-    return {"history": await usage_section(visit, path, here)}
+    path = formatting.address("/v1/allocation/", ui_request["alloc_id"])
+    here = formatting.address("/ui/allocation/", ui_request["alloc_id"])
+    return {"history": await usage_section(ui_request, path, here)}

@@ -14,10 +14,10 @@ _CONFLICT = 409
 
 
 @page("variables.html")
-async def index(visit: UiRequest) -> Found:
+async def index(ui_request: UiRequest) -> Found:
     """List the variables that the user may list, without their values."""
-    query = visit.query
-    found = await visit.ask(
+    query = ui_request.query
+    found = await ui_request.ask(
         "GET",
         "/v1/vars",
         namespace=query.text("namespace") or "*",
@@ -25,40 +25,46 @@ async def index(visit: UiRequest) -> Found:
         next_token=query.text("next_token"),
         per_page=PAGE,
     )
-    return {"variables": await visit.parsed(found), "next_token": found.next_token, "blank": BLANK}
+    return {
+        "variables": await ui_request.parsed(found),
+        "next_token": found.next_token,
+        "blank": BLANK,
+    }
 
 
 @page("variable.html")
-async def variable(visit: UiRequest) -> Found:
+async def variable(ui_request: UiRequest) -> Found:
     """Show a variable with its values in a form."""
-    namespace = visit.query.text("namespace") or "default"
-    found = await visit.get(formatting.address("/v1/var/", visit["path"]), namespace=namespace)
+    namespace = ui_request.query.text("namespace") or "default"
+    found = await ui_request.get(
+        formatting.address("/v1/var/", ui_request["path"]), namespace=namespace
+    )
     return {"variable": found, "namespace": namespace, "blank": BLANK}
 
 
 @action
-async def put_variable(visit: UiRequest) -> str:
+async def put_variable(ui_request: UiRequest) -> str:
     """Store the values in the form."""
-    path, namespace, target, where = _named(visit)
-    body = {"Namespace": namespace, "Path": path, "Items": _items(visit)}
-    _check(visit, path, await visit.ask("POST", target, body, **where))
+    path, namespace, target, where = _named(ui_request)
+    body = {"Namespace": namespace, "Path": path, "Items": _items(ui_request)}
+    _check(ui_request, path, await ui_request.ask("POST", target, body, **where))
     return formatting.address("/ui/variable/", path, namespace=namespace)
 
 
 @action
-async def remove_variable(visit: UiRequest) -> str:
+async def remove_variable(ui_request: UiRequest) -> str:
     """Delete a variable."""
-    path, _, target, where = _named(visit)
-    _check(visit, path, await visit.ask("DELETE", target, **where))
+    path, _, target, where = _named(ui_request)
+    _check(ui_request, path, await ui_request.ask("DELETE", target, **where))
     return "/ui/variables"
 
 
-def _named(visit: UiRequest) -> tuple[str, str, str, dict[str, object]]:
+def _named(ui_request: UiRequest) -> tuple[str, str, str, dict[str, object]]:
     """Return the path and namespace of the variable in a form, and its URL and query of the API.
 
     Raises `Malformed`.
     """
-    form = visit.form
+    form = ui_request.form
     path, namespace = form.get("path", "").strip(), form.get("namespace", "").strip() or "default"
     if not path:
         raise Malformed('path = "" is empty: write a path, such as app/settings')
@@ -69,17 +75,17 @@ def _named(visit: UiRequest) -> tuple[str, str, str, dict[str, object]]:
     return path, namespace, target, {"namespace": namespace, "cas": int(index)}
 
 
-def _check(visit: UiRequest, path: str, answer: HandlerReply) -> None:
+def _check(ui_request: UiRequest, path: str, answer: HandlerReply) -> None:
     """Raise `Refused` if the variable has changed, or the error of the API."""
     if answer.status == _CONFLICT:
         raise Refused(f"{path} has changed since this page was loaded: reload it")
-    visit.said(answer)
+    ui_request.decode_reply(answer)
 
 
-def _items(visit: UiRequest) -> dict[str, str]:
+def _items(ui_request: UiRequest) -> dict[str, str]:
     """Return the values in a form, row by row. Raises `Malformed`."""
     items: dict[str, str] = {}
-    form: Any = visit.form
+    form: Any = ui_request.form
     for field, name in form.items():
         if field.startswith("name.") and name.strip():
             if name.strip() in items:

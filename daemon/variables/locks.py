@@ -32,7 +32,7 @@ async def _follow(store: Store, clock: Clock, fences: Fences) -> None:
     while True:
         with store.watch(variables.TOPIC, TOPIC) as changes:
             now = clock.now()
-            held = fences.held(_FENCED)
+            held = fences.paused_keys(_FENCED)
             due = store.read(partial(_due, now=now, held=held))
             if not due:
                 times = [store.read(variables.next_end), fences.next_time(_FENCED)]

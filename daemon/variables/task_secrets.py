@@ -38,16 +38,16 @@ class TaskSecretStore:
         self._store, self._seal = store, seal
         self._in_use: dict[str, dict[str, Collection[str]]] = {}  # by allocation and task
 
-    def note_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
+    def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
         """Replace the secrets that a task uses, which are dropped last."""
         self._in_use.setdefault(alloc_id, {})[task] = values
 
     async def recall(self, alloc_id: str) -> list[str]:
         """Return the secrets that the tasks of an allocation received, oldest first."""
-        rows = await self._store.look(lambda db: secrets.below(db, _prefix(alloc_id)))
+        rows = await self._store.read_any(lambda db: secrets.below(db, _prefix(alloc_id)))
         return decrypted(self._seal, rows)
 
-    async def keep(self, alloc_id: str, values: Sequence[str]) -> None:
+    async def store(self, alloc_id: str, values: Sequence[str]) -> None:
         """Store secrets before a task receives them. Raises `Refused` if the store cannot.
 
         Beyond a number of rows, of values or of bytes, one row replaces all rows of the allocation.
@@ -69,14 +69,14 @@ class TaskSecretStore:
             secrets.put(tx, place, self._seal.seal(encode(added), place))
 
         try:
-            has_rows = bool(await self._store.look(lambda db: secrets.places(db, prefix)))
+            has_rows = bool(await self._store.read_any(lambda db: secrets.places(db, prefix)))
             await self._store.write(write, is_long=has_rows)  # decrypting 1 MiB takes long
         except (StorageUnavailable, Unsealable) as error:
             raise Refused(f"secrets cannot be recorded for masking: {error}") from error
 
     async def of_job(self, namespace: str, job_id: str) -> list[str]:
         """Return the values of the sensitive variables of a job, oldest first."""
-        rows = await self._store.look(lambda db: job_values(db, namespace, job_id))
+        rows = await self._store.read_any(lambda db: job_values(db, namespace, job_id))
         return decrypted(self._seal, rows)
 
     async def tidy(self, has_logs: Callable[[str], Awaitable[bool]]) -> None:
@@ -115,7 +115,7 @@ class OutputMatchers:
         """Return the matcher of an allocation, or None if its tasks received no secrets."""
         commits, known = self._store.commits, self._made.pop(alloc_id, _NOTHING)
         if known.commits != commits:
-            rows = await self._store.look(lambda db: secrets.below(db, _prefix(alloc_id)))
+            rows = await self._store.read_any(lambda db: secrets.below(db, _prefix(alloc_id)))
             matcher = known.matcher
             if rows != known.rows:
                 matcher = await garbage.in_thread(partial(_matcher, self._seal, rows))

@@ -100,7 +100,7 @@ class Admission:
         self.most_rejected = min(_MOST_REJECTED, max(self._most // 8, 1))
 
     def enter(self, connected: socket.socket) -> str:
-        """Count a connection and return its client; `leave` ends it.
+        """Count a connection and return its client; `disconnect` ends it.
 
         Raises `TooMany`, or `OSError` if the connection is closed.
         """
@@ -110,7 +110,7 @@ class Admission:
         self._open[client.name] += 1
         return client.name
 
-    def leave(self, client: str) -> None:
+    def disconnect(self, client: str) -> None:
         """Count a connection as ended."""
         self._number -= 1
         self._open[client] -= 1
@@ -161,13 +161,13 @@ class Admission:
         try:
             with suppress(OSError):  # the client has disconnected
                 async with _stream(connected) as stream:
-                    await _turn_away(stream, why)
+                    await _reject(stream, why)
         finally:
             connected.close()
             self._lingering -= 1
 
 
-async def _turn_away(stream: trio.SocketStream, why: str) -> None:
+async def _reject(stream: trio.SocketStream, why: str) -> None:
     """Send the rejection, and read for a moment.
 
     Closing a connection with unread data resets it, and the rejection would be lost.
@@ -342,7 +342,7 @@ class Acceptor:
                     await trio.aclose_forcefully(stream)
         finally:
             connected.close()
-            self._admission.leave(client)
+            self._admission.disconnect(client)
 
 
 def _stream(connected: socket.socket) -> trio.SocketStream:

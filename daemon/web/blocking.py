@@ -71,7 +71,7 @@ async def answer(
             reply = await _attempt(route, request, kept, after)
             if reply is not None:
                 return reply
-            with crowd.place(), trio.move_on_at(deadline) as scope:
+            with crowd.reserve(), trio.move_on_at(deadline) as scope:
                 if not closing.is_set():
                     await change.wait()
             if not reader.is_allowed():
@@ -97,7 +97,7 @@ async def _attempt(
 async def _read(route: ReadRoute, request: Request, kept: ResponseCache) -> HandlerReply:
     """Return the response, made on the event loop if it is short, else in a thread."""
     store = request.parts.store
-    moment = store.moment
+    moment = store.change_number
     if (reply := kept.at(moment, route, request)) is not None:
         return reply
     made: HandlerReply | None = None
@@ -105,7 +105,7 @@ async def _read(route: ReadRoute, request: Request, kept: ResponseCache) -> Hand
         with suppress(LongRead):
             made = store.read_short(lambda db: kept.reply(route, request, db, moment))
     if made is None:
-        made = await _made_by_thread(route, request, kept)
+        made = await _computed_in_thread(route, request, kept)
     while made.later is not None:
         made = await store.read_long(made.later)
     if made.part is None:
@@ -115,11 +115,13 @@ async def _read(route: ReadRoute, request: Request, kept: ResponseCache) -> Hand
     return msgspec.structs.replace(made, part=None, stream=stream)
 
 
-async def _made_by_thread(route: ReadRoute, request: Request, kept: ResponseCache) -> HandlerReply:
+async def _computed_in_thread(
+    route: ReadRoute, request: Request, kept: ResponseCache
+) -> HandlerReply:
     indexes, made = await request.parts.store.read_long(
         lambda db: (kept.indexes(route, request, db), _encoded(route.handler(request, db)))
     )
-    kept.keep(route, request, indexes, made)
+    kept.store(route, request, indexes, made)
     return made
 
 

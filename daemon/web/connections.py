@@ -44,7 +44,7 @@ from daemon.web.listeners import ListeningSockets, PeerAddress, load_certificate
 from daemon.web.reason import reason
 from daemon.web.send import Stream, send_now, send_with_timeout
 from daemon.web.websocket import MAX_HANDSHAKE, announces_handshake
-from storage.errors import leaves
+from storage.errors import leaf_errors
 
 log = logging.getLogger("steward.web")
 
@@ -110,35 +110,35 @@ class ConnectionListeners(msgspec.Struct, frozen=True):
             load_certificate(self.context, config, opened)
 
 
-def listeners_at(doors: ListeningSockets) -> ConnectionListeners:
+def listeners_at(sockets: ListeningSockets) -> ConnectionListeners:
     """Return the listeners of the API: the port, and the Unix sockets."""
-    places = [ConnectionListener(doors.port, doors.context)]
-    if doors.operators is not None:
-        here = doors.operators
+    places = [ConnectionListener(sockets.port, sockets.context)]
+    if sockets.operators is not None:
+        here = sockets.operators
         places.append(
-            ConnectionListener(here, knows_peers=True, group=doors.group, share=Share.OPERATORS)
+            ConnectionListener(here, knows_peers=True, group=sockets.group, share=Share.OPERATORS)
         )
-    places.append(ConnectionListener(doors.tasks, share=Share.TASKS))
-    return ConnectionListeners(doors.port.getsockname()[1], places, doors.context)
+    places.append(ConnectionListener(sockets.tasks, share=Share.TASKS))
+    return ConnectionListeners(sockets.port.getsockname()[1], places, sockets.context)
 
 
-def public_listeners_at(doors: ListeningSockets) -> Sequence[ConnectionListener]:
+def public_listeners_at(sockets: ListeningSockets) -> Sequence[ConnectionListener]:
     """Return the listeners for public documents, if configured."""
-    if doors.public is None:
+    if sockets.public is None:
         return ()
-    host, number, *_ = doors.public.getsockname()
+    host, number, *_ = sockets.public.getsockname()
     log.info("public documents are at %s port %s", host, number)
-    return [ConnectionListener(doors.public, doors.public_context)]
+    return [ConnectionListener(sockets.public, sockets.public_context)]
 
 
-def wrapper_listeners_at(doors: ListeningSockets) -> ConnectionListeners | None:
+def wrapper_listeners_at(sockets: ListeningSockets) -> ConnectionListeners | None:
     """Return the listeners for cluster hosts, if configured."""
-    if doors.wrappers is None:
+    if sockets.wrappers is None:
         return None
-    host, number, *_ = doors.wrappers.getsockname()
+    host, number, *_ = sockets.wrappers.getsockname()
     log.info("cluster hosts can connect at %s port %s", host, number)
-    places = [ConnectionListener(doors.wrappers, doors.wrappers_context, has_hosts=True)]
-    return ConnectionListeners(number, places, doors.wrappers_context)
+    places = [ConnectionListener(sockets.wrappers, sockets.wrappers_context, has_hosts=True)]
+    return ConnectionListeners(number, places, sockets.wrappers_context)
 
 
 async def serve(
@@ -147,7 +147,7 @@ async def serve(
     listeners: Sequence[ConnectionListener],
     config: Settings,
     closing: trio.Event,
-    lean: FastPath | None = None,
+    fast_path: FastPath | None = None,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -161,13 +161,13 @@ async def serve(
     async with trio.open_nursery() as surroundings:
         await surroundings.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
-        if lean is not None:
-            surroundings.start_soon(lean.departures.run)
+        if fast_path is not None:
+            surroundings.start_soon(fast_path.departures.run)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
                     admission = Admission(config, listener.share, has_hosts=listener.has_hosts)
-                    handler = _Handler(app, settings, context, listener, streams, lean)
+                    handler = _Handler(app, settings, context, listener, streams, fast_path)
                     acceptor = Acceptor(
                         listener.listener,
                         admission,
@@ -180,8 +180,8 @@ async def serve(
                 await closing.wait()
                 accepting.cancel_scope.cancel()
             await context.terminated.set()
-            if lean is not None:
-                lean.close()
+            if fast_path is not None:
+                fast_path.close()
             connections.cancel_scope.deadline = trio.current_time() + settings.graceful_timeout
             surroundings.start_soon(_cut_off, streams, connections.cancel_scope.deadline)
         await lifespan.wait_for_shutdown()
@@ -205,9 +205,9 @@ class _Handler:
         context: WorkerContext,
         listener: ConnectionListener,
         streams: set[Stream],
-        lean: FastPath | None,
+        fast_path: FastPath | None,
     ) -> None:
-        self._app, self._settings, self._context, self._lean = app, settings, context, lean
+        self._app, self._settings, self._context, self._lean = app, settings, context, fast_path
         self._listener, self._streams = listener, streams
 
     async def serve(self, stream: Stream, client: str) -> None:
@@ -216,7 +216,9 @@ class _Handler:
         try:
             await self._speak(stream, client)
         except* (h11.ProtocolError, WebSocketError) as group:
-            log.info("a connection was closed after an invalid request: %s", next(leaves(group)))
+            log.info(
+                "a connection was closed after an invalid request: %s", next(leaf_errors(group))
+            )
         except* Exception:
             # An error of the protocol code ends one connection, not the daemon.
             log.exception("a connection failed and was closed")

@@ -58,7 +58,7 @@ from daemon.web.ui_session import UiPage, UiPages
 from daemon.web.vault_api import VaultApi
 from daemon.web.websocket import NO_UPGRADE
 from storage import request_context
-from storage.account import counted, under
+from storage.account import charged_to, counted
 from storage.errors import (
     Denied,
     Malformed,
@@ -163,13 +163,13 @@ class Dispatcher:
         endpoints: Iterable[Endpoint],
         closing: trio.Event,
         pages: Iterable[UiPage] = (),
-        doorkeeper: Doorkeeper | None = None,
+        authenticate_wrapper: Doorkeeper | None = None,
     ) -> None:
-        """`doorkeeper` may reject a request before its body is read, after the guard."""
+        """`authenticate_wrapper` may reject a request before its body is read, after the guard."""
         self._parts, self._closing = parts, closing
-        self._doorkeeper = doorkeeper
+        self._doorkeeper = authenticate_wrapper
         self.router: Router[Route] = Router(routes)
-        self.pages = UiPages(parts, pages, self._asked)
+        self.pages = UiPages(parts, pages, self._answer_page_call)
         self._secrets_side = VaultApi(parts, endpoints)
         self.guard = RequestGuard(parts.config, socket.gethostname())
         self._proxies = TrustedProxies(parts.config.trusted_proxies)
@@ -178,7 +178,7 @@ class Dispatcher:
         self.fairness = Fairness(parts.config.client_cpu_percent)
         self._crowd = StreamLimit(most_connections(Share.PORT))
 
-    def way(self, head: RequestHead) -> RouteMatch:
+    def target_of(self, head: RequestHead) -> RouteMatch:
         """Return the target of a request."""
         path = heads.path(head.target)
         if VaultApi.serves(path):
@@ -198,14 +198,14 @@ class Dispatcher:
         if the caller knows it already.
         """
         request_id = origin = self.id_of(head.headers)
-        way = way or self.way(head)
+        way = way or self.target_of(head)
         span: _RequestSpan | None = None
         if request_context.TRACING.recorder is not None:
             span = _RequestSpan(request_context.TRACING.recorder, head, request_id)
             origin = span.origin
         account = RequestAccount(self.fairness, self.client(head))
         shown = request_context.permission_scope(span.permission) if span else nullcontext()
-        with request_context.request_scope(origin), under(account), shown:
+        with request_context.request_scope(origin), charged_to(account), shown:
             answer = await counted(account, self._answered(head, body, way))
         account.settle()
         answer.headers[REQUEST_ID] = request_id
@@ -254,13 +254,13 @@ class Dispatcher:
     async def _answered(self, head: RequestHead, body: Body, way: RouteMatch) -> WireResponse:
         """Answer one request; convert an unexpected error to a 500."""
         path, address = way.path, self.address(head)
-        trail = self._parts.audit.begin(head.method, path, head.query, address)
+        audit_scope = self._parts.audit.open_scope(head.method, path, head.query, address)
         pretty = gzipped = False
         try:
             gzipped = "gzip" in head.headers.get("accept-encoding", "") and not way.is_secret
             query = QueryParameters(head.query, namespace=heads.namespace(head.headers, path))
             pretty = query.text("pretty", "0") != "0"
-            with trail.watching():
+            with audit_scope.watching():
                 reply = self._refusal(head, way, query, address)
                 if reply is None:
                     # A short body is read first, so that the connection stays open after an error.
@@ -269,7 +269,7 @@ class Dispatcher:
                     given = b"" if rest else await body()
                     asked = self._request(head, way, query, address, given)
                     with bounded_wait():
-                        reply = await self._reply(head, asked, way, trail, rest)
+                        reply = await self._reply(head, asked, way, audit_scope, rest)
         except StewardError as error:
             reply = of_error(error)
         except BodyUnavailable as error:
@@ -277,7 +277,7 @@ class Dispatcher:
         except Exception:
             log.exception("request failed: %s %s", head.method, path)
             reply = text("internal error: see the daemon's log", 500)
-        trail.ended(reply.status, message_reply(reply) if reply.status >= 400 else "")
+        audit_scope.ended(reply.status, message_reply(reply) if reply.status >= 400 else "")
         log.debug("%s %s: %d", head.method, path, reply.status)
         made = partial(to_wire, reply, pretty=pretty, gzipped=gzipped)
         if isinstance(reply.body, bytes) and len(reply.body) > _LONG and (pretty or gzipped):
@@ -298,35 +298,35 @@ class Dispatcher:
         head: RequestHead,
         asked: Request,
         way: RouteMatch,
-        trail: AuditScope,
+        audit_scope: AuditScope,
         rest: Body | None,
     ) -> HandlerReply:
         """Answer a request that the guard accepts; `rest` reads its body if that is long."""
         route = way.route
         if route is None:
-            return await self._without_route(head, asked, way, trail, rest)
+            return await self._without_route(head, asked, way, audit_scope, rest)
         if isinstance(route, WebSocketRoute):
             return text(NO_UPGRADE, 500)
         if "GET" in route.methods:
             _check_everywhere(asked.query)
         if _is_for_another(asked.query, route, self._parts.config.region):
             return _UNKNOWN_REGION
-        return await self._served(route, asked, trail, rest)
+        return await self._served(route, asked, audit_scope, rest)
 
     async def _without_route(
         self,
         head: RequestHead,
         asked: Request,
         way: RouteMatch,
-        trail: AuditScope,
+        audit_scope: AuditScope,
         rest: Body | None,
     ) -> HandlerReply:
         """Answer a request without a route: pages, the Vault API, redirects, or not found."""
         if way.is_secret and way.path == heads.clean_path(way.path):
-            return await self._secrets_side.answer(asked, head.headers, trail, rest)
+            return await self._secrets_side.answer(asked, head.headers, audit_scope, rest)
         if self.pages.has(way.path):
             return await self.pages.answer(
-                asked, head.headers, trail, rest, is_secure=head.is_secure
+                asked, head.headers, audit_scope, rest, is_secure=head.is_secure
             )
         if way.routes:
             return text("Invalid method", 405)
@@ -336,34 +336,34 @@ class Dispatcher:
         self,
         route: ReadRoute | WriteRoute | StreamRoute,
         asked: Request,
-        trail: AuditScope,
+        audit_scope: AuditScope,
         rest: Body | None,
     ) -> HandlerReply:
         """Answer a request with a route. Raises `Denied`, and the errors of its handler."""
-        trail.ask(asked.namespace, asked.token)
+        audit_scope.set_caller(asked.namespace, asked.token)
         caller = await self._caller(route.needs, asked)
-        trail.known(caller.token.accessor)
+        audit_scope.known(caller.token.accessor)
         identify(caller.token.accessor)
         asked = msgspec.structs.replace(asked, caller=caller)
-        return await self._allowed(route, asked, trail, rest)
+        return await self._allowed(route, asked, audit_scope, rest)
 
-    async def _asked(self, asked: Request, trail: AuditScope) -> HandlerReply:
+    async def _answer_page_call(self, asked: Request, audit_scope: AuditScope) -> HandlerReply:
         """Answer an API request of a page in the name of its user. Raises like the routes."""
         if VaultApi.serves(asked.path):
-            return await self._secrets_side.answer(asked, {}, trail)
+            return await self._secrets_side.answer(asked, {}, audit_scope)
         routes, parameters = self.router.find(asked.path)
         route = _for_method(routes, asked.method)
         if route is None or isinstance(route, WebSocketRoute):
             raise NotFound(f"there is no route for {asked.method} {asked.path}")
         parameters = {name: unquote(value) for name, value in parameters.items()}
         asked = msgspec.structs.replace(asked, parameters=parameters, needs=route.needs)
-        return await self._allowed(route, asked, trail)
+        return await self._allowed(route, asked, audit_scope)
 
     async def _allowed(
         self,
         route: ReadRoute | WriteRoute | StreamRoute,
         asked: Request,
-        trail: AuditScope,
+        audit_scope: AuditScope,
         rest: Body | None = None,
     ) -> HandlerReply:
         """Call a route for an authenticated caller, if authorized. Raises `Denied`, and its errors."""
@@ -376,7 +376,7 @@ class Dispatcher:
             request_context.show_permission()
         person = asked.caller.token.person if self._parts.tokens.asks else ""
         with timed(asked.method, route.path), request_context.person_scope(person):
-            reply = await self._handled(route, asked, trail)
+            reply = await self._handled(route, asked, audit_scope)
         if self._parts.tokens.asks:
             reply = await self._masked(route, asked, reply)
         # What an assistant reads may leave this host, so it is recorded like a change. What all may
@@ -384,7 +384,7 @@ class Dispatcher:
         is_known = asked.caller.token.accessor not in ("", ANONYMOUS)
         is_open = route.needs.asks is Requirement.NOTHING
         if asked.query.text("via") == _ASSISTANT and is_known and not is_open:
-            await trail.acted()
+            await audit_scope.acted()
         return reply
 
     async def _masked(
@@ -411,7 +411,7 @@ class Dispatcher:
         return await rest()
 
     async def _handled(
-        self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, trail: AuditScope
+        self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, audit_scope: AuditScope
     ) -> HandlerReply:
         """Call a route."""
         if isinstance(route, ReadRoute):
@@ -424,17 +424,17 @@ class Dispatcher:
                 random=self._random,
             )
             if route.shows_secrets and self._parts.config.audit_reads:
-                await trail.acted()
+                await audit_scope.acted()
             reply = with_remarks(reply, asked.remarks())
             if reply.stream is not None:
-                return msgspec.structs.replace(reply, stream=self._crowd.hold(reply.stream))
+                return msgspec.structs.replace(reply, stream=self._crowd.count(reply.stream))
             return reply
         await import_large(route.handler)
         reply = await route.handler(asked)
         if route.acts:
-            await trail.acted()
+            await audit_scope.acted()
         if reply.stream is not None:
-            held = self._crowd.hold(reply.stream, is_endless=reply.is_endless)
+            held = self._crowd.count(reply.stream, is_endless=reply.is_endless)
             return msgspec.structs.replace(reply, stream=held)
         return with_remarks(reply, asked.remarks())
 
@@ -469,7 +469,7 @@ class Dispatcher:
             return tokens.resolve("")
         try:
             return await tokens.authenticate(
-                asked.token, asked.address, party=asked.party, operator=asked.operator
+                asked.token, asked.address, client_key=asked.client_key, operator=asked.operator
             )
         except UnknownToken as error:
             if needs.tells_why is None or error.reason == str(error):

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from daemon.acl.builtin import NOBODY, UNASKED
-from storage.account import RequestCost, counted, present, under
+from storage.account import RequestCost, charged_to, counted, present
 from storage.errors import TooOften
 
 ALLOWED = 5.0  # seconds of CPU time that a client may use in advance
@@ -71,7 +71,7 @@ class Fairness:
             return
         self.spend(client, 0.0)
         beyond = self._clients[client].seconds - ALLOWED
-        if beyond > 0 and self._others_ask(client):
+        if beyond > 0 and self._others_wait(client):
             wait = min(ceil(beyond / self._regained), _LONGEST_WAIT)
             raise TooOften(
                 f"{client} has used more than its share of CPU time (client_cpu_percent): "
@@ -79,7 +79,7 @@ class Fairness:
                 retry_after=wait,
             )
 
-    def _others_ask(self, client: str) -> bool:
+    def _others_wait(self, client: str) -> bool:
         last = next((name for name in reversed(self._clients) if name != client), None)
         return last is not None and trio.current_time() - self._clients[last].at < OTHERS
 
@@ -106,7 +106,7 @@ async def counting(
     """Yield the same pieces, and charge an account for each of them."""
     try:
         while True:
-            with under(account):
+            with charged_to(account):
                 piece = await counted(account, _next(pieces))
             account.settle()
             if piece is None:

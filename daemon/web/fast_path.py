@@ -154,7 +154,7 @@ class FastPath:
             with trio.CancelScope() as idleness:
                 while not self._is_closing:
                     self._limit(idleness, since, has_asked=has_asked)
-                    data = await self._begun(stream, idleness)
+                    data = await self._first_bytes(stream, idleness)
                     if not data:
                         return None
                     if idleness.cancel_called:
@@ -183,7 +183,7 @@ class FastPath:
         """Return the end of the idle time of a silent client."""
         return since + (self._settings.keep_alive_timeout if has_asked else HEAD_TIMEOUT)
 
-    async def _begun(self, stream: trio.SocketStream, idleness: trio.CancelScope) -> bytes:
+    async def _first_bytes(self, stream: trio.SocketStream, idleness: trio.CancelScope) -> bytes:
         """Return the next bytes; empty if the client has disconnected."""
         self._idle.add(idleness)
         try:
@@ -196,7 +196,7 @@ class FastPath:
     ) -> tuple[RequestHead, RouteMatch] | None:
         """Return the head and the target of a request, if the fast path answers it."""
         head = _head(request, client, peer, user)
-        way = self._answering.way(head)
+        way = self._answering.target_of(head)
         return (head, way) if self._answering.is_hot(head, way) else None
 
     async def _answered(
@@ -215,7 +215,7 @@ class FastPath:
         answering = self._answering.answer(head, body, way)
         if self._answering.may_wait(head) or idleness.deadline < trio.current_time() + _SHORT:
             idleness.deadline = inf  # a client that waits for its response is not idle
-            answer = await self._unless_gone(stream, answering)
+            answer = await self._unless_disconnected(stream, answering)
         else:
             answer = await answering
         if answer is None:
@@ -228,7 +228,7 @@ class FastPath:
             await send_with_timeout(stream, rest)
         return not request.is_last
 
-    async def _unless_gone(
+    async def _unless_disconnected(
         self, stream: trio.SocketStream, answering: Coroutine[object, object, WireResponse]
     ) -> WireResponse | None:
         """Return the response, or None if the client disconnects before."""

@@ -54,7 +54,7 @@ def _is_masked(route: Route, asked: Request) -> bool:
 async def _body(matcher: Matcher, body: object) -> bytes:
     if not isinstance(body, bytes):
         body = encode(body)
-    if not matcher.finds(body):
+    if not matcher.may_match(body):
         return body
     work = partial(matcher.mask, body)
     return work() if matcher.is_quick and len(body) <= _SHORT else await garbage.in_thread(work)

@@ -56,7 +56,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.peer.uid if self.peer and self.peer.is_operator else None
 
     @property
-    def party(self) -> str:
+    def client_key(self) -> str:
         """Return whose failure a wrong credential is: users of this host share its addresses."""
         return self.user or self.address
 
@@ -82,7 +82,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.body) <= SHORT:
             return self.decode(record)
         found = await self.parts.admission.run(self.client, partial(self.decode, record))
-        garbage.keep(found)
+        garbage.free_in_thread(found)
         return found
 
     async def worked_out(self, size: int, work: Callable[[], R]) -> R:

@@ -38,7 +38,7 @@ class ResponseCache:
 
     def at(self, moment: int | None, route: ReadRoute, request: Request) -> HandlerReply | None:
         """Return the cached response of a read, if it was valid at this version of the store."""
-        if moment is None or not _can_be_kept(route, request):
+        if moment is None or not _is_cacheable(route, request):
             return None
         key = _key(route, request)
         known = self._answers.get(key)
@@ -51,7 +51,7 @@ class ResponseCache:
         self, route: ReadRoute, request: Request, db: ReadSnapshot, moment: int | None = None
     ) -> HandlerReply:
         """Return the response of a read: the cached one if it is valid, else a new one."""
-        if not _can_be_kept(route, request):
+        if not _is_cacheable(route, request):
             return route.handler(request, db)
         indexes, key = self.indexes(route, request, db), _key(route, request)
         known = self._answers.get(key)
@@ -60,23 +60,23 @@ class ResponseCache:
             self._answers.move_to_end(key)
             return known.reply
         made = route.handler(request, db)
-        self._keep(key, indexes, made, moment)
+        self._store(key, indexes, made, moment)
         return made
 
     @staticmethod
     def indexes(route: ReadRoute, request: Request, db: ReadSnapshot) -> tuple[int, ...]:
         """Return the indexes that a cached response depends on; empty if the route is not cached."""
-        tables = route.tables if _can_be_kept(route, request) else ()
+        tables = route.tables if _is_cacheable(route, request) else ()
         return tuple(db.table_index(table) for table in tables)
 
-    def keep(
+    def store(
         self, route: ReadRoute, request: Request, indexes: tuple[int, ...], made: HandlerReply
     ) -> None:
         """Store a response that was computed elsewhere, at these indexes of its tables."""
         if indexes:
-            self._keep(_key(route, request), indexes, made, None)
+            self._store(_key(route, request), indexes, made, None)
 
-    def _keep(
+    def _store(
         self, key: _Key, indexes: tuple[int, ...], made: HandlerReply, moment: int | None
     ) -> None:
         self._forget(key)
@@ -93,7 +93,7 @@ class ResponseCache:
             self._bytes -= known.size
 
 
-def _can_be_kept(route: ReadRoute, request: Request) -> bool:
+def _is_cacheable(route: ReadRoute, request: Request) -> bool:
     return bool(route.tables) and request.namespace != EVERYWHERE
 
 

@@ -183,12 +183,12 @@ class BodyGate:
 class AsgiApp(QuartTrio):
     """The framework's application, for HTTP and WebSockets."""
 
-    def __init__(self, answering: Dispatcher, talks: WebSockets, most: int = MAX_BODY) -> None:
+    def __init__(self, answering: Dispatcher, websockets: WebSockets, most: int = MAX_BODY) -> None:
         """`most` is the size limit of a body in bytes."""
         super().__init__("steward", static_folder=None)
         self.config["MAX_CONTENT_LENGTH"] = self._most = most
         self.config["BODY_TIMEOUT"] = BODY_TIMEOUT
-        self._answering, self._talks = answering, talks
+        self._answering, self._talks = answering, websockets
 
     async def handle_request(self, request: FrameworkRequest) -> Response:
         """Answer one request."""
@@ -217,7 +217,7 @@ class AsgiApp(QuartTrio):
             await gate.discard()
         return _response(answer)
 
-    async def talk(
+    async def serve_websocket(
         self, scope: WebsocketScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
         """Accept a WebSocket for its route, unless a check rejects it."""
@@ -266,7 +266,7 @@ class _Shielded:
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
         if scope["type"] == "websocket":
-            await self._app.talk(scope, receive, send)
+            await self._app.serve_websocket(scope, receive, send)
             return
         if (
             scope["type"] == "http" and not scope["path"]
@@ -316,7 +316,7 @@ async def open_web(
     listeners: Sequence[ConnectionListener],
     pages: Iterable[UiPage] = (),
     most: int = MAX_BODY,
-    doorkeeper: Doorkeeper | None = None,
+    authenticate_wrapper: Doorkeeper | None = None,
 ) -> AsyncIterator[None]:
     """Serve the listeners from these tables of routes; `most` limits the bytes of a body.
 
@@ -336,14 +336,14 @@ async def open_web(
     settings.graceful_timeout = CLOSING
     settings.websocket_max_message_size = MAX_FRAME
     closing = trio.Event()
-    answering = Dispatcher(parts, routes, endpoints, closing, pages, doorkeeper)
-    lean = FastPath(answering, settings) if parts.config.lean_door else None
-    talks = WebSockets(
+    answering = Dispatcher(parts, routes, endpoints, closing, pages, authenticate_wrapper)
+    fast_path = FastPath(answering, settings) if parts.config.lean_door else None
+    websockets = WebSockets(
         parts, answering.router, answering.pages, answering.guard, closing, answering.fairness
     )
-    app = wrap_app(_Shielded(AsgiApp(answering, talks, most), most), most, "asgi")
+    app = wrap_app(_Shielded(AsgiApp(answering, websockets, most), most), most, "asgi")
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, app, settings, listeners, parts.config, closing, lean)
+        await nursery.start(serve, app, settings, listeners, parts.config, closing, fast_path)
         try:
             yield
         finally:

@@ -42,7 +42,7 @@ class StreamLimit:
             )
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def reserve(self) -> Iterator[None]:
         """Count a stream during the block. Raises `TooOften`."""
         self.check()
         self._open += 1
@@ -51,7 +51,7 @@ class StreamLimit:
         finally:
             self._open -= 1
 
-    def hold(
+    def count(
         self, pieces: AsyncIterator[bytes], *, is_endless: bool = False
     ) -> AsyncGenerator[bytes, None]:
         """Yield the same pieces, counted from the first read on. Raises `TooOften`."""

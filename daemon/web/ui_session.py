@@ -86,14 +86,14 @@ class UiRequest:
         session: UiSession | None,
         ask: Ask,
         sessions: SessionStore,
-        trail: AuditScope,
+        audit_scope: AuditScope,
         router: Router["UiPage"],
     ) -> None:
         self.request, self.session = request, session
         self.has_ended = False  # the session's token is no longer valid
         self.is_unclear = False  # there are several cookies with this name
         self.is_compact = False  # pages have less space between lines
-        self._ask, self._sessions, self._trail, self._router = ask, sessions, trail, router
+        self._ask, self._sessions, self._trail, self._router = ask, sessions, audit_scope, router
         self._form: dict[str, str] | Malformed | None = None  # the fields, or their error
         self._lacking: dict[tuple[str, ...], str] = {}  # by the arguments of `lacks`
         self._cookie: str | None = None  # the new value of the cookie; empty deletes it
@@ -153,7 +153,9 @@ class UiRequest:
         right = self.request.parts.rights().of(verb, address, lambda mount: mount == f"{path}/")
         within = namespace or QueryParameters(place.query).text("namespace") or right.namespace
         named = right.path if right.needs.asks is Requirement.PATH else path
-        return _lacking(self, msgspec.structs.replace(right, namespace=within, path=named))
+        return _missing_capability(
+            self, msgspec.structs.replace(right, namespace=within, path=named)
+        )
 
     # --- API calls
 
@@ -174,7 +176,7 @@ class UiRequest:
             path=path,
             query=QueryParameters(words),
             parameters={},
-            body=b"" if body is None else await apart(encode, body),
+            body=b"" if body is None else await build_in_thread(encode, body),
         )
         return await self._ask(asked, self._trail)
 
@@ -188,20 +190,22 @@ class UiRequest:
 
     async def post(self, path: str, body: object = None, /, **query: object) -> Any:  # noqa: ANN401  # JSON
         """Change something through the API; return its response."""
-        found = await apart(self.said, await self.ask("POST", path, body, **query))
-        garbage.keep(found)
+        found = await build_in_thread(
+            self.decode_reply, await self.ask("POST", path, body, **query)
+        )
+        garbage.free_in_thread(found)
         return found
 
     async def parsed(self, reply: HandlerReply) -> Any:  # noqa: ANN401  # JSON
         """Return the decoded body of a reply; a thread decodes a long one."""
         if isinstance(reply.body, bytes) and len(reply.body) > _LONG:
-            found = await apart(self.said, reply)
-            garbage.keep(found)
+            found = await build_in_thread(self.decode_reply, reply)
+            garbage.free_in_thread(found)
             return found
-        return self.said(reply)
+        return self.decode_reply(reply)
 
     @staticmethod
-    def said(reply: HandlerReply) -> Any:  # noqa: ANN401  # JSON
+    def decode_reply(reply: HandlerReply) -> Any:  # noqa: ANN401  # JSON
         """Return the body of a reply: a decoded JSON document, or text.
 
         Raises the matching error for an error response.
@@ -228,7 +232,7 @@ class UiRequest:
         tokens = self.request.parts.tokens
         try:
             caller = await tokens.authenticate(
-                secret, self.request.address, party=self.request.party
+                secret, self.request.address, client_key=self.request.client_key
             )
             if not secret or caller.token.uses_left is not None:
                 raise Malformed("signing in needs a token without a limit of uses")
@@ -290,7 +294,7 @@ class UiRequest:
         if ending.is_own:
             await self.request.parts.tokens.revoke(ending.token)
 
-    def dressed(self, reply: HandlerReply, *, is_secure: bool) -> HandlerReply:
+    def with_page_headers(self, reply: HandlerReply, *, is_secure: bool) -> HandlerReply:
         """Return a response with the headers of all pages, and a changed cookie."""
         headers = {**HEADERS, "Cache-Control": "no-store", **reply.headers}
         if self._cookie is not None:
@@ -302,7 +306,7 @@ class UiRequest:
         return msgspec.structs.replace(reply, headers=headers)
 
 
-async def apart(make: Callable[..., T], *arguments: object) -> T:
+async def build_in_thread(make: Callable[..., T], *arguments: object) -> T:
     """Return a result with many objects, built in a thread without garbage collection."""
     return await garbage.in_thread(partial(make, *arguments))
 
@@ -340,7 +344,7 @@ class UiPages:
         self,
         asked: Request,
         headers: Mapping[str, str],
-        trail: AuditScope,
+        audit_scope: AuditScope,
         rest: Body | None = None,
         *,
         is_secure: bool,
@@ -355,20 +359,20 @@ class UiPages:
             return text("Invalid method", 405)
         asked = msgspec.structs.replace(asked, parameters=parameters, token="", peer=None)
         names = _names(headers, is_secure=is_secure)
-        visit = UiRequest(
-            asked, self._session(names), self._ask, self._sessions, trail, self._router
+        ui_request = UiRequest(
+            asked, self._session(names), self._ask, self._sessions, audit_scope, self._router
         )
-        visit.is_unclear = len(names) > 1
-        visit.is_compact = "compact" in _values(headers, DENSITY_COOKIE)
+        ui_request.is_unclear = len(names) > 1
+        ui_request.is_compact = "compact" in _values(headers, DENSITY_COOKIE)
         if not page.is_file:
-            await self._recognize(visit, trail)
-        if asked.method != "GET" and (reason := await self._refusal(visit, headers, rest)):
-            return visit.dressed(text(reason, 403), is_secure=is_secure)
-        reply = self._while_signed_in(await page.handler(visit), visit.session)
-        return visit.dressed(reply, is_secure=is_secure)
+            await self._recognize(ui_request, audit_scope)
+        if asked.method != "GET" and (reason := await self._refusal(ui_request, headers, rest)):
+            return ui_request.with_page_headers(text(reason, 403), is_secure=is_secure)
+        reply = self._while_signed_in(await page.handler(ui_request), ui_request.session)
+        return ui_request.with_page_headers(reply, is_secure=is_secure)
 
     async def _refusal(
-        self, visit: UiRequest, headers: Mapping[str, str], rest: Body | None
+        self, ui_request: UiRequest, headers: Mapping[str, str], rest: Body | None
     ) -> str:
         """Return why a form is rejected, or read it: it must be of a page of this session.
 
@@ -377,12 +381,16 @@ class UiPages:
         if reason := _head_refusal(headers):
             return reason
         if rest is not None:
-            if visit.session is None and visit.asks_for_tokens:
+            if ui_request.session is None and ui_request.asks_for_tokens:
                 return _OF_ANOTHER
-            visit.request = msgspec.structs.replace(visit.request, body=await rest())
-        if len(visit.request.body) > SHORT:
-            await visit.request.parts.admission.run(visit.request.client, lambda: visit.form)
-        has_proof = hmac.compare_digest(visit.form.get(PROOF, "").encode(), visit.proof.encode())
+            ui_request.request = msgspec.structs.replace(ui_request.request, body=await rest())
+        if len(ui_request.request.body) > SHORT:
+            await ui_request.request.parts.admission.run(
+                ui_request.request.client, lambda: ui_request.form
+            )
+        has_proof = hmac.compare_digest(
+            ui_request.form.get(PROOF, "").encode(), ui_request.proof.encode()
+        )
         return "" if has_proof else _OF_ANOTHER
 
     def _while_signed_in(self, reply: HandlerReply, session: UiSession | None) -> HandlerReply:
@@ -423,25 +431,27 @@ class UiPages:
     def _session(self, names: list[str]) -> UiSession | None:
         return self._sessions.find(names[0], self._parts.clock.now()) if len(names) == 1 else None
 
-    async def _recognize(self, visit: UiRequest, trail: AuditScope) -> None:
+    async def _recognize(self, ui_request: UiRequest, audit_scope: AuditScope) -> None:
         """Find the session of a request; a session with an invalid token counts as ended."""
-        secret = visit.session.token if visit.session else ""
-        trail.ask(visit.request.namespace, "")
+        secret = ui_request.session.token if ui_request.session else ""
+        audit_scope.set_caller(ui_request.request.namespace, "")
         try:
             # A session's secret was valid once, so a failure is not a guess and is not counted.
-            caller = self._parts.tokens.resolve(secret, visit.request.address)
+            caller = self._parts.tokens.resolve(secret, ui_request.request.address)
         except UnknownToken:
-            await visit.sign_out()
-            visit.has_ended, secret = True, ""
+            await ui_request.sign_out()
+            ui_request.has_ended, secret = True, ""
             caller = self._parts.tokens.resolve("")
-        trail.known(caller.token.accessor)
+        audit_scope.known(caller.token.accessor)
         identify(caller.token.accessor)
-        visit.request = msgspec.structs.replace(visit.request, token=secret, caller=caller)
+        ui_request.request = msgspec.structs.replace(
+            ui_request.request, token=secret, caller=caller
+        )
 
 
-def _lacking(visit: UiRequest, right: "RequestedCapability") -> str:
+def _missing_capability(ui_request: UiRequest, right: "RequestedCapability") -> str:
     """Return the capability that a user lacks for a call; empty if they have it."""
-    needs, caller = right.needs, visit.request.caller
+    needs, caller = right.needs, ui_request.request.caller
     if right.namespace == EVERYWHERE:
         right = msgspec.structs.replace(
             right, needs=msgspec.structs.replace(needs, everywhere=True)

@@ -71,7 +71,7 @@ class VaultApi:
         self,
         asked: Request,
         headers: Mapping[str, str],
-        trail: AuditScope,
+        audit_scope: AuditScope,
         rest: Body | None = None,
     ) -> HandlerReply:
         """Answer a call, with an error response if it is rejected.
@@ -88,9 +88,9 @@ class VaultApi:
             if rest is None:
                 fields = await _fields(endpoint, asked, operation, headers)
             wrap_ttl = _wrap_ttl(headers)
-            trail.ask("", asked.token)
+            audit_scope.set_caller("", asked.token)
             caller = await self._caller(asked, is_open=is_open)
-            trail.known(caller.token.accessor)
+            audit_scope.known(caller.token.accessor)
             identify(caller.token.accessor)
             if rest is not None:
                 if endpoint is not None and operation is Operation.WRITE:
@@ -116,7 +116,7 @@ class VaultApi:
             mount=found.mount if found else "",
             wrap_ttl=wrap_ttl,
         )
-        return await self._served(call, found, trail, is_login=is_open)
+        return await self._served(call, found, audit_scope, is_login=is_open)
 
     async def _with_body(
         self, asked: Request, caller: Caller, rest: Body, *, is_open: bool
@@ -138,7 +138,7 @@ class VaultApi:
         tokens = self._parts.tokens
         if not is_open:
             return await tokens.authenticate(
-                asked.token, asked.address, party=asked.party, operator=asked.operator
+                asked.token, asked.address, client_key=asked.client_key, operator=asked.operator
             )
         try:
             return tokens.resolve(asked.token, asked.address)
@@ -146,14 +146,19 @@ class VaultApi:
             return tokens.resolve("")
 
     async def _served(
-        self, call: RouteCall, found: EndpointMatch | None, trail: AuditScope, *, is_login: bool
+        self,
+        call: RouteCall,
+        found: EndpointMatch | None,
+        audit_scope: AuditScope,
+        *,
+        is_login: bool,
     ) -> HandlerReply:
         endpoint = found.endpoint if found else None
         try:
             if not is_login:
                 _permit(call, endpoint)
             if found is None:
-                return _nothing_there(call)
+                return _unknown_path(call)
             if endpoint is None and "help" in call.query and _is_mount(call, found):
                 return vault_envelope.plain(_help_of_mount(call))
             if endpoint is None:
@@ -169,9 +174,9 @@ class VaultApi:
             reply = await _enveloped(call, _with_warning(answer, endpoint, call))
         except StewardError as error:
             if isinstance(error, LoginRefused):
-                trail.refuses(error.reason)
+                audit_scope.refuses(error.reason)
             return vault_envelope.of_error(error, is_login=is_login)
-        return with_remarks(reply, _kept(endpoint, call))
+        return with_remarks(reply, _warn_without_effect(endpoint, call))
 
     def _find(self, db: ReadSnapshot, path: str) -> EndpointMatch | None:
         return self._endpoints.find(path.removeprefix("/v1/"), lambda one: mounts.exists(db, one))
@@ -338,12 +343,13 @@ def _with_warning(answer: VaultBody, endpoint: Endpoint, call: RouteCall) -> Vau
     return msgspec.structs.replace(answer, warnings=[*answer.warnings, warning])
 
 
-def _kept(endpoint: Endpoint, call: RouteCall) -> list[str]:
+def _warn_without_effect(endpoint: Endpoint, call: RouteCall) -> list[str]:
     """Return warnings about fields without effect, for a header: most such responses have no body."""
     if call.operation is not Operation.WRITE:
         return []
     return [
-        f'field "{name}" is stored but has no effect' for name in call.fields.said(endpoint.keeps)
+        f'field "{name}" is stored but has no effect'
+        for name in call.fields.present(endpoint.keeps)
     ]
 
 
@@ -351,7 +357,7 @@ def _is_mount(call: RouteCall, found: EndpointMatch) -> bool:
     return f"{call.name.rstrip('/')}/" == f"auth/{found.mount}"
 
 
-def _nothing_there(call: RouteCall) -> HandlerReply:
+def _unknown_path(call: RouteCall) -> HandlerReply:
     """Return the response for an unknown path; a help request lists the paths below it."""
     above = f"/v1/{call.name.rstrip('/')}/"
     below = sorted({one for one in call.parts.rights().endpoint_paths if one.startswith(above)})

@@ -29,7 +29,7 @@ from daemon.web.stream_auth import RECHECK, StreamSubscriber
 from daemon.web.ui_session import UiPages
 from daemon.web.websocket import WebSocketChannel, reject_handshake, run_websocket
 from storage import request_context
-from storage.account import counted, under
+from storage.account import charged_to, counted
 from storage.errors import Denied, Malformed
 
 OF_PAGES = "/ui"  # prefix of the path for connections of pages
@@ -66,14 +66,14 @@ class WebSockets:
         `client` is charged for its CPU time, as for requests (`fairness.py`).
         """
         path, headers = heads.path(head.target), head.headers
-        trail = self._parts.audit.begin("GET", path, head.query, address)
+        audit_scope = self._parts.audit.open_scope("GET", path, head.query, address)
         try:
             refusal = self._refusal(path, headers)
             query = QueryParameters(head.query, namespace=heads.namespace(headers, path))
         except Malformed as error:
             refusal = of_error(error)
         if refusal:
-            trail.ended(refusal.status, message_reply(refusal))
+            audit_scope.ended(refusal.status, message_reply(refusal))
             await reject_handshake(send, refusal)
             return
         routes, parameters = self._router.find(path.removeprefix(OF_PAGES))
@@ -99,10 +99,12 @@ class WebSockets:
 
         async def talk(socket: WebSocketChannel) -> None:
             try:
-                with under(account):
+                with charged_to(account):
                     await counted(
                         account,
-                        self._talk(asked, headers, route, socket, trail, is_secure=head.is_secure),
+                        self._serve(
+                            asked, headers, route, socket, audit_scope, is_secure=head.is_secure
+                        ),
                     )
             finally:
                 account.settle()
@@ -115,13 +117,13 @@ class WebSockets:
         # The guard has compared it with the daemon's names.
         return _NO_ORIGIN if _is_of_page(path) and not headers.get("origin") else None
 
-    async def _talk(
+    async def _serve(
         self,
         asked: Request,
         headers: Mapping[str, str],
         route: WebSocketRoute,
         socket: WebSocketChannel,
-        trail: AuditScope,
+        audit_scope: AuditScope,
         *,
         is_secure: bool,
     ) -> None:
@@ -131,21 +133,21 @@ class WebSockets:
                 asked, lasts = self._pages.speaking(asked, headers, shown, is_secure=is_secure)
             else:
                 asked, lasts = await self._speaking(asked, headers, shown), _always
-            trail.known(asked.caller.token.accessor)
+            audit_scope.known(asked.caller.token.accessor)
             identify(asked.caller.token.accessor)
-            await trail.acted()
+            await audit_scope.acted()
             with _traced(asked, headers.get("traceparent", ""), route):
                 await _while_allowed(asked, lasts, route.handler(asked, socket))
         except _CutOff:
             raise
         except Denied as error:
-            trail.ended(403, str(error))
+            audit_scope.ended(403, str(error))
             raise
 
     async def _speaking(self, asked: Request, headers: Mapping[str, str], shown: str) -> Request:
         secret = shown or heads.token(headers, asked.path)
         caller = await self._parts.tokens.authenticate(
-            secret, asked.address, party=asked.party, operator=asked.operator
+            secret, asked.address, client_key=asked.client_key, operator=asked.operator
         )
         return msgspec.structs.replace(asked, token=secret, caller=caller)
 

@@ -53,7 +53,7 @@ class AllocatedTotals(msgspec.Struct):
     devices: set[str] = msgspec.field(default_factory=set)
 
 
-def held(db: ReadSnapshot, node_id: str) -> AllocatedTotals:
+def allocated_on(db: ReadSnapshot, node_id: str) -> AllocatedTotals:
     """Return the allocated resources of a node."""
     on = {"node_id": node_id}
     found = AllocatedTotals(*(db.one(_USED, on) or ()))

@@ -107,7 +107,7 @@ def release(tx: Transaction, namespace: str, job_id: str) -> None:
     tx.execute(_RELEASE, {"namespace": namespace, "id": job_id})
 
 
-def note_free_slot(tx: Transaction, namespace: str, parent_id: str) -> None:
+def publish_free_slot(tx: Transaction, namespace: str, parent_id: str) -> None:
     """Publish that more children of a job may be active, if any is queued."""
     if queued_children(tx, namespace, parent_id, 1):
         tx.publish(ROOM)

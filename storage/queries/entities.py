@@ -46,7 +46,7 @@ def by_name(db: ReadSnapshot, name: str) -> Entity | None:
     return _entity(db.one(_BY_NAME, {"name": name}))
 
 
-def every(db: ReadSnapshot, span: KeyRange = ALL) -> list[Entity]:
+def list_all(db: ReadSnapshot, span: KeyRange = ALL) -> list[Entity]:
     """Return entities, by ID."""
     rows = db.all(_EVERY, span.values)
     return [msgspec.json.decode(row["document"], type=Entity) for row in rows]
@@ -105,7 +105,7 @@ def put_alias(tx: Transaction, one: Alias) -> None:
     )
 
 
-def every_alias(db: ReadSnapshot, span: KeyRange = ALL) -> list[Alias]:
+def list_aliases(db: ReadSnapshot, span: KeyRange = ALL) -> list[Alias]:
     """Return aliases, by ID."""
     rows = db.all(_EVERY_ALIAS, span.values)
     return [msgspec.json.decode(row["document"], type=Alias) for row in rows]

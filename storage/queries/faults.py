@@ -40,7 +40,7 @@ _FIND = "SELECT * FROM faults WHERE kind = :kind AND key = :key"
 _REMOVE = "DELETE FROM faults WHERE kind = :kind AND key = :key"
 
 
-def every(db: ReadSnapshot) -> list[Fault]:
+def list_all(db: ReadSnapshot) -> list[Fault]:
     """Return all faults, oldest first."""
     return [Fault(**row) for row in db.all(_EVERY)]
 

@@ -72,7 +72,7 @@ def by_name(db: ReadSnapshot, name: str) -> Group | None:
     return _group(db.one(_BY_NAME, {"name": name}))
 
 
-def every(db: ReadSnapshot, span: KeyRange) -> list[Group]:
+def list_all(db: ReadSnapshot, span: KeyRange) -> list[Group]:
     """Return groups, by ID."""
     rows = db.all(_EVERY, span.values)
     return [msgspec.json.decode(row["document"], type=Group) for row in rows]
@@ -110,7 +110,7 @@ def parents(db: ReadSnapshot, member: str) -> list[str]:
     return [row["group_id"] for row in db.all(_PARENTS, {"id": member})]
 
 
-def above(db: ReadSnapshot, member: str) -> list[Group]:
+def containing(db: ReadSnapshot, member: str) -> list[Group]:
     """Return all groups of an entity or group, including indirect ones."""
     rows = db.all(_ABOVE, {"id": member})
     return [msgspec.json.decode(row["document"], type=Group) for row in rows]
@@ -118,7 +118,7 @@ def above(db: ReadSnapshot, member: str) -> list[Group]:
 
 def policies(db: ReadSnapshot, entity_id: str) -> list[str]:
     """Return the names of an entity's policies from its groups."""
-    return sorted({name for group in above(db, entity_id) for name in group.policies})
+    return sorted({name for group in containing(db, entity_id) for name in group.policies})
 
 
 def add_member(tx: Transaction, group_id: str, member: str, *, is_group: bool) -> bool:

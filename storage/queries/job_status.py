@@ -134,7 +134,7 @@ def refresh_summary(tx: Transaction, namespace: str, job_id: str) -> None:
     if counted:
         tx.touch("summaries", summary_topic(namespace, job_id))
         if status == JobStatus.DEAD and not moved:  # its last task may have ended
-            children.note_free_slot(tx, namespace, row["parent_id"])
+            children.publish_free_slot(tx, namespace, row["parent_id"])
 
 
 def _note_end(tx: Transaction, row: Row) -> None:
@@ -220,4 +220,4 @@ def count_child(
     if tx.execute(_COUNT_CHILD, {**key, **change}):
         tx.touch("summaries", summary_topic(namespace, parent_id))
     if after in (None, JobStatus.DEAD):
-        children.note_free_slot(tx, namespace, parent_id)
+        children.publish_free_slot(tx, namespace, parent_id)

@@ -287,7 +287,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
         "index": tx.index,
         "held": held,
         "person": tx.person,
-        "notify": notification.encoded(notification.wishes(stored.meta)),
+        "notify": notification.encoded(notification.notify_settings(stored.meta)),
     }
     tx.execute(_ADD_JOB, values)
     if not row:
@@ -303,7 +303,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
     if has_scaling or (row and row["has_scaling"]):
         tx.touch("scaling_policies", scaling.POLICIES_TOPIC)
     if stored.launches_children:
-        children.note_free_slot(tx, stored.namespace, stored.id)
+        children.publish_free_slot(tx, stored.namespace, stored.id)
     job_status.changed(tx, stored.namespace, stored.id)
     events.add(
         tx,
@@ -322,7 +322,7 @@ _PERSON = """
 """
 
 
-def person_of(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> str:
+def author_of(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> str:
     """Return who made a version of a job; empty if no person did."""
     row = db.one(_PERSON, {"namespace": namespace, "job_id": job_id, "version": version})
     return str(row["person"]) if row else ""
@@ -364,7 +364,7 @@ def purge(tx: Transaction, job: Job) -> None:
         services.remove(tx, registration)
     tx.execute(_PURGE, key)
     runs.leave_with_job(tx)
-    children.note_free_slot(tx, job.namespace, job.id)
+    children.publish_free_slot(tx, job.namespace, job.id)
     if row and row["parent_id"]:
         job_status.count_child(tx, job.namespace, row["parent_id"], row["status"], None)
     if row and row["has_scaling"]:

@@ -5,6 +5,6 @@ from storage.read_pool import ReadSnapshot
 _EVERY = "SELECT setting, value FROM kept_defaults ORDER BY setting"
 
 
-def every(db: ReadSnapshot) -> dict[str, str]:
+def list_all(db: ReadSnapshot) -> dict[str, str]:
     """Return the value of each setting in JSON."""
     return {str(row["setting"]): str(row["value"]) for row in db.all(_EVERY)}

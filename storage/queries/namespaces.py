@@ -40,7 +40,7 @@ def find(db: ReadSnapshot, name: str) -> Namespace | None:
     return _from(row) if row else None
 
 
-def every(db: ReadSnapshot, prefix: str = "") -> list[Namespace]:
+def list_all(db: ReadSnapshot, prefix: str = "") -> list[Namespace]:
     """Return the namespaces with a name prefix, by name."""
     rows = db.all(_EVERY, {"first": prefix, "end": prefix + "\U0010ffff"})
     return [_from(row) for row in rows]

@@ -62,7 +62,7 @@ class ChildRows:
                 )
             )
         )
-        self._notify = notification.encoded(notification.wishes(pattern.meta))
+        self._notify = notification.encoded(notification.notify_settings(pattern.meta))
         self._same = {
             "namespace": pattern.namespace,
             "version": 0,
@@ -130,7 +130,7 @@ class ChildRows:
     def _notify_of(self, meta: Mapping[str, str]) -> str:
         if not self._notify and not any(name.startswith(_PREFIX) for name in meta):
             return ""
-        return notification.encoded(notification.wishes(meta))
+        return notification.encoded(notification.notify_settings(meta))
 
     def close(self) -> None:
         """Count the new children."""

@@ -32,7 +32,7 @@ _JOBS = """
 """
 
 
-def every(db: ReadSnapshot) -> list[NodePool]:
+def list_all(db: ReadSnapshot) -> list[NodePool]:
     """Return all pools, by name."""
     return list(page(db, PageRequest(namespace="*")))
 
@@ -48,7 +48,7 @@ def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[NodePool]:
 def _unstored(db: ReadSnapshot, wish: PageRequest) -> list[NodePool]:
     """Return the few pools that exist without being user-defined."""
     found = {name: NodePool(name=name, description=text) for name, text in BUILT_IN.items()}
-    for node in nodes.every(db):
+    for node in nodes.list_all(db):
         one = NodePool(name=node.node_pool, description=_description(node))
         found.setdefault(node.node_pool, one)
     kept = [one for name, one in found.items() if is_within(wish, name)]
@@ -57,7 +57,7 @@ def _unstored(db: ReadSnapshot, wish: PageRequest) -> list[NodePool]:
 
 def names(db: ReadSnapshot) -> frozenset[str]:
     """Return the names of all pools."""
-    return frozenset(one.name for one in every(db))
+    return frozenset(one.name for one in list_all(db))
 
 
 def _from(row: sqlite3.Row) -> NodePool:

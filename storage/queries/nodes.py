@@ -86,12 +86,12 @@ def index_of(db: ReadSnapshot, node_id: str) -> int | None:
     return row["modify_index"] if row else None
 
 
-def every(db: ReadSnapshot) -> list[Node]:
+def list_all(db: ReadSnapshot) -> list[Node]:
     """Return all nodes. Raises `StorageUnreadable`."""
     return [_from(row) for row in db.all(_ALL)]
 
 
-def every_readable(db: ReadSnapshot) -> list[Node]:
+def list_readable(db: ReadSnapshot) -> list[Node]:
     """Return the nodes whose row can be decoded."""
     return [node for _, node in _decoded(db) if isinstance(node, Node)]
 

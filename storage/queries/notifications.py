@@ -83,11 +83,11 @@ def _add(tx: Transaction, values: dict[str, str | int], now: int) -> None:
     given = {**values, "status": "pending", "next": now, "error": "", "most": MOST_PENDING - 1}
     if tx.one(_PENDING_OF_RECEIVER if values["receiver"] else _PENDING_OF_JOB, given):
         given |= {"status": "failed", "next": 0, "error": _FULL}
-        _count(tx, _way(values["receiver"], values["webhook"]), "dropped")
+        _count(tx, _channel(values["receiver"], values["webhook"]), "dropped")
     tx.execute(_ADD, {**given, "now": now, "index": tx.index})
 
 
-def _way(receiver: str | int, webhook: str | int) -> str:
+def _channel(receiver: str | int, webhook: str | int) -> str:
     return str(receiver) or ("webhook" if webhook else "command")
 
 
@@ -148,12 +148,12 @@ def queue_job_notification(
     if last is None:
         return
     owner_id = row["parent_id"] or row["id"]
-    before = _note_outcome(tx, (row["namespace"], owner_id), last["time"], failed=failed)
+    before = _record_outcome(tx, (row["namespace"], owner_id), last["time"], failed=failed)
     if before is not None:
-        _tell(tx, row, owner_id, last, before, failed=failed)
+        _publish(tx, row, owner_id, last, before, failed=failed)
 
 
-def _note_outcome(tx: Transaction, key: Key, now: int, *, failed: bool) -> Streak | None:
+def _record_outcome(tx: Transaction, key: Key, now: int, *, failed: bool) -> Streak | None:
     """Record an outcome; return the consecutive failures before a success, or up to this failure.
 
     None for a success without a preceding failure.
@@ -176,7 +176,7 @@ def _note_outcome(tx: Transaction, key: Key, now: int, *, failed: bool) -> Strea
     return streak
 
 
-def _tell(
+def _publish(
     tx: Transaction,
     row: sqlite3.Row,
     owner_id: str,
@@ -242,7 +242,7 @@ def deployment_failed(tx: Transaction, key: Key, reason: str, now: int) -> None:
             run_id=key[1],
             reason=reason,
             now=now,
-            streak=_note_outcome(tx, key, now, failed=True) or _NO_STREAK,
+            streak=_record_outcome(tx, key, now, failed=True) or _NO_STREAK,
         )
 
 
@@ -363,7 +363,7 @@ def totals(db: ReadSnapshot) -> dict[tuple[str, str], int]:
 def record_attempt(tx: Transaction, one: Notification) -> None:
     """Record the result of a delivery attempt."""
     if one.status != NotificationStatus.PENDING:
-        _count(tx, _way(one.receiver, one.webhook), one.status)
+        _count(tx, _channel(one.receiver, one.webhook), one.status)
     values = msgspec.structs.asdict(one)
     names = ("status", "attempts", "next_attempt", "error")
     given = {name: values[name] for name in names}

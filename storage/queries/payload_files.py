@@ -100,7 +100,7 @@ def used(db: ReadSnapshot, namespace: str) -> tuple[int, int]:
     return (row["number"], row["bytes"]) if row else (0, 0)
 
 
-def every(db: ReadSnapshot) -> Iterator[tuple[str, str]]:
+def list_all(db: ReadSnapshot) -> Iterator[tuple[str, str]]:
     """Yield namespace and digest of all files."""
     for row in db.each(_EVERY):
         yield row["namespace"], row["digest"]

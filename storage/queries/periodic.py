@@ -105,7 +105,7 @@ def sync_schedule(tx: Transaction, job: Job) -> None:
     else:
         if known and known.next_slot and known.next_slot <= job.submit_time:
             reason = "its clock was changed" if goes_on else "the job was stopped"
-            _give_up(tx, job, known.next_slot, f"{reason} before it was decided")
+            _record_unschedulable(tx, job, known.next_slot, f"{reason} before it was decided")
         if goes_on:
             tx.execute(_FOLLOW, {**key, "followed_to": job.submit_time})
         else:
@@ -114,7 +114,7 @@ def sync_schedule(tx: Transaction, job: Job) -> None:
         tx.touch("periodic_jobs", TOPIC)
 
 
-def _give_up(tx: Transaction, job: Job, slot: int, reason: str) -> None:
+def _record_unschedulable(tx: Transaction, job: Job, slot: int, reason: str) -> None:
     skipped = SlotOutcome.SKIPPED
     done = Slot(slot=slot, slots=1, decided_at=job.submit_time, outcome=skipped, reason=reason)
     add_slot(tx, job.namespace, job.id, done)

@@ -52,7 +52,7 @@ def find(db: ReadSnapshot, name: str) -> Policy | None:
     return _from(row, Policy) if row else None
 
 
-def every(db: ReadSnapshot, prefix: str = "") -> list[Policy]:
+def list_all(db: ReadSnapshot, prefix: str = "") -> list[Policy]:
     """Return the policies with a name prefix, by name."""
     rows = db.all(_EVERY, {"first": prefix, "end": prefix + "\U0010ffff"})
     return [_from(row, Policy) for row in rows]
@@ -111,7 +111,7 @@ def role_named(db: ReadSnapshot, name: str) -> AclRole | None:
     return _from(row, AclRole) if row else None
 
 
-def every_role(db: ReadSnapshot, prefix: str = "") -> list[AclRole]:
+def list_roles(db: ReadSnapshot, prefix: str = "") -> list[AclRole]:
     """Return the roles with an ID prefix, by ID."""
     rows = db.all(_EVERY_ROLE, {"first": prefix, "end": prefix + "\U0010ffff"})
     return [_from(row, AclRole) for row in rows]

@@ -149,9 +149,9 @@ def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
     tx.execute(_PUT, values)
     touch(tx, run.namespace, run.job_id)
     if before is None:
-        _tell(tx, "RunBegan", run)
+        _publish_run(tx, "RunBegan", run)
     elif run.status.has_ended and not before.status.has_ended:
-        _tell(tx, "RunEnded", run)
+        _publish_run(tx, "RunEnded", run)
     if run.status.has_ended and (before is None or not before.status.has_ended):
         _note_end(tx, run)
         _leave(tx, run)
@@ -189,7 +189,7 @@ def remove_up_to(tx: Transaction, namespace: str, job_id: str, number: int) -> i
     return tx.execute(_OLD, {"namespace": namespace, "job_id": job_id, "number": number})
 
 
-def _tell(tx: Transaction, kind: str, run: FlowRun) -> None:
+def _publish_run(tx: Transaction, kind: str, run: FlowRun) -> None:
     stored = msgspec.structs.replace(run, modify_index=tx.index)
     events.add(
         tx,
@@ -280,11 +280,11 @@ def put_steps(
         )
         known = before.get(one.name)
         if known is None or known.state != one.state:
-            _tell_of_step(tx, run, one)
+            _publish_step(tx, run, one)
     touch(tx, run.namespace, run.job_id)
 
 
-def _tell_of_step(tx: Transaction, run: FlowRun, step: RunStep) -> None:
+def _publish_step(tx: Transaction, run: FlowRun, step: RunStep) -> None:
     kind = "StepEnded" if step.outcome is not None else _TOLD.get(step.state)
     if kind is None:  # it waits, as before
         return

@@ -87,7 +87,7 @@ def ready(db: ReadSnapshot, namespace: str, name: str) -> list[Registration]:
     return [_from(row) for row in db.all(_READY, {"namespace": namespace, "name": name})]
 
 
-def every(db: ReadSnapshot, namespace: str) -> list[Registration]:
+def list_all(db: ReadSnapshot, namespace: str) -> list[Registration]:
     """Return all registrations of a namespace, or of all (`*`), by namespace and name."""
     if namespace == "*":
         return [_from(row) for row in db.all(_ALL)]

@@ -20,7 +20,7 @@ def find(db: ReadSnapshot, name: str) -> str:
     return str(row["value"]) if row else ""
 
 
-def under(db: ReadSnapshot, prefix: str) -> list[str]:
+def with_prefix(db: ReadSnapshot, prefix: str) -> list[str]:
     """Return the settings with a prefix that ends in a slash, by name."""
     after = f"{prefix[:-1]}0"  # the character after the slash
     return [str(row["value"]) for row in db.all(_UNDER, {"first": prefix, "after": after})]

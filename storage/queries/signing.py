@@ -41,7 +41,7 @@ def _from(row: sqlite3.Row) -> SigningKey:
     )
 
 
-def every(db: ReadSnapshot) -> list[SigningKey]:
+def list_all(db: ReadSnapshot) -> list[SigningKey]:
     """Return the keys, in the order in which they sign."""
     return [_from(row) for row in db.all(_EVERY)]
 

@@ -128,7 +128,9 @@ class Restarted(NamedTuple):
     client: ClientState
 
 
-def wanted(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> list[DesiredCount]:
+def desired_counts(
+    db: ReadSnapshot, namespace: str, job_id: str, version: int
+) -> list[DesiredCount]:
     """Return the counts of desired allocations that were not replaced."""
     values = {"namespace": namespace, "job_id": job_id, "version": version}
     return [

@@ -100,7 +100,7 @@ def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[Token]:
     )
 
 
-def every(db: ReadSnapshot) -> list[Token]:
+def list_all(db: ReadSnapshot) -> list[Token]:
     """Return all tokens in creation order."""
     return list(page(db, PageRequest(namespace="*")))
 

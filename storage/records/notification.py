@@ -137,7 +137,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     group_seconds: int = 10
 
 
-def wishes(meta: Mapping[str, str] | None) -> NotifySettings | None:
+def notify_settings(meta: Mapping[str, str] | None) -> NotifySettings | None:
     """Return the settings in meta; None if there are none, or if they are invalid."""
     given = meta or {}
     try:

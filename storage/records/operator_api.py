@@ -16,7 +16,7 @@ class PreemptionConfig(Record, frozen=True, kw_only=True):
     batch_scheduler_enabled: bool = False
     service_scheduler_enabled: bool = False
 
-    def makes_room_for(self, job_type: str) -> bool:
+    def may_preempt(self, job_type: str) -> bool:
         """Return whether jobs of a type may preempt others."""
         match job_type:
             case JobType.SYSTEM:

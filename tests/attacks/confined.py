@@ -28,7 +28,7 @@ IP, PACKET = socket.AF_INET, socket.AF_PACKET
 def call(name: str, *arguments: Any) -> int:
     """Call the kernel by the name of a call. Raises `OSError`."""
     library = ctypes.CDLL(None, use_errno=True)
-    result = library.syscall(bpf.numbers(bpf.this_machine())[name], *arguments)
+    result = library.syscall(bpf.numbers(bpf.host_architecture())[name], *arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return int(result)

@@ -241,7 +241,7 @@ def test_a_program_without_end_is_killed_and_its_output_waits_for_a_reader(
     assert sessions.bounded == 1
     assert sessions.kill_late(30.0) is None
     until_readable(received[0])
-    sessions.bury(pid, -9 if os.waitpid(pid, 0)[1] == 9 else 0)
+    sessions.record_exit(pid, -9 if os.waitpid(pid, 0)[1] == 9 else 0)
     assert sessions.take_status(number) == 137
     close(received)
 

@@ -31,7 +31,7 @@ def guarded_group(tmp_path: Path) -> Path:
     """Skip where the kernel lets nobody guard a group."""
     if (groups := cgroup_v2.find(tmp_path)) is None:
         pytest.skip("no control groups of version 2 for the daemon")
-    (place,) = cgroup_v2.places(groups.parent)
+    (place,) = cgroup_v2.mount_points(groups.parent)
     trial = guarded(Settings(task_egress=GUARDED), [place])
     trouble = trial.trouble
     TaskEgressPolicy([place]).set_up(())
@@ -124,8 +124,8 @@ def test_daemon_without_rights_knows_its_guard_by_the_group(guarded_group: Path)
 def test_guard_stays_when_no_task_is_left(tmp_path: Path, guarded_group: Path) -> None:
     groups = cgroup_v2.find(tmp_path)
     assert groups is not None
-    groups.give((0, 0))
-    held = guarded(Settings(task_egress=GUARDED), cgroup_v2.places(groups.parent))
+    groups.delegate((0, 0))
+    held = guarded(Settings(task_egress=GUARDED), cgroup_v2.mount_points(groups.parent))
     one = groups.of("0b8a1c52-1c7e-4b6e-8f43-0123456789ab", "main")
     one.prepare()
     os.rmdir(one.label)

@@ -84,7 +84,7 @@ async def test_task_without_a_network_reaches_no_socket_of_the_machine(
 
 @needs_perl
 async def test_kernel_refuses_each_way_out(node: World) -> None:
-    known = bpf.numbers(bpf.this_machine())
+    known = bpf.numbers(bpf.host_architecture())
     asked = " ".join(f"{name}={known[name]}" for name in CALLS)
     lines = await printed(node, ASKING, {"CALLS": asked})
     assert lines == [f"{name} refused" for name in CALLS]

@@ -47,7 +47,7 @@ EFFECTS = {
     "Store": frozenset({"write"}),
     "Connection": frozenset({"backup", "executescript"}),
     "AsyncClient": frozenset({"stream"}),
-    "http_client": frozenset({"ask", "connect"}),
+    "http_client": frozenset({"send_request", "connect"}),
 }
 SPAWNS = {"os.posix_spawn", "subprocess.run", "trio.run_process", "trio.lowlevel.open_process"}
 SIGNALS = {"os.kill", "os.killpg", "signal.pidfd_send_signal"}

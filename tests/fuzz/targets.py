@@ -216,7 +216,7 @@ def expression(text: str) -> bool:
 
 def rule(text: str) -> bool:
     try:
-        return isinstance(PolicyFilter(text, Job).holds(document()), bool)
+        return isinstance(PolicyFilter(text, Job).matches(document()), bool)
     except Malformed:
         return False
 

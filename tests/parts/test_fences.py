@@ -70,7 +70,7 @@ async def test_faults_are_kept_also_after_somebody_has_saved_them(
         with store.watch(faults.TOPIC) as change, trio.fail_after(HAPPENS_WITHIN):
             broken(fences)
             await change.wait()
-    assert [one.key for one in store.read(faults.every)] == ["a"]
+    assert [one.key for one in store.read(faults.list_all)] == ["a"]
 
 
 async def test_a_release_wakes_who_holds_the_unit_though_the_store_does_not_know_it_yet(
@@ -97,7 +97,9 @@ async def test_a_unit_in_whose_work_the_daemon_ends_has_failed_and_others_have_n
         (tmp_path / HAND_NAME).write_bytes(killed)
         async with open_fences(store, clock, tmp_path) as fences:
             assert [(one.key, one.failures) for one in fences.faults()] == [("a", number)]
-            assert bool(fences.held("unit")) == (number > 1)  # after the first most are innocent
+            assert bool(fences.paused_keys("unit")) == (
+                number > 1
+            )  # after the first most are innocent
     assert fences.faults()[0].is_closed
 
 
@@ -109,8 +111,8 @@ def test_a_note_that_is_torn_blames_nobody(tmp_path: Path, text: bytes) -> None:
 
 def test_a_shorter_note_takes_the_place_of_a_longer_one(tmp_path: Path) -> None:
     hand = Hand(tmp_path)
-    hand.note([("unit", "x" * 200), ("unit", "b")])
-    hand.note([("unit", "a")])
+    hand.record([("unit", "x" * 200), ("unit", "b")])
+    hand.record([("unit", "a")])
     assert Hand(tmp_path).found == [("unit", "a")]
 
 
@@ -120,7 +122,7 @@ async def test_an_evaluation_that_ended_the_daemon_three_times_has_failed_and_th
     poison = await cluster.register(job("poison", priority=90))
     other = await cluster.register(job("web"))
     for _ in range(ATTEMPTS):
-        Hand(tmp_path).note([("evaluation", poison.id), ("evaluation", other.id)])
+        Hand(tmp_path).record([("evaluation", poison.id), ("evaluation", other.id)])
         async with open_fences(cluster.store, cluster.clock, tmp_path) as fences:
             with fences.around("evaluation", other.id):
                 pass  # each is looked at alone
@@ -159,7 +161,7 @@ async def test_the_fault_of_an_evaluation_that_ended_otherwise_is_forgotten(
         broken(fences, "evaluation", "gone")
         async with open_evals(cluster.store, cluster.clock, cluster.ids, RetentionLimits(), fences):
             with trio.fail_after(HAPPENS_WITHIN), cluster.store.watch(faults.TOPIC) as change:
-                while cluster.store.read(faults.every):
+                while cluster.store.read(faults.list_all):
                     await change.wait()
 
 
@@ -186,7 +188,7 @@ async def test_a_clock_that_costs_too_much_is_left_out_over_restarts_until_it_is
         ):
             with trio.fail_after(HAPPENS_WITHIN):
                 with store.watch(faults.TOPIC, "periodic-slots/default/web") as change:
-                    while not (store.read(faults.every) and ledger(store, "web")):
+                    while not (store.read(faults.list_all) and ledger(store, "web")):
                         await change.wait()
             (fault,) = fences.faults()
             assert (fault.kind, fault.is_closed) == ("periodic job", True)

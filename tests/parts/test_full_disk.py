@@ -67,7 +67,7 @@ async def test_a_deployment_goes_on(
 async def test_a_drain_ends(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
-    (node,) = cluster.store.read(nodes.every)
+    (node,) = cluster.store.read(nodes.list_all)
     await drain_node(
         cluster.store,
         node.id,
@@ -80,7 +80,7 @@ async def test_a_drain_ends(
     )
     loop = partial(watch_drains, cluster.store, cluster.clock, cluster.ids)
     await goes_on(cluster.store, loop, monkeypatch)
-    (node,) = cluster.store.read(nodes.every)
+    (node,) = cluster.store.read(nodes.list_all)
     assert not node.drain
 
 

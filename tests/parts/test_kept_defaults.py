@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from daemon.config.settings import Settings
-from daemon.config.stored_defaults import NAME, in_force, kept
+from daemon.config.stored_defaults import NAME, in_force, stored_settings
 from storage.errors import StorageUnusable
 from storage.schema import prepare
 from storage.store import FILE_NAME
@@ -29,31 +29,31 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_a_new_store_keeps_nothing(tmp_path: Path, store: Path) -> None:
-    assert kept(tmp_path, store) == {}
+    assert stored_settings(tmp_path, store) == {}
     prepare(store / FILE_NAME, cluster_id="c", now=0)
-    assert kept(tmp_path, store) == {}
+    assert stored_settings(tmp_path, store) == {}
     assert ((tmp_path / NAME).stat().st_mode & 0o777) == 0o600
 
 
 def test_an_older_store_is_asked_once(tmp_path: Path, store: Path) -> None:
     store_of(STORES[0], store)
-    assert kept(tmp_path, store) == OLD
+    assert stored_settings(tmp_path, store) == OLD
     (store / FILE_NAME).unlink()
-    assert kept(tmp_path, store) == OLD
+    assert stored_settings(tmp_path, store) == OLD
 
 
 @needs_root
 def test_a_store_of_another_user_is_not_believed(tmp_path: Path, store: Path) -> None:
     store_of(STORES[0], store)
     os.chown(store, 65534, 65534)
-    assert kept(tmp_path, store) == {}
+    assert stored_settings(tmp_path, store) == {}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"raw_exec": true}'])
 def test_a_damaged_file_is_named(tmp_path: Path, store: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(StorageUnusable, match=NAME):
-        kept(tmp_path, store)
+        stored_settings(tmp_path, store)
 
 
 def test_what_is_configured_comes_first() -> None:

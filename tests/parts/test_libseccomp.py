@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from daemon.confinement.bpf import numbers, this_machine
+from daemon.confinement.bpf import host_architecture, numbers
 from daemon.confinement.filters import DENIED, of_tasks
 from tests.unit.confinement.interpreter import AUDIT, answer
 
@@ -66,7 +66,7 @@ def test_numbers_are_those_of_libseccomp() -> None:
 @pytest.mark.parametrize("machine", sorted(AUDIT))
 def test_calls_are_refused_as_by_a_filter_of_libseccomp(machine: str) -> None:
     # The library takes the numbers of the machine that it runs on, and translates them.
-    here, native = numbers(machine), numbers(this_machine())
+    here, native = numbers(machine), numbers(host_architecture())
     with theirs(machine) as context:
         for name in here.keys() & {*DENIED, "chroot"}:
             done = LIBRARY.seccomp_rule_add_exact_array(context, EPERM, native[name], 0, None)

@@ -53,7 +53,7 @@ APART = {
     "storage/store.py:open_store:writer.run": "the writer: without it nothing goes on",
     "storage/store.py:open_store:store.report_damage": "tells once of a damage, and ends",
     "daemon/launcher/client.py:open_launcher:launcher.run": "without a launcher nothing goes on",
-    "daemon/identity/issuer.py:open_issuer:_tend": "waits for the first key; then it is fenced",
+    "daemon/identity/issuer.py:open_issuer:_start_rotation": "waits for the first key; then it is fenced",
     "daemon/identity/devcloud.py:open_devcloud:trio.serve_listeners": "development only",
     "daemon/runner/node.py:open_runner:runner.run": "its loops are fenced",
     "daemon/runner/node.py:open_runner:clusters.mirror.run": "its loops are fenced",
@@ -240,7 +240,7 @@ async def test_held_children_of_a_parent_that_fails_hold_up_no_others(
 async def test_a_drain_that_fails_holds_up_no_other(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (first,) = cluster.store.read(nodes.every)
+    (first,) = cluster.store.read(nodes.list_all)
     await cluster.join(msgspec.structs.replace(first, id="bad"))
     for node_id in ("bad", first.id):
         await drain_node(
@@ -258,7 +258,7 @@ async def test_a_drain_that_fails_holds_up_no_other(
     monkeypatch.setattr(nodes_module, "_go_on", is_bad)
 
     def draining() -> list[str]:
-        return [one.id for one in cluster.store.read(nodes.every) if one.drain]
+        return [one.id for one in cluster.store.read(nodes.list_all) if one.drain]
 
     watch = partial(watch_drains, cluster.store, cluster.clock, cluster.ids, cluster.fences)
     async with running(watch):
@@ -301,7 +301,7 @@ async def test_a_log_that_cannot_be_looked_at_costs_no_other_its_turn(
         place = (name, "main", "stdout")
         log: Any = SimpleNamespace(place=place, forget=lambda: None, grow=lambda **_: None)
         sweeper.add(log, log)
-    await sweeper.look()
+    await sweeper.trim_all()
     assert looked == ["bad", "good"]
     assert named(fences, "log") == ["bad/main/stdout"]
 
@@ -314,10 +314,13 @@ async def test_an_allocation_whose_disk_cannot_be_measured_costs_no_other_its_tu
             raise Broken
         return SimpleNamespace(used=2)
 
-    async def take_less(used: int) -> None:
+    async def report_over_limit(used: int) -> None:
         told.append(used)
 
-    tenants: Any = [SimpleNamespace(disk=1, id=name, take_less=take_less) for name in ("bad", "x")]
+    tenants: Any = [
+        SimpleNamespace(disk=1, id=name, report_over_limit=report_over_limit)
+        for name in ("bad", "x")
+    ]
     await disk_usage.notify_over_limit(tenants, measure, fences)
     assert (told, named(fences, "disk usage")) == ([2], ["bad"])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from daemon.process.service_account import ServiceAccount
-from daemon.process.store_ownership import hand_over
+from daemon.process.store_ownership import change_owner
 from storage.errors import StorageUnusable
 from tests.parts.runner.conftest import needs_root
 
@@ -38,10 +38,10 @@ def owners(store: Path) -> set[tuple[int, int]]:
 
 
 def test_all_of_it_changes_hands_and_back(store: Path) -> None:
-    assert hand_over(store, THEM)
+    assert change_owner(store, THEM)
     assert owners(store) == {THEM[1:3]}
-    assert not hand_over(store, THEM)
-    assert hand_over(store, ROOT)
+    assert not change_owner(store, THEM)
+    assert change_owner(store, ROOT)
     assert owners(store) == {(0, 0)}
     assert (store.stat().st_mode & 0o7777) == 0o700
 
@@ -57,10 +57,10 @@ def test_what_was_cut_short_goes_on(store: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "fchown", fchown)
     with pytest.raises(KeyboardInterrupt):
-        hand_over(store, THEM)
+        change_owner(store, THEM)
     assert store.stat().st_uid == 0  # nobody else gets at it meanwhile
     monkeypatch.setattr(os, "fchown", real)
-    assert hand_over(store, THEM)
+    assert change_owner(store, THEM)
     assert owners(store) == {THEM[1:3]}
 
 
@@ -85,17 +85,17 @@ def folder(place: Path, victim: Path) -> None:
 def test_what_its_owner_has_planted_ends_it(
     store: Path, victim: Path, plant: Callable[[Path, Path], None], where: str
 ) -> None:
-    hand_over(store, THEM)
+    change_owner(store, THEM)
     plant(store / where, victim)
     with pytest.raises(StorageUnusable, match="evil cannot be given"):
-        hand_over(store, ROOT)
+        change_owner(store, ROOT)
     assert victim.stat().st_uid == 0
     with pytest.raises(StorageUnusable, match="evil cannot be given"):
-        hand_over(store, THEM)
+        change_owner(store, THEM)
     assert (victim.stat().st_uid, victim.stat().st_gid) == (0, 0)
 
 
 def test_two_names_in_the_same_directory_are_no_way_out(store: Path) -> None:
     (store / "steward.db.before-restore").hardlink_to(store / "steward.db")
-    hand_over(store, THEM)
+    change_owner(store, THEM)
     assert owners(store) == {THEM[1:3]}

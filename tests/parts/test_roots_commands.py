@@ -16,7 +16,7 @@ from daemon.acl.seal import open_seal
 from daemon.admin.operator import operator
 from daemon.config.data_directory import store_dir
 from daemon.process.service_account import ServiceAccount
-from daemon.process.store_ownership import hand_over
+from daemon.process.store_ownership import change_owner
 from storage.queries import secrets
 from storage.queries.secrets import SealedSecret
 from storage.store import FILE_NAME, open_store
@@ -34,7 +34,7 @@ def data_dir() -> Iterator[Path]:
     made.chmod(0o711)
     store_dir(made).mkdir(mode=0o700)
     trio.run(_fill, store_dir(made), made / "root.key")
-    hand_over(store_dir(made), THEM)
+    change_owner(store_dir(made), THEM)
     yield made
     shutil.rmtree(made)
 

@@ -57,7 +57,7 @@ def test_a_name_without_a_file_is_understood() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ears:
         ears.bind(f"\0{name}")
         ears.setblocking(False)
-        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).alive()
+        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).send_watchdog()
         assert heard(ears) == ["WATCHDOG=1"]
 
 

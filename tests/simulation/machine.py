@@ -153,7 +153,7 @@ class SimulatedDriver:
     """The driver of such a host, created again with each daemon."""
 
     name = "simulated"
-    whose: Whose = "ours"
+    file_owner_rule: Whose = "ours"
     is_prompt = False
 
     def __init__(self, machine: Machine) -> None:
@@ -162,7 +162,7 @@ class SimulatedDriver:
     def fingerprint(self) -> Fingerprint:
         return Fingerprint(attributes={"driver.simulated": "true"})
 
-    def places(self, directory: str, task: str) -> TaskDirectories:
+    def task_dirs(self, directory: str, task: str) -> TaskDirectories:
         return directories(directory, task)
 
     def check(self, block: Mapping[str, object]) -> None:

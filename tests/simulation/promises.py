@@ -57,7 +57,7 @@ def _too_full(db: ReadSnapshot, world: World) -> Iterator[str]:
     During a replacement both may overlap in the store: the new allocation waits for the old one to
     end.
     """
-    for node in nodes.every(db):
+    for node in nodes.list_all(db):
         cpu, memory, disk = node.capacity
         kept = FreedResources(cpu=cpu, memory=memory, disk=disk)
         wanted = [

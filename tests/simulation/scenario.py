@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
-from storage.errors import StewardError, leaves
+from storage.errors import StewardError, leaf_errors
 from storage.records.base import HOUR, MINUTE, SECOND
 from tests.simulation.operations import Operations
 from tests.simulation.order import one_order, turns
@@ -161,7 +161,7 @@ def run(seed: int, directory: Path, steps: int = STEPS) -> list[str]:
         try:
             trio.run(scenario.run, directory, clock=MockClock(autojump_threshold=0))
         except Exception as error:
-            for leaf in leaves(error):
+            for leaf in leaf_errors(error):
                 if isinstance(leaf, Broken):
                     raise leaf from None
             text = "".join(traceback.format_exception(error))

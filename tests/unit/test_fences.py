@@ -30,12 +30,12 @@ def test_a_unit_pauses_longer_each_time_and_is_closed_after_the_last_attempt() -
         fault = fences.of("unit", "a")
         assert fault is not None
         pauses.append((fault.until - clock.time) // SECOND)
-        assert fences.held("unit") == {"a"}
+        assert fences.paused_keys("unit") == {"a"}
         clock.time = fault.until + 1
     assert pauses == sorted(pauses)
     assert fault.is_closed
     assert fault.reason == "ValueError: no"
-    assert fences.held("unit") == {"a"}
+    assert fences.paused_keys("unit") == {"a"}
     assert fences.next_time("unit") is None
 
 
@@ -44,7 +44,7 @@ def test_after_its_pause_a_unit_is_free_and_a_success_forgets_its_errors() -> No
     fences = Fences(clock)
     fail(fences, ValueError("no"))
     clock.time = fences.next_time("unit") or 0
-    assert fences.held("unit") == frozenset()
+    assert fences.paused_keys("unit") == frozenset()
     with fences.around("unit", "a"):
         pass
     assert fences.faults() == []
@@ -54,7 +54,7 @@ def test_units_and_kinds_are_apart() -> None:
     fences = Fences(Ticking())
     fail(fences, ValueError("no"), "a", "one")
     fail(fences, ValueError("no"), "b", "other")
-    assert (fences.held("one"), fences.held("other")) == ({"a"}, {"b"})
+    assert (fences.paused_keys("one"), fences.paused_keys("other")) == ({"a"}, {"b"})
     fences.forget("one", "a")
     assert [fault.key for fault in fences.faults()] == ["b"]
 

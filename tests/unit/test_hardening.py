@@ -14,11 +14,11 @@ AUTOGROUP = Path("/proc/self/autogroup")
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from daemon.launcher.hardening import come_before_tasks
+from daemon.launcher.hardening import set_priority
 if sys.argv[1]:
     os.setresuid(*[int(sys.argv[1])] * 3)
 before = [Path("/proc/self", name).read_text().split()[-1] for name in sys.argv[2:]]
-come_before_tasks()
+set_priority()
 print(before, [Path("/proc/self", name).read_text().split()[-1] for name in sys.argv[2:]])
 """
 
@@ -49,7 +49,7 @@ def test_daemon_is_ended_late_when_memory_runs_out(
     score.write_text(before)
     monkeypatch.setattr(hardening, "_OOM_SCORE", score)
     monkeypatch.setattr(hardening, "_AUTOGROUP", tmp_path / "none" / "autogroup")
-    hardening.come_before_tasks()
+    hardening.set_priority()
     assert score.read_text() == after
 
 
@@ -94,7 +94,7 @@ def test_task_is_ended_early_when_memory_runs_out(tmp_path: Path, inside: bool) 
 
 def test_the_kernel_tells_whether_it_has_filters_and_puts_none_up() -> None:
     before = _seccomp()
-    assert hardening.takes_filters() == Path("/proc/sys/kernel/seccomp/actions_avail").exists()
+    assert hardening.supports_filters() == Path("/proc/sys/kernel/seccomp/actions_avail").exists()
     assert _seccomp() == before
 
 

@@ -125,10 +125,10 @@ async def set_servers(request: Request) -> HandlerReply:
     given = [value for name, value in request.query.pairs if name == "address"]
     if not given:
         raise Malformed("missing server address")
-    return _alone(given, _address(request))
+    return _only_own(given, _address(request))
 
 
-def _alone(given: list[str], own: str) -> HandlerReply:
+def _only_own(given: list[str], own: str) -> HandlerReply:
     others = [one for one in given if one != own]
     if others:
         raise Refused(f"{others[0]!r} is another server: this one works alone")
@@ -272,8 +272,8 @@ def health(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def _client_health(request: Request) -> AgentHealth:
     parts = request.parts
-    if trouble := parts.logs.launcher.trouble(parts.clock.now()):
-        return AgentHealth(ok=False, message=trouble)
+    if problem := parts.logs.launcher.unresponsive_message(parts.clock.now()):
+        return AgentHealth(ok=False, message=problem)
     holds, reason = parts.tasks.egress()
     is_amiss = parts.config.task_egress == GUARDED and not holds
     message = f'task_egress = "{GUARDED}" does not hold: {reason}' if is_amiss else "ok"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from daemon.api.identifiers import check_id, check_prefix
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.evals import explain, failures
 from daemon.jobs.stop import stop_allocation
 from daemon.jobspec.filter import compile_filter
@@ -52,7 +52,7 @@ def list_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     check_prefix("alloc", query.text("prefix"))
     expression = query.text("filter")
     matches = compile_filter(expression, allocation_views.AllocationStub) if expression else None
-    wish = wish_of(request, matches, allocations.COLUMNS)
+    wish = query_factory(request, matches, allocations.COLUMNS)
 
     def wanted(_: ReadSnapshot, one: Allocation) -> bool:
         if not request.sees(one.namespace):

@@ -114,7 +114,7 @@ async def host_stats(request: Request) -> HandlerReply:
         raise Refused(
             f'node "{asked}" is a pool of a cluster: nobody here knows what its hosts use'
         )
-    return HandlerReply(body=request.parts.tasks.machine_usage())
+    return HandlerReply(body=request.parts.tasks.host_usage())
 
 
 async def allocation_not_found(request: Request) -> HandlerReply:

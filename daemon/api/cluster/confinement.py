@@ -36,7 +36,7 @@ async def show(request: Request) -> HandlerReply:
         with suppress(NotFound, Refused, OSError):  # the task may end in the meantime
             usage = (await parts.tasks.usage(alloc_id)).tasks.get(task)
             pids = [int(pid) for pid in usage.pids] if usage else []
-            found = await trio.to_thread.run_sync(_look, pids, driver)
+            found = await trio.to_thread.run_sync(_read_reports, pids, driver)
             if found:
                 pid, findings = found
                 processes.append(_process(driver, pid, findings, alloc_id, task))
@@ -60,14 +60,14 @@ def _examples(db: ReadSnapshot, node_id: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def _look(pids: list[int], driver: str) -> tuple[int, list[Finding]] | None:
+def _read_reports(pids: list[int], driver: str) -> tuple[int, list[Finding]] | None:
     pid = report.main_process(pids, is_walled=driver == "exec")
     return None if pid is None else (pid, report.of_task(pid))
 
 
 def _of_node(config: Settings, *, others: bool) -> Iterator[Finding]:
     """Yield the findings about all tasks: settings, and mount options of their directories."""
-    yield report.of_place(str(config.alloc_dir), report.mounts())
+    yield report.mount_flags(str(config.alloc_dir), report.mounts())
     users = ", ".join(config.permitted_users)
     yield Finding("task_users", "*" not in config.permitted_users, f"tasks may run as {users}")
     if not config.runs_raw_exec:

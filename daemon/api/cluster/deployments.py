@@ -2,7 +2,7 @@
 
 from daemon.api.cluster.allocations import list_items
 from daemon.api.identifiers import check_id, check_prefix
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.evals import deployment_actions
 from daemon.evals.deployment_actions import DeploymentChange
 from daemon.jobspec.filter import compile_filter
@@ -62,7 +62,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     check_prefix("deployment", query.text("prefix"))
     expression = query.text("filter")
     matches = compile_filter(expression, Deployment) if expression else None
-    wish = wish_of(request, matches, deployments.COLUMNS)
+    wish = query_factory(request, matches, deployments.COLUMNS)
 
     def wanted(_: ReadSnapshot, one: deployments.DeploymentLine) -> bool:
         if not request.sees(one.namespace):

@@ -7,7 +7,7 @@ import msgspec
 
 from daemon.api.cluster.allocations import list_items
 from daemon.api.identifiers import check_id, check_prefix
-from daemon.api.paging import Key, Listing, show, wish_of
+from daemon.api.paging import Key, Listing, query_factory, show
 from daemon.evals.removal import remove_evaluations
 from daemon.jobspec.filter import Filter, compile_filter
 from daemon.web import reply
@@ -45,7 +45,9 @@ class EvalDeleteResponse(Record, frozen=True, kw_only=True):
     count: int
 
 
-def _wish(request: Request, matches: Filter | None) -> Callable[[Key | None, bool], PageRequest]:
+def _query_factory(
+    request: Request, matches: Filter | None
+) -> Callable[[Key | None, bool], PageRequest]:
     """Return a factory for queries of evaluations, from the parameters. Raises `Malformed`."""
     query = request.query
     asked = {"job_id": query.text("job"), "status": query.text("status")}
@@ -53,7 +55,7 @@ def _wish(request: Request, matches: Filter | None) -> Callable[[Key | None, boo
     if matches is not None and given:
         raise Malformed("Filter expression cannot be used with other filter parameters")
     check_prefix("eval", query.text("prefix"))
-    wish = wish_of(request, matches, evaluations.COLUMNS)
+    wish = query_factory(request, matches, evaluations.COLUMNS)
     conditions = tuple(f"{name} = :{name}" for name in given)
 
     def made(start: Key | None, reverse: bool) -> PageRequest:
@@ -72,7 +74,7 @@ def _matches(request: Request) -> Filter | None:
 
 def _listing(request: Request) -> Listing[evaluations.EvaluationLine]:
     matches = _matches(request)
-    wish = _wish(request, matches)
+    wish = _query_factory(request, matches)
 
     def wanted(_: ReadSnapshot, one: evaluations.EvaluationLine) -> bool:
         if not request.sees(one.namespace):
@@ -107,7 +109,7 @@ def count(request: Request, db: ReadSnapshot) -> HandlerReply:
     highest = db.table_index("evaluations")
     try:
         matches = _matches(request)
-        wish = _wish(request, matches)(None, False)
+        wish = _query_factory(request, matches)(None, False)
     except Malformed as error:
         if isinstance(error.__cause__, Malformed):  # the filter's own error text, as in Nomad
             raise Refused(str(error.__cause__)) from None

@@ -117,12 +117,12 @@ async def stat_file(request: Request) -> HandlerReply:
 
 async def read_file(request: Request) -> HandlerReply:
     """Return a file of an allocation."""
-    return await _told(_content(request, 0, None))
+    return await _error_as_reply(_content(request, 0, None))
 
 
 async def read_file_at(request: Request) -> HandlerReply:
     """Return a part of a file of an allocation."""
-    return await _told(_part(request))
+    return await _error_as_reply(_part(request))
 
 
 async def _part(request: Request) -> HandlerReply:
@@ -135,7 +135,7 @@ async def _part(request: Request) -> HandlerReply:
     )
 
 
-async def _told(work: Awaitable[HandlerReply]) -> HandlerReply:
+async def _error_as_reply(work: Awaitable[HandlerReply]) -> HandlerReply:
     """Return a reply, or the text of its error as a reply."""
     try:
         return await work
@@ -150,14 +150,14 @@ async def _content(request: Request, offset: int, limit: int | None) -> HandlerR
     file, info = await _readable(files, path)
     end = info.size if limit is None else min(info.size, offset + limit)
     # The file is opened before the response begins, so that an error can replace the content.
-    with _asked(files, "open", path):
+    with _with_nomad_errors(files, "open", path):
         file.read(offset, 0)
     pieces = _pieces(files, path, file, offset, end)
     return HandlerReply(stream=pieces, content_type=TEXT, headers=_UNTRUSTED)
 
 
 async def _readable(files: AllocFiles, path: str) -> tuple[File, FileMetadata]:
-    with _asked(files, "stat", path):
+    with _with_nomad_errors(files, "stat", path):
         file = await files.open(path)
         info = file.info
     if info.is_directory:
@@ -171,7 +171,7 @@ async def _pieces(
     files: AllocFiles, path: str, file: File, offset: int, end: int
 ) -> AsyncIterator[bytes]:
     while offset < end:
-        with _asked(files, "open", path):
+        with _with_nomad_errors(files, "open", path):
             piece = await file.fetch(offset, _most(offset, end))
         if not piece:
             return
@@ -193,7 +193,7 @@ async def stream_file(request: Request) -> HandlerReply:
     files = await _files(request)
     try:
         file, info = await _readable(files, path)
-        with _asked(files, "open", path):
+        with _with_nomad_errors(files, "open", path):
             file.read(0, 0)
     except (NotFound, Refused) as error:
         raise Malformed(str(error)) from error
@@ -233,7 +233,7 @@ async def _followed(
                 yield encode(LogStreamFrame(file=path, file_event="file truncated"))
             elif piece:
                 offset += len(piece)
-                pace.hurry()
+                pace.reset()
                 yield _frame(piece, path, offset)
                 await trio.lowlevel.checkpoint()
             else:
@@ -250,14 +250,14 @@ def _frame(piece: bytes, path: str, offset: int) -> bytes:
 def _shown(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
     """Convert errors of name and size lookups. Raises `Denied` for secret files."""
     try:
-        with _asked(files, verb, path):
+        with _with_nomad_errors(files, verb, path):
             yield
     except FileAccessDenied as error:
         raise Denied from error
 
 
 @contextmanager
-def _asked(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
+def _with_nomad_errors(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
     """Convert errors of the operating system to Nomad's form.
 
     Raises `NotFound` or `Refused`.

@@ -63,7 +63,7 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
     found = await parts.store.read_long(lambda db: _stored(db, now, parts.config.node_name))
     found += await _job_states(parts, now)
     host = parts.config.node_name
-    wanted, members = parts.store.read(lambda db: (_wanted(db), nodes.every(db)))
+    wanted, members = parts.store.read(lambda db: (_wanted(db), nodes.list_all(db)))
     found += _tasks(members, wanted, host)
     at_work = []
     for one in wanted:
@@ -75,7 +75,7 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
     found += await parts.store.read_long(
         lambda db: _histories(db, at_work, parts.config.node_name, now)
     )
-    found += _of_machine(parts.tasks.machine_usage(), parts.tasks.node_id)
+    found += _of_host(parts.tasks.host_usage(), parts.tasks.node_id)
     found.append(GaugeValue("steward.store.damaged", float(bool(parts.store.damage))))
     since = parts.logs.launcher.silent_since
     silent = 0.0 if since is None else (parts.clock.now() - since) / SECOND
@@ -93,7 +93,7 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
 
 
 def _wanted(db: ReadSnapshot) -> list[Allocation]:
-    return [one for node in nodes.every(db) for one in allocations.to_run(db, node.id)]
+    return [one for node in nodes.list_all(db) for one in allocations.to_run(db, node.id)]
 
 
 def _tasks(
@@ -138,7 +138,7 @@ def _of_daemon() -> Iterator[GaugeValue]:
 
 
 def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
-    members = nodes.every(db)
+    members = nodes.list_all(db)
     counted = _counted(db, members)
     return [
         *_jobs(db),
@@ -146,7 +146,9 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
         *(
             gauge
             for node in members
-            for gauge in _node(node, allocated_resources.held(db, node.id), counted[node.id], host)
+            for gauge in _node(
+                node, allocated_resources.allocated_on(db, node.id), counted[node.id], host
+            )
         ),
         *(
             GaugeValue("steward.collected", number, {"kind": kind})
@@ -379,7 +381,7 @@ def _of_task(task: TaskUsage) -> dict[str, float]:
     }
 
 
-def _of_machine(machine: MachineUsage, node_id: str) -> Iterator[GaugeValue]:
+def _of_host(machine: MachineUsage, node_id: str) -> Iterator[GaugeValue]:
     labels = {"node_id": node_id}
     host = "nomad.client.host"
     for name, number in msgspec.structs.asdict(machine.memory).items():

@@ -5,7 +5,7 @@ import logging
 import msgspec
 import trio
 
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.config.host_resources import why_no_volume
 from daemon.evals import host_volumes as rules
 from daemon.jobspec.filter import compile_filter
@@ -38,7 +38,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     if text := query.text("filter"):
         expression = compile_filter(text, HostVolumeStub)
     chosen = {name: query.text(name) for name in ("node_id", "node_pool") if query.text(name)}
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, one: DynamicVolume) -> bool:
         return (
@@ -68,7 +68,7 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 async def create(request: Request) -> HandlerReply:
     """Create a volume: a new directory, by the plug-in `mkdir`."""
-    asked = await _asked(request, "host-volume-create")
+    asked = await _requested_volume(request, "host-volume-create")
     parts = request.parts
     volume = await _complete(request, asked, registered=False)
     told = rules.parameters_of(volume)
@@ -78,7 +78,7 @@ async def create(request: Request) -> HandlerReply:
     if is_new:
         await rules.reserve(parts.store, volume)
     try:
-        await parts.tasks.make_volume(volume.id, told.mode, (told.uid, told.gid))
+        await parts.tasks.create_volume(volume.id, told.mode, (told.uid, told.gid))
         return await _put(request, volume)
     except OSError as error:
         if is_new:
@@ -103,11 +103,11 @@ async def _abandon(request: Request, volume: DynamicVolume) -> None:
 
 async def register(request: Request) -> HandlerReply:
     """Register an existing directory below one of `host_volume_paths` as a volume."""
-    asked = await _asked(request, "host-volume-register")
+    asked = await _requested_volume(request, "host-volume-register")
     config = request.parts.config
     volume = await _complete(request, asked, registered=True)
     path = volume.host_path.rstrip("/") or "/"
-    known = await request.parts.store.look(lambda db: host_volumes.paths(db, besides=volume.id))
+    known = await request.parts.store.read_any(lambda db: host_volumes.paths(db, besides=volume.id))
     taken = [one.path for one in config.host_volumes]
     taken += known
     refusal = await trio.to_thread.run_sync(why_no_volume, path, config.volume_paths, taken)
@@ -142,7 +142,7 @@ async def delete(request: Request) -> HandlerReply:
     return HandlerReply(body={}, index=await rules.forget(parts.store, found.id))
 
 
-async def _asked(request: Request, capability: str) -> DynamicVolume:
+async def _requested_volume(request: Request, capability: str) -> DynamicVolume:
     """Return the volume in the body, if the caller may create it."""
     body = await request.decoded(HostVolumeRequest)
     if body.volume is None:
@@ -161,7 +161,7 @@ def _require(request: Request, namespace: str, *capabilities: str) -> None:
 
 async def _complete(request: Request, asked: DynamicVolume, *, registered: bool) -> DynamicVolume:
     parts, now = request.parts, request.parts.clock.now()
-    found = await parts.store.look(
+    found = await parts.store.read_any(
         lambda db: rules.complete(
             db, asked, parts.tasks.node_id, parts.config.region, registered=registered
         )

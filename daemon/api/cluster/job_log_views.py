@@ -154,7 +154,7 @@ async def lines(request: Request) -> HandlerReply:
     is_after = bool(query.text("after"))
     known = _positions(request, "after" if is_after else "before")
     may_grow = _may_grow(request)
-    selection = await _asked(request)
+    selection = await _requested_streams(request)
     if follow:
         pieces = _follow(request, selection, known)
         return HandlerReply(
@@ -185,7 +185,7 @@ async def search(request: Request) -> HandlerReply:
     context = min(parse_number(query, "context", "2"), MOST_CONTEXT)
     most = min(max(parse_number(query, "lines", "50"), 1), MOST_FOUND)
     known = _positions(request, "before")
-    selection = await _asked(request)
+    selection = await _requested_streams(request)
     opened = await _opened(request, selection)
     begins = await trio.to_thread.run_sync(
         lambda: _begins(opened, known) if known else _ends(opened)
@@ -236,7 +236,7 @@ def _check_pairs(request: Request, *, follow: bool) -> None:
         raise Malformed("lines contradicts follow, which gives every line: leave out one of them")
 
 
-async def _asked(request: Request) -> _Selection:
+async def _requested_streams(request: Request) -> _Selection:
     """Return the streams that a request asks for. Raises `Malformed` for an unknown task."""
     selection, task = await _select(request), request.query.text("task")
     if task and task not in selection.known:
@@ -249,7 +249,7 @@ async def _select(request: Request) -> _Selection:
     """Select the streams of the newest allocations with stored logs, in whole allocations."""
     store, kind = request.parts.store, request.query.text("type")
     kinds, wanted = (kind,) if kind else KINDS, request.query.text("task")
-    newest = await store.look(partial(_newest, request=request))
+    newest = await store.read_any(partial(_newest, request=request))
     chosen: list[list[_Stream]] = []  # of each allocation, newest first
     ended, looked, omitted_tasks = True, 0, 0
     room = _MOST_STREAMS // len(kinds)  # tasks
@@ -273,7 +273,7 @@ async def _select(request: Request) -> _Selection:
             for stream in kinds:
                 find = partial(attempt_ends, alloc_id=one.id, task=task, kind=stream)
                 name = f"{one.id[:_SHOWN]}.{place}{stream[3]}"
-                streams.append(_Stream(name, source, task, stream, await store.look(find)))
+                streams.append(_Stream(name, source, task, stream, await store.read_any(find)))
                 await trio.lowlevel.checkpoint()
         chosen.append(streams)
     return _Selection(
@@ -358,14 +358,14 @@ async def _follow(
         while True:
             # Asked before the last reading, so that nothing is missed.
             over = not _may_grow(request)
-            index = await store.look(lambda db: allocations.highest_index(db, *key))
+            index = await store.read_any(lambda db: allocations.highest_index(db, *key))
             if index != selection.index:
                 selection = await _select(request)
             over = over and selection.ended
             opened = await _opened(request, selection)
             update = await garbage.in_thread(partial(_update, selection, opened, known, rest))
             if update.answer:
-                pace.hurry()
+                pace.reset()
                 # An allocation may leave the newest ones and return: it continues then.
                 known, rest = known | update.known, update.rest
                 yield update.answer

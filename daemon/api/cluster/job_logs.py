@@ -150,14 +150,14 @@ class MergedLogs:
                 yield _OMITTED % self.omitted
             async with aclosing(self._merged([*self._open.values()])) as past:
                 async for piece in past:
-                    pace.hurry()
+                    pace.reset()
                     yield piece
             while self._wanted.follow and self._may_grow:
                 for key, tail in [*self._open.items()]:
                     # This check comes before the last read, so that no output is missed.
                     over = tail.is_over()
                     while await tail.pull(_CHUNK, is_last=over):
-                        pace.hurry()
+                        pace.reset()
                         if piece := tail.take():
                             yield piece
                         await trio.lowlevel.checkpoint()
@@ -195,11 +195,11 @@ class MergedLogs:
 
         The newest ones come first. New allocations without room wait until other logs have ended.
         """
-        index = await self._store.look(lambda db: allocations.highest_index(db, *self._job))
+        index = await self._store.read_any(lambda db: allocations.highest_index(db, *self._job))
         if index == self._index and len(self._open) >= self._waiting:
             return
         is_first = self._index < 0
-        newest = await self._store.look(self._newest)
+        newest = await self._store.read_any(self._newest)
         self._index, self._waiting = index, 0
         self._from, self._seen = newest.begin, self._seen & newest.ids
         opened: list[tuple[Key, Tail]] = []  # newest allocation first
@@ -279,14 +279,14 @@ class MergedLogs:
         stretch = None
         if wanted.previous:
             before = partial(attempt_before, allocation=allocation, task=task, kind=kind)
-            found = await self._store.look(before)
+            found = await self._store.read_any(before)
             if found is None:
                 return None
             log, stretch = log.of(found.alloc_id), found.stretch
-        ends = await self._store.look(
+        ends = await self._store.read_any(
             partial(attempt_ends, alloc_id=log.place[0], task=task, kind=kind)
         )
-        stream = await log.look()
+        stream = await log.current()
         written = dates(ends, log, stream, self._request.parts.clock.now())
         if stretch is None:
             begin = stream.locate(wanted.begin, wanted.offset)

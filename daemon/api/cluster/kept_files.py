@@ -33,7 +33,7 @@ async def read(request: Request) -> HandlerReply:
     task, path = request.query.text("task"), request.query.text("path")
     if not path:
         raise Malformed("path is missing: give the path of a kept file, as the list shows it")
-    found, content = await request.parts.store.look(
+    found, content = await request.parts.store.read_any(
         lambda db: _content(request, db, task=task, path=path)
     )
     try:

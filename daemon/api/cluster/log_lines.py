@@ -123,7 +123,7 @@ class Tail:
             return True
         if self._end is not None:
             most = min(most, self._end - self._position)
-        stream = await self._log.look()
+        stream = await self._log.current()
         chunk = await stream.fetch(self._position, most) if most > 0 else None
         if chunk is None:
             if is_last and self._rest:

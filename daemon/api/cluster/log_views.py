@@ -58,7 +58,7 @@ class OpenedStream(msgspec.Struct, frozen=True):
 
 async def lines(request: Request) -> HandlerReply:
     """Show lines of a task's log: the last ones, or those before, after or around a cursor."""
-    source, task, kinds = await _asked(request)
+    source, task, kinds = await _requested_logs(request)
     opened = await _open(request, source, task, kinds)
     most = min(parse_number(request.query, "lines", "200"), MOST_LINES)
     if parse_flag(request.query, "follow"):
@@ -79,7 +79,7 @@ async def search(request: Request) -> HandlerReply:
         raise Malformed(f"contains has {len(text)} characters: give from 1 to {MOST_TEXT}")
     context = min(parse_number(query, "context", "2"), MOST_CONTEXT)
     most = min(max(parse_number(query, "lines", "50"), 1), MOST_FOUND)
-    source, task, kinds = await _asked(request)
+    source, task, kinds = await _requested_logs(request)
     opened = await _open(request, source, task, kinds)
     begins = _cursor(request, "before", opened)
     found: list[list[LogLine]] = []
@@ -103,7 +103,7 @@ async def search(request: Request) -> HandlerReply:
     )
 
 
-async def _asked(request: Request) -> tuple[LogSource, str, tuple[str, ...]]:
+async def _requested_logs(request: Request) -> tuple[LogSource, str, tuple[str, ...]]:
     """Return the logs, task and streams of a request. Raises `Malformed`, `NotFound` and `Denied`."""
     query = request.query
     task, kind = query.text("task"), query.text("type")
@@ -129,7 +129,7 @@ async def open_log(
 ) -> OpenedStream:
     """Open one stream of a task; `name` labels its lines."""
     find = partial(attempt_ends, alloc_id=source.alloc_id, task=task, kind=kind)
-    ends = await request.parts.store.look(find)
+    ends = await request.parts.store.read_any(find)
     return await open_dated(request, source.log(task, kind), name, ends)
 
 
@@ -137,7 +137,7 @@ async def open_dated(
     request: Request, log: TaskLog, name: str, ends: Iterable[tuple[int, int]]
 ) -> OpenedStream:
     """Open a log; `name` labels its lines, and `ends` are the ends of its attempts."""
-    stream = await log.look()
+    stream = await log.current()
     return OpenedStream(name, log, stream, dates(ends, log, stream, request.parts.clock.now()))
 
 
@@ -244,7 +244,7 @@ async def _follow(
             page = await trio.to_thread.run_sync(page_after, opened, positions, _FOLLOWED)
             rest = "\n".join(line.text for line in page.lines if line.unfinished)
             if page.lines and (page.after != _text(positions) or rest != shown):
-                pace.hurry()
+                pace.reset()
                 positions, shown = [int(one) for one in page.after.split(",")], rest
                 yield encode(page) + b"\n"
                 continue

@@ -51,7 +51,7 @@ async def logs(request: Request) -> HandlerReply:
     # An offset of 0 before the end means the whole last file (recorded from Nomad:
     # logs-origin-end).
     is_last_file = begin == "end" and not offset
-    stream = await log.look()
+    stream = await log.current()
     position = stream.last_file() if is_last_file else stream.locate(begin, offset)
     chunks = (
         log.follow(position, lambda: has_ended(store, source.alloc_id, task_name))

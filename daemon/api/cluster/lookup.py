@@ -23,7 +23,7 @@ def load_allocation(db: ReadSnapshot, alloc_id: str) -> Allocation:
 
 async def find_allocation(store: Store, alloc_id: str) -> Allocation:
     """Return an allocation. Raises `NotFound`."""
-    return await store.look(partial(load_allocation, alloc_id=alloc_id))
+    return await store.read_any(partial(load_allocation, alloc_id=alloc_id))
 
 
 async def resolve_allocation(store: Store, alloc_id: str) -> tuple[Allocation, TaskGroup | None]:
@@ -35,4 +35,4 @@ async def resolve_allocation(store: Store, alloc_id: str) -> tuple[Allocation, T
         job = jobs.version(db, *key)
         return allocation, job.group(allocation.task_group) if job else None
 
-    return await store.look(read)
+    return await store.read_any(read)

@@ -29,7 +29,7 @@ class MaskedLog(TaskLog):
         super().__init__(logs, place, config)
         self._masks = masks
 
-    async def look(self) -> Stream:
+    async def current(self) -> Stream:
         """Return the current stream, masked if the tasks of the allocation received secrets."""
         opened = await self._logs.reading(self.place)
         return MaskedStream(self, opened, await self.matcher())
@@ -69,7 +69,7 @@ class MaskedStream(Stream):
                 break
         if window is None:
             return None
-        if matcher.is_quick and not matcher.finds(window.data):
+        if matcher.is_quick and not matcher.may_match(window.data):
             return window.masked(matcher)
         return await garbage.in_thread(partial(window.masked, matcher))
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from daemon.api.cluster.gauges import GaugeValue, Labels, gauges
 from daemon.api.cluster.metric_help import MEANINGS
-from daemon.api.cluster.token_required import seen_metrics
+from daemon.api.cluster.token_required import visible_metrics
 from daemon.timers import INTERVAL, TIMERS, Series
 from daemon.web.reply import JSON, HandlerReply
 from daemon.web.request import Request
@@ -59,14 +59,14 @@ class MetricsSummary(Record, frozen=True, kw_only=True):
 async def show(request: Request) -> HandlerReply:
     """Show all metrics; `format=prometheus` selects Prometheus' text format."""
     parts = request.parts
-    found = seen_metrics(request, await gauges(parts))
+    found = visible_metrics(request, await gauges(parts))
     if request.query.text("format") == "prometheus":
         values = await _written(partial(_exposed, _Collected(found)), len(found))
         return HandlerReply(body=values + _exposed(_Timed()), content_type=_TEXT)
     write = partial(
         _summary,
         found,
-        timestamp=_moment(parts.clock.now()),
+        timestamp=_format_time(parts.clock.now()),
         counters=_samples(TIMERS.counters),
         samples=_samples(TIMERS.timers),
     )
@@ -158,6 +158,6 @@ def _exposed(collector: Collector) -> bytes:
     return generate_latest(registry)
 
 
-def _moment(now: int) -> str:
+def _format_time(now: int) -> str:
     """Format a time as Nomad's metrics do: `2026-11-21 01:40:00 +0000 UTC`."""
     return f"{datetime.fromtimestamp(now // SECOND, UTC):%Y-%m-%d %H:%M:%S} +0000 UTC"

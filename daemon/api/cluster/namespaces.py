@@ -2,7 +2,7 @@
 
 import msgspec
 
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.jobs import namespaces as rules
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
@@ -19,7 +19,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the namespaces in which the caller has any capability."""
     grant, expression = request.caller.grant, request.query.text("filter")
     matches = compile_filter(expression, Namespace) if expression else None
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, one: Namespace) -> bool:
         if not grant.knows(one.name):

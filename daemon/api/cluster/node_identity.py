@@ -49,7 +49,7 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
         first = msgspec.json.decode(text, type=_First)
     else:
         first = _First(node.id, installation.created_at(db) // SECOND)
-    ttl = _life(db, node)
+    ttl = _identity_ttl(db, node)
     region, now = request.parts.config.region, request.parts.clock.now() // SECOND
     return HandlerReply(
         body=NodeIdentityGetResponse(claims=claims_of(node, region, first, ttl, now))
@@ -90,9 +90,9 @@ def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dic
     return {name: value for name, value in claims.items() if value != ""}
 
 
-def _life(db: ReadSnapshot, node: Node) -> int:
+def _identity_ttl(db: ReadSnapshot, node: Node) -> int:
     """Return for how many seconds an identity of a node's pool is good."""
-    pool = next((one for one in node_pools.every(db) if one.name == node.node_pool), None)
+    pool = next((one for one in node_pools.list_all(db) if one.name == node.node_pool), None)
     return max(pool.node_identity_ttl // SECOND, 1) if pool else _TTL
 
 

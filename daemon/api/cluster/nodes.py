@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from daemon.api.cluster.allocations import allocation_detail
 from daemon.api.identifiers import check_id, check_prefix
-from daemon.api.paging import Listing, paginate, show, wish_of
+from daemon.api.paging import Listing, paginate, query_factory, show
 from daemon.evals.node_actions import (
     NodeChangeResult,
     drain_node,
@@ -149,7 +149,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     prefix, resources, system = query.text("prefix"), query.flag("resources"), query.flag("os")
     held = query.flag("held")
     check_prefix("node", prefix)
-    found = [node for node in nodes.every(db) if node.id.startswith(prefix)]
+    found = [node for node in nodes.list_all(db) if node.id.startswith(prefix)]
     if expression := query.text("filter"):  # the filter applies to all fields of a node
         matches = compile_filter(expression, Node)
         found = [node for node in found if matches(_shown(node))]
@@ -175,7 +175,7 @@ def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     # Steward's own parameter, for the UI's list of running allocations
     expression = request.query.text("filter")
     matches = compile_filter(expression, AllocationStub) if expression else None
-    wish = wish_of(request, matches, allocations.COLUMNS)
+    wish = query_factory(request, matches, allocations.COLUMNS)
 
     def wanted(_: ReadSnapshot, one: Allocation) -> bool:
         if not grant.may(one.namespace, "read-job"):
@@ -256,7 +256,7 @@ async def evaluate(request: Request) -> HandlerReply:
         **msgspec.structs.asdict(_changed(done)),
         leader_rpc_addr=address,
         servers=[ServerAddress(rpc_advertise_addr=address, datacenter=config.datacenter)],
-        num_nodes=len(parts.store.read(nodes.every)),
+        num_nodes=len(parts.store.read(nodes.list_all)),
         scheduling_eligibility=done.node.scheduling_eligibility,
     )
     return HandlerReply(body=body, index=done.index)

@@ -5,7 +5,7 @@ import os
 import msgspec
 
 from daemon.api.cluster.nodes import node_list_item
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.jobs import node_pools as rules
 from daemon.jobspec.filter import compile_filter
 from daemon.runner.drivers.slurm.commands import SlurmCommands
@@ -25,14 +25,14 @@ from storage.records.pool_check import PoolCheck
 def visible_pools(request: Request, db: ReadSnapshot) -> list[NodePool]:
     """Return the pools that the caller may read, by name."""
     sees = request.caller.grant.may_with_pool
-    return [pool for pool in node_pools.every(db) if sees(pool.name, "read")]
+    return [pool for pool in node_pools.list_all(db) if sees(pool.name, "read")]
 
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the pools."""
     expression = request.query.text("filter")
     matches = compile_filter(expression, NodePool) if expression else None
-    sees, wish = request.caller.grant.may_with_pool, wish_of(request, None, {})
+    sees, wish = request.caller.grant.may_with_pool, query_factory(request, None, {})
     listing = Listing[NodePool](
         rows=lambda db, start, reverse: node_pools.page(db, wish(start, reverse)),
         key=lambda pool: ("", pool.name),
@@ -54,7 +54,7 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 def pool_jobs(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the jobs of a pool that the caller may list."""
     pool, grant = _find(request, db), request.caller.grant
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
     listing = Listing[job_listings.JobListingRow](
         rows=lambda db, start, reverse: job_listings.listing_rows(db, wish(start, reverse)),
         key=lambda one: (one.namespace, one.id),
@@ -81,7 +81,7 @@ def pool_nodes(request: Request, db: ReadSnapshot) -> HandlerReply:
     resources, system = query.flag("resources"), query.flag("os")
     found = [
         node_list_item(db, node, resources=resources, system=system)
-        for node in nodes.every(db)
+        for node in nodes.list_all(db)
         if pool.name in ("all", node.node_pool)
     ]
     return reply.read_reply(found, db.table_index("nodes"))

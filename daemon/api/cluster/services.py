@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from daemon.api.paging import Key, Listing, paginate, show, wish_of
+from daemon.api.paging import Key, Listing, paginate, query_factory, show
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
@@ -26,7 +26,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the services by namespace and name; `per_page` counts services, across namespaces."""
     expression = request.query.text("filter")
     matches = compile_filter(expression, ServiceListItem) if expression else None
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
 
     def rows(db: ReadSnapshot, start: Key | None, reverse: bool) -> Iterator[_Name]:
         first = str(start[0]) if start else None

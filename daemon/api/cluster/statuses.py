@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import UNSET
 
-from daemon.api.paging import Key, Listing, cut, in_steps, show, wish_of
+from daemon.api.paging import Key, Listing, cut, in_steps, query_factory, show
 from daemon.evals import job_states
 from daemon.jobspec.filter import compile_filter
 from daemon.text.job_state import State
@@ -60,7 +60,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     if with_strip and not with_state:
         raise Malformed("strip = true needs states = true, because it is a part of the state")
     line = partial(_line, now=now, with_state=with_state, with_strip=with_strip)
-    wanted = _wanted(request, now)
+    wanted = _job_predicate(request, now)
     if request.body:
         found = [row for row in _named(request, db) if wanted(db, row)]
         page, next_token = cut(found, _key, request.query, newest_first=True)
@@ -84,7 +84,9 @@ def _key(row: job_listings.JobChange) -> Key:
     return (row.modify_index, f"{row.namespace}.{row.id}")
 
 
-def _wanted(request: Request, now: int) -> Callable[[ReadSnapshot, job_listings.JobChange], bool]:
+def _job_predicate(
+    request: Request, now: int
+) -> Callable[[ReadSnapshot, job_listings.JobChange], bool]:
     """Return a predicate for the jobs to show."""
     query, states = request.query, _states(request)
     matches = compile_filter(text, Job) if (text := query.text("filter")) else None
@@ -117,7 +119,7 @@ def _word(db: ReadSnapshot, row: job_listings.JobChange, now: int) -> str:
 def _rows(
     request: Request, of_order: Callable[..., Iterator[job_listings.JobChange]]
 ) -> Callable[[ReadSnapshot, Key | None, bool], Iterator[job_listings.JobChange]]:
-    query, wish = request.query, wish_of(request, None, {})
+    query, wish = request.query, query_factory(request, None, {})
     try:
         children = query.flag("include_children")
     except InvalidParameter as error:

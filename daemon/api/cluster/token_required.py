@@ -9,7 +9,7 @@ from storage.errors import Denied
 from storage.records.acl import ANONYMOUS
 
 
-def seen_metrics(request: Request, found: Iterable[GaugeValue]) -> list[GaugeValue]:
+def visible_metrics(request: Request, found: Iterable[GaugeValue]) -> list[GaugeValue]:
     """Return the metrics for the caller: all with `agent:read`, or if `metrics_public` is set.
 
     Other tokens see the metrics of their namespaces and of the host. Raises `Denied` without a
@@ -32,8 +32,8 @@ def check_events(request: Request) -> None:
 
     The stream of a caller that loses all its rights ends.
     """
-    if _is_stranger(request) or _opens_anything(request.caller.grant):
-        request.check(lambda caller: _opens_anything(caller.grant))
+    if _is_stranger(request) or _has_any_capability(request.caller.grant):
+        request.check(lambda caller: _has_any_capability(caller.grant))
 
 
 def _is_stranger(request: Request) -> bool:
@@ -43,5 +43,5 @@ def _is_stranger(request: Request) -> bool:
     return request.caller.token.accessor == ANONYMOUS
 
 
-def _opens_anything(grant: CapabilitySet) -> bool:
+def _has_any_capability(grant: CapabilitySet) -> bool:
     return grant.everything or bool(grant.namespaces.all or grant.pools.all or grant.scopes)

@@ -106,7 +106,7 @@ async def of_node(request: Request) -> HandlerReply:
 async def of_job(request: Request) -> HandlerReply:
     """Show the usage of a job's allocations over time, summed. Raises `NotFound` and `Malformed`."""
     key = (request.namespace, request["job_id"])
-    job, node = await request.parts.store.look(
+    job, node = await request.parts.store.read_any(
         lambda db: (jobs.current(db, *key), nodes.find(db, request.parts.tasks.node_id))
     )
     if job is None:
@@ -129,7 +129,7 @@ async def _shown(request: Request, key: SeriesKey, limits: list[UsageLimits]) ->
     async with request.parts.admission.turn(request.client):  # many tasks take long
         found = await request.parts.tasks.usage_history(key, window.begin, window.end, window.step)
         body = await garbage.in_thread(partial(_body, key, window, found, limits))
-    garbage.keep(found)
+    garbage.free_in_thread(found)
     return HandlerReply(body=body)
 
 

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from daemon.api.paging import Listing, show, wish_of
+from daemon.api.paging import Listing, query_factory, show
 from daemon.jobspec.durations import read_duration
 from daemon.jobspec.filter import compile_filter
 from daemon.text import go_format
@@ -43,7 +43,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     query, expression = request.query, request.query.text("filter")
     sees = request.caller.grant.may_with_variable
     matches = compile_filter(expression, VariableMetadata) if expression else None
-    wish = wish_of(request, None, {})
+    wish = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, entry: VariableRow) -> bool:
         if not sees(entry.namespace, entry.path, "list"):
@@ -99,7 +99,7 @@ async def _put(request: Request, name: VariableKey, body: SubmittedVariable) -> 
     if body.lock is not None:
         if not body.lock.id:
             return _refusal("RPC Error:: 400,variable should not contain lock definition")
-        lock = _held(body.lock, body.lock.id)
+        lock = _parse_lock(body.lock, body.lock.id)
     if not body.items:
         raise Malformed("variable missing required Items object")
     fault = path_error(name.path) or await _items_error(request, body.items)
@@ -130,7 +130,7 @@ async def _items_error(request: Request, items: dict[str, str]) -> str:
 
 async def _acquire(request: Request, name: VariableKey, body: SubmittedVariable) -> HandlerReply:
     sent = body.lock or SubmittedLock()
-    wanted = _held(sent, next(request.parts.ids))
+    wanted = _parse_lock(sent, next(request.parts.ids))
     fault = path_error(name.path) or await _items_error(request, body.items or {})
     fault = fault or _fault_of_lock(wanted)
     if fault:
@@ -216,7 +216,7 @@ def _expected(request: Request) -> int | None:
     return parse_integer(text) if text else None
 
 
-def _held(lock: SubmittedLock, lock_id: str) -> VariableLock:
+def _parse_lock(lock: SubmittedLock, lock_id: str) -> VariableLock:
     """Return the lock of a request, with defaults for missing durations. Raises `Malformed`."""
     return VariableLock(
         id=lock_id, ttl=_span("TTL", lock.ttl), delay=_span("LockDelay", lock.lock_delay)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from daemon.cli.core import resolve
-from daemon.cli.core.formatting import moment_of
+from daemon.cli.core.formatting import format_api_time
 from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
@@ -66,7 +66,7 @@ def policy_apply(
     """
     body = {"Name": name, "Description": description, "Rules": read_text(file)}
     client.send("POST", f"/v1/acl/policy/{segment(name)}", body)
-    screen.told(f"policy {name} was written")
+    screen.report(f"policy {name} was written")
 
 
 @click.command()
@@ -114,7 +114,7 @@ def policy_delete(client: ApiClient, screen: Screen, name: str) -> None:
     Example: steward acl policy delete deploy
     """
     client.send("DELETE", f"/v1/acl/policy/{segment(name)}")
-    screen.told(f"policy {name} was deleted")
+    screen.report(f"policy {name} was deleted")
 
 
 # --- tokens -------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def token_list(client: ApiClient, screen: Screen) -> None:
                 one.name,
                 one.type,
                 ", ".join(one.policies or ()),
-                moment_of(one.expiration_time),
+                format_api_time(one.expiration_time),
             ]
             for one in answer.decode(list[TokenStub])
         ],
@@ -252,7 +252,7 @@ def token_delete(client: ApiClient, screen: Screen, accessor: str) -> None:
     """
     accessor = resolve.accessor(client, accessor)
     client.send("DELETE", f"/v1/acl/token/{segment(accessor)}")
-    screen.told(f"token {accessor} was revoked")
+    screen.report(f"token {accessor} was revoked")
 
 
 def _show_token(screen: Screen, answer: ClientResponse) -> None:
@@ -267,8 +267,8 @@ def _show_token(screen: Screen, answer: ClientResponse) -> None:
             ("Name", token.name),
             ("Type", token.type),
             ("Global", str(token.global_).lower()),
-            ("Create Time", moment_of(token.create_time)),
-            ("Expiry Time", moment_of(token.expiration_time)),
+            ("Create Time", format_api_time(token.create_time)),
+            ("Expiry Time", format_api_time(token.expiration_time)),
             ("Policies", ", ".join(token.policies or ())),
             ("Roles", ", ".join(role.name for role in token.roles or ())),
         ]
@@ -368,7 +368,7 @@ def role_delete(client: ApiClient, screen: Screen, role_id: str) -> None:
     """
     found = _find_role(client, role_id).decode(AclRole)
     client.send("DELETE", f"/v1/acl/role/{segment(found.id)}")
-    screen.told(f"role {found.name} was deleted")
+    screen.report(f"role {found.name} was deleted")
 
 
 _ID_LENGTH = 36

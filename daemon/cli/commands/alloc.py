@@ -8,7 +8,7 @@ import click
 from daemon.cli.commands.status import show_allocations, show_error
 from daemon.cli.core import resolve, usage
 from daemon.cli.core.follow import error_of
-from daemon.cli.core.formatting import format_time, moment_of, relative_time
+from daemon.cli.core.formatting import format_api_time, format_time, relative_time
 from daemon.cli.core.http_client import ApiClient, RequestRejected, decode, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
@@ -195,10 +195,10 @@ def show_task(
         )
     screen.facts(
         [
-            ("Started At", moment_of(state.started_at)),
-            ("Finished At", moment_of(state.finished_at)),
+            ("Started At", format_api_time(state.started_at)),
+            ("Finished At", format_api_time(state.finished_at)),
             ("Total Restarts", str(state.restarts)),
-            ("Last Restart", moment_of(state.last_restart)),
+            ("Last Restart", format_api_time(state.last_restart)),
         ]
     )
     if brief or not state.events:

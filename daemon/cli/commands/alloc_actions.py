@@ -50,7 +50,7 @@ def restart(
         raise Invalid(f"-all-tasks and task {name!r} exclude each other: pass only one")
     body = {"TaskName": name, "AllTasks": all_tasks}
     client.send("PUT", f"/v1/client/allocation/{segment(allocation.id)}/restart", body)
-    screen.told(f"{_of(screen, allocation, name)}: restarted")
+    screen.report(f"{_of(screen, allocation, name)}: restarted")
 
 
 @click.command()
@@ -79,7 +79,7 @@ def signal(
     chosen = _named(allocation, task, word)
     body = {"Signal": name, "Task": chosen}
     client.send("PUT", f"/v1/client/allocation/{segment(allocation.id)}/signal", body)
-    screen.told(f"{_of(screen, allocation, chosen)}: sent {name}")
+    screen.report(f"{_of(screen, allocation, chosen)}: sent {name}")
 
 
 @click.command()

@@ -7,7 +7,7 @@ import click
 
 from daemon.cli.commands.logs import frames, last_lines, newest
 from daemon.cli.core import resolve
-from daemon.cli.core.formatting import moment_of
+from daemon.cli.core.formatting import format_api_time
 from daemon.cli.core.http_client import ApiClient, ClientResponse, Value, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
@@ -60,7 +60,7 @@ def fs(
     """
     allocation = resolve.allocation(client, newest(client, alloc_id) if of_job else alloc_id)
     files = _Files(client, allocation.id, path)
-    answer = files.ask("stat")
+    answer = files.request("stat")
     entry = answer.decode(FileInfo)
     if describe:
         if screen.wants_document:
@@ -68,7 +68,7 @@ def fs(
         else:
             _show(screen, [entry])
     elif entry.is_dir:
-        listing = files.ask("ls")
+        listing = files.request("ls")
         if screen.wants_document:
             screen.document(listing.body)
         else:
@@ -90,7 +90,8 @@ def _print(pieces: Iterator[bytes]) -> None:
 
 def _show(screen: Screen, entries: list[FileInfo]) -> None:
     rows = [
-        [one.file_mode, readable(one.size), moment_of(one.mod_time), _name(one)] for one in entries
+        [one.file_mode, readable(one.size), format_api_time(one.mod_time), _name(one)]
+        for one in entries
     ]
     screen.table(["Mode", "Size", "Modified", "Name"], rows)
 
@@ -113,7 +114,7 @@ class _Files:
     def __init__(self, client: ApiClient, alloc_id: str, path: str) -> None:
         self._client, self._id, self._path = client, segment(alloc_id), path
 
-    def ask(self, verb: str) -> ClientResponse:
+    def request(self, verb: str) -> ClientResponse:
         return self._client.read(f"/v1/client/fs/{verb}/{self._id}", path=self._path)
 
     def pieces(

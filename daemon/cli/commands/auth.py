@@ -67,9 +67,9 @@ def enable(
     Example: steward auth enable -description "Machines" cloudid
     """
     place = (path or kind).strip("/")
-    body = {"type": kind, "description": description or "", "config": _said(config)}
+    body = {"type": kind, "description": description or "", "config": _given_options(config)}
     client.send("POST", address(f"sys/auth/{place}"), body)
-    screen.told(f"{kind} is enabled at {place}/")
+    screen.report(f"{kind} is enabled at {place}/")
 
 
 @click.command()
@@ -82,12 +82,12 @@ def tune(client: ApiClient, screen: Screen, path: str, **changes: str) -> None:
 
     Example: steward auth tune -default-lease-ttl 1h cloudid
     """
-    if not (said := _said(changes)):
+    if not (said := _given_options(changes)):
         raise click.UsageError(
             "no changes given: pass at least one option, such as -description or -max-lease-ttl"
         )
     client.send("POST", address(f"sys/auth/{path.strip('/')}/tune"), said)
-    screen.told(f"{path.strip('/')}/ was tuned")
+    screen.report(f"{path.strip('/')}/ was tuned")
 
 
 @click.command()
@@ -100,8 +100,8 @@ def disable(client: ApiClient, screen: Screen, path: str) -> None:
     Example: steward auth disable cloudid
     """
     client.send("DELETE", address(f"sys/auth/{path.strip('/')}"))
-    screen.told(f"{path.strip('/')}/ was disabled")
+    screen.report(f"{path.strip('/')}/ was disabled")
 
 
-def _said(options: Mapping[str, str | None]) -> dict[str, str]:
+def _given_options(options: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in options.items() if value is not None}

@@ -233,7 +233,7 @@ def delete(client: ApiClient, screen: Screen, name: str, *, check_index: int | N
     Example: steward calendar delete business
     """
     client.call("DELETE", f"/v1/calendar/{segment(name)}", None, **_cas(check_index))
-    screen.told(f'calendar "{name}" was deleted')
+    screen.report(f'calendar "{name}" was deleted')
 
 
 @click.command()

@@ -12,7 +12,7 @@ from daemon.cli.commands.job_actions import DETACH, show_ending
 from daemon.cli.commands.run import EXIT_INTERRUPTED
 from daemon.cli.core import resolve
 from daemon.cli.core.follow import EXIT_FAILED, follow_placement, follow_run
-from daemon.cli.core.formatting import format_time, moment_of
+from daemon.cli.core.formatting import format_api_time, format_time
 from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import ProgressRow, Screen
@@ -169,7 +169,7 @@ def _followed(
     detach: bool,
 ) -> int:
     if detach or not done.eval_id:
-        _tell(screen, answer, done)
+        _report_dispatch(screen, answer, done)
         return 0
     try:
         with screen.progress() as progress:
@@ -184,7 +184,7 @@ def _followed(
     return _EXIT_CHILD_FAILED if wait and ending.status == EXIT_FAILED else ending.status
 
 
-def _tell(screen: Screen, answer: ClientResponse, done: DispatchResult) -> None:
+def _report_dispatch(screen: Screen, answer: ClientResponse, done: DispatchResult) -> None:
     if screen.wants_document:
         screen.document(answer.body)
     elif done.dispatched_job_id:
@@ -252,7 +252,7 @@ def periodic_next(client: ApiClient, screen: Screen, job_id: str) -> None:
 def show_upcoming(screen: Screen, launches: Sequence[str]) -> None:
     """Print the times of the next launches of a periodic job."""
     if launches:
-        screen.line(f"Next launches: {', '.join(moment_of(at) for at in launches)}")
+        screen.line(f"Next launches: {', '.join(format_api_time(at) for at in launches)}")
 
 
 @click.command("slots")

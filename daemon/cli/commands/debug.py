@@ -100,7 +100,7 @@ def debug(
         raise Invalid(f"{target} exists already: name another file with -output") from None
     except OSError as error:
         raise Invalid(f"cannot write {target}: {error.strerror}") from error
-    screen.told(f"wrote {target}")
+    screen.report(f"wrote {target}")
 
 
 def _contents(client: ApiClient, duration: str, log_level: str) -> Iterator[tuple[str, bytes]]:

@@ -8,7 +8,7 @@ from daemon.cli.commands.job_actions import DETACH
 from daemon.cli.commands.run import EXIT_INTERRUPTED
 from daemon.cli.core import resolve
 from daemon.cli.core.follow import follow_deployment
-from daemon.cli.core.formatting import moment_of
+from daemon.cli.core.formatting import format_api_time
 from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
@@ -266,7 +266,7 @@ def show_deployment(screen: Screen, found: Deployment) -> None:
                 str(state.placed_allocs),
                 str(state.healthy_allocs),
                 str(state.unhealthy_allocs),
-                moment_of(state.require_progress_by),
+                format_api_time(state.require_progress_by),
             ]
             for name, state in sorted(found.task_groups.items())
         ],

@@ -23,7 +23,7 @@ _OWN = click.option("--self", "own", is_flag=True, help="The daemon's own node."
 _CHOICE = click.option("--enable/--disable", "enable", default=None, help="Start, or cancel.")
 
 
-def _meant(client: ApiClient, given: str | None, *, own: bool) -> Node:
+def _selected_node(client: ApiClient, given: str | None, *, own: bool) -> Node:
     """Return the node of the arguments. Raises `Invalid` unless exactly one way names it."""
     if (given is None) != own:
         raise Invalid("name a NODE, or pass -self for the daemon's own node")
@@ -55,7 +55,7 @@ def eligibility(
     Example: steward node eligibility -self -disable
     """
     wanted = "eligible" if _chosen(enable=enable) else "ineligible"
-    node = _meant(client, given, own=own)
+    node = _selected_node(client, given, own=own)
     answer = client.send(
         "POST", f"/v1/node/{segment(node.id)}/eligibility", {"Eligibility": wanted}
     )
@@ -108,7 +108,7 @@ def drain(
         body["DrainSpec"] = {"Deadline": ends, "IgnoreSystemJobs": ignore_system}
     if message:
         body["Meta"] = {"message": message}
-    node = _meant(client, given, own=own)
+    node = _selected_node(client, given, own=own)
     if begins and not yes and sys.stdin.isatty():
         click.confirm(f"Stop all allocations on node {node.name}?", abort=True)
     answer = client.send("POST", f"/v1/node/{segment(node.id)}/drain", body)

@@ -102,7 +102,7 @@ def execute(
     allocation = resolve.allocation(client, newest(client, alloc_id) if of_job else alloc_id)
     query = {"task": choose_task(allocation, task), "command": json.dumps(command)}
     path = f"/v1/client/allocation/{segment(allocation.id)}/exec"
-    return converse(client, path, query, stdin=stdin, tty=tty)
+    return run_exec_session(client, path, query, stdin=stdin, tty=tty)
 
 
 @click.command()
@@ -139,10 +139,10 @@ def action(
         "namespace": allocation.namespace,
     }
     path = f"/v1/job/{segment(allocation.job_id)}/action"
-    return converse(client, path, query, stdin=stdin, tty=tty)
+    return run_exec_session(client, path, query, stdin=stdin, tty=tty)
 
 
-def converse(
+def run_exec_session(
     client: ApiClient, path: str, query: Mapping[str, str], *, stdin: bool, tty: bool | None
 ) -> int:
     """Run an exec session; return the command's exit status. Raises `RequestRejected`, `DaemonUnreachable`."""
@@ -150,13 +150,15 @@ def converse(
         tty = stdin and sys.stdin.isatty() and sys.stdout.isatty()
     url, context = client.socket_address(f"{path}?{urlencode({**query, 'tty': str(tty).lower()})}")
     with _raw(wanted=tty and sys.stdin.isatty()):
-        status, fault = trio.run(partial(_converse, client, url, context, stdin=stdin, tty=tty))
+        status, fault = trio.run(
+            partial(_run_exec_session, client, url, context, stdin=stdin, tty=tty)
+        )
     if fault is not None:
         raise fault
     return status
 
 
-async def _converse(
+async def _run_exec_session(
     client: ApiClient, url: str, context: ssl.SSLContext | None, *, stdin: bool, tty: bool
 ) -> tuple[int, BaseException | None]:
     headers = [(name.encode(), value.encode()) for name, value in client.headers.items()]
@@ -187,8 +189,8 @@ class _Talk:
         """Run the session until the command or the connection has ended."""
         async with trio.open_nursery() as nursery:
             if tty:
-                await nursery.start(self._tell_size)
-            nursery.start_soon(self._tell_input if stdin else self._end_input, tty)
+                await nursery.start(self._send_size)
+            nursery.start_soon(self._send_input if stdin else self._end_input, tty)
             nursery.start_soon(self._heed_interrupts, nursery.cancel_scope)
             await self._show()
             nursery.cancel_scope.cancel()
@@ -220,23 +222,23 @@ class _Talk:
             else:
                 self.fault = DaemonUnreachable(reason or "the daemon closed the connection")
 
-    async def _say(self, frame: object) -> None:
+    async def _send(self, frame: object) -> None:
         with suppress(ConnectionClosed):  # the task that prints the output handles it
             await self._socket.send_message(msgspec.json.encode(frame).decode())
 
-    async def _tell_size(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _send_size(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Send the size of the terminal now and after each change."""
         with trio.open_signal_receiver(signal.SIGWINCH) as changes:
-            await self._say(_size())
+            await self._send(_size())
             task_status.started()
             async for _ in changes:
-                await self._say(_size())
+                await self._send(_size())
 
     async def _end_input(self, tty: bool) -> None:
         if not tty:
-            await self._say({"stdin": {"close": True}})
+            await self._send({"stdin": {"close": True}})
 
-    async def _tell_input(self, tty: bool) -> None:
+    async def _send_input(self, tty: bool) -> None:
         """Forward input from the terminal, a file or a pipe."""
         before = b"\n"
         while True:
@@ -248,7 +250,7 @@ class _Talk:
             if not data:
                 return await self._end_input(tty)
             before = (before + data)[-2:]
-            await self._say({"stdin": ExecInput(data=data)})
+            await self._send({"stdin": ExecInput(data=data)})
 
 
 def is_escape(before: bytes, data: bytes) -> bool:

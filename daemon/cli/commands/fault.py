@@ -51,4 +51,4 @@ def release(client: ApiClient, screen: Screen, kind: str, key: str) -> None:
     Example: steward operator fault release "periodic job" "default/nightly at index 12"
     """
     client.send("POST", "/v1/operator/faults/release", {"Kind": kind, "Key": key})
-    screen.told(f"{kind} {key} will be retried")
+    screen.report(f"{kind} {key} will be retried")

@@ -92,7 +92,7 @@ class FullScreen:
         self._drawn = []
         self._write(_ENTER)
 
-    def leave(self) -> None:
+    def restore(self) -> None:
         """Restore the terminal."""
         self._write(_LEAVE)
         termios.tcsetattr(self._keys, termios.TCSADRAIN, self._before)
@@ -103,9 +103,9 @@ class FullScreen:
         os.close(self._wake)
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
+    def suspended(self) -> Iterator[None]:
         """Restore the terminal for another program while the block runs."""
-        self.leave()
+        self.restore()
         try:
             yield
         finally:
@@ -113,7 +113,7 @@ class FullScreen:
 
     def suspend(self) -> None:
         """Suspend this program, as Ctrl-Z does, until it is continued."""
-        with self.lent():
+        with self.suspended():
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def draw(self, lines: Sequence[ScreenLine]) -> None:
@@ -179,7 +179,7 @@ def opened(*, colour: bool) -> Iterator[FullScreen]:
         screen.enter()
         yield screen
     finally:
-        screen.leave()
+        screen.restore()
         for number, handler in handlers.items():
             signal.signal(number, handler)
         screen.close()

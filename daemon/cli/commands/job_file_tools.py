@@ -44,7 +44,7 @@ def init(screen: Screen, file: str, *, short: bool) -> int:
         raise Invalid(f"{file} exists already; name another file") from error
     except OSError as error:
         raise Invalid(f"cannot write {file}: {error.strerror}") from error
-    screen.told(f"Example job file written to {file}")
+    screen.report(f"Example job file written to {file}")
     screen.hint(f"Run it with: steward job run {file}")
     return 0
 

@@ -85,7 +85,7 @@ def tag(
         namespace=line.namespace,
     )
     newest = "the latest version" if version is None else f"version {version}"
-    screen.told(f'job "{line.id}": {newest} is named "{name}"', answer.body)
+    screen.report(f'job "{line.id}": {newest} is named "{name}"', answer.body)
 
 
 @click.command("unset")
@@ -100,7 +100,7 @@ def untag(client: ApiClient, screen: Screen, job_id: str, *, name: str) -> None:
     """
     line = resolve.job(client, job_id)
     answer = client.send("DELETE", _tag_path(line, name), namespace=line.namespace)
-    screen.told(f'job "{line.id}": no version is named "{name}" now', answer.body)
+    screen.report(f'job "{line.id}": no version is named "{name}" now', answer.body)
 
 
 def _path(line: JobListItem) -> str:

@@ -103,7 +103,7 @@ class LoginArguments(msgspec.Struct, frozen=True, kw_only=True):
             }
         if self.jwt_file and not (self.vm or self.vmss):
             return {}
-        machine = metadata.machine()
+        machine = metadata.location()
         vmss = self.vmss or ("" if self.vm else machine.vm_scale_set_name)
         return {
             "subscription_id": machine.subscription_id,
@@ -140,7 +140,7 @@ _OPTIONS = (
 )
 
 
-def _wanting(command: Command) -> Command:
+def _with_login_options(command: Command) -> Command:
     """Give a command the options of a login, and pass them as `wanted`."""
 
     @wraps(command)
@@ -155,7 +155,7 @@ def _wanting(command: Command) -> Command:
 
 @click.command()
 @click.option("--no-store", is_flag=True, help="Print the token instead of storing it.")
-@_wanting
+@_with_login_options
 @with_output
 @with_anonymous_client
 def login(client: ApiClient, screen: Screen, wanted: LoginArguments, *, no_store: bool) -> None:
@@ -163,7 +163,7 @@ def login(client: ApiClient, screen: Screen, wanted: LoginArguments, *, no_store
 
     Example: steward login --role web
     """
-    answer = _ask(client, wanted, "login")
+    answer = _send_login(client, wanted, "login")
     if screen.wants_document:
         screen.document(answer.body)
         return
@@ -185,7 +185,7 @@ def login(client: ApiClient, screen: Screen, wanted: LoginArguments, *, no_store
 
 
 @click.command()
-@_wanting
+@_with_login_options
 @with_output
 @with_vault_client
 def explain(client: ApiClient, screen: Screen, wanted: LoginArguments) -> int:
@@ -195,7 +195,7 @@ def explain(client: ApiClient, screen: Screen, wanted: LoginArguments) -> int:
 
     Example: steward auth explain --role web --jwt-file token.jwt
     """
-    answer = _ask(client, wanted, "explain")
+    answer = _send_login(client, wanted, "explain")
     explained = answer.decode(_Explanation).data
     if screen.wants_document:
         screen.document(answer.body)
@@ -221,10 +221,10 @@ def logout(client: ApiClient, screen: Screen) -> None:
     """
     client.send("POST", "/v1/auth/token/revoke-self", {})
     store_token("", os.environ)
-    screen.told("the token was revoked and deleted")
+    screen.report("the token was revoked and deleted")
 
 
-def _ask(client: ApiClient, wanted: LoginArguments, what: str) -> ClientResponse:
+def _send_login(client: ApiClient, wanted: LoginArguments, what: str) -> ClientResponse:
     body = wanted.request(client)
     return client.send("POST", f"/v1/auth/{wanted.path.strip('/')}/{what}", body)
 

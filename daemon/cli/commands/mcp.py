@@ -7,7 +7,7 @@ import click
 
 from daemon.cli.core.http_client import ApiClient
 from daemon.cli.core.mcp_protocol import McpServer, Parameters
-from daemon.cli.core.mcp_tools import caller, specs, told
+from daemon.cli.core.mcp_tools import caller, log_line, specs
 from daemon.cli.core.options import with_client
 
 _LONGEST = 4 * 1024 * 1024  # bytes of a line
@@ -40,4 +40,4 @@ def mcp(client: ApiClient, *, allow_writes: bool) -> None:
 
 def _record(name: str, arguments: Parameters, outcome: str) -> None:
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
-    click.echo(f"{time} {told(name, arguments, outcome)}", err=True)
+    click.echo(f"{time} {log_line(name, arguments, outcome)}", err=True)

@@ -68,7 +68,7 @@ def delete(client: ApiClient, screen: Screen, name: str) -> None:
     Example: steward namespace delete shop
     """
     client.send("DELETE", f"/v1/namespace/{segment(name)}")
-    screen.told(f'namespace "{name}" was deleted')
+    screen.report(f'namespace "{name}" was deleted')
 
 
 @click.command()

@@ -51,7 +51,7 @@ def status(
     live = [one for one in allocations if one.client_status not in CLIENT_TERMINAL]
     _show_use(screen, node, live)
     if stats and not node.engine:  # a cluster pool is not a host
-        usage.show_machine(screen, client.fetch("/v1/client/stats", MachineUsage, node_id=node.id))
+        usage.show_host(screen, client.fetch("/v1/client/stats", MachineUsage, node_id=node.id))
     _show_allocations(screen, live)
     _show_map(screen, "Meta", node.meta)
     if screen.verbose:

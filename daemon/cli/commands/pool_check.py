@@ -127,7 +127,7 @@ class _Trial(NamedTuple):
                 self.steps.add(event.type, event.display_message)
             told, index = len(events), max(answer.index, 1)
             if line.client_status in CLIENT_TERMINAL:
-                self._tell_result(line, events)
+                self._report_result(line, events)
                 return
             if left <= 0:
                 self.steps.add(
@@ -135,7 +135,7 @@ class _Trial(NamedTuple):
                 )
                 return
 
-    def _tell_result(self, line: AllocationItem, events: Sequence[TaskEvent]) -> None:
+    def _report_result(self, line: AllocationItem, events: Sequence[TaskEvent]) -> None:
         if line.client_status != ClientStatus.COMPLETE:
             self.steps.add("result", why_failed(line), good=False)
             return
@@ -144,10 +144,10 @@ class _Trial(NamedTuple):
         said, host, clock = [*body.decode(errors="replace").splitlines(), "", "", ""][:3]
         good = said == _SAYS
         self.steps.add("output", f"it ran on {host}" if good else _NO_OUTPUT, good=good)
-        self._tell_skew(clock, events)
+        self._report_skew(clock, events)
         self.steps.add("result", "complete")
 
-    def _tell_skew(self, clock: str, events: Sequence[TaskEvent]) -> None:
+    def _report_skew(self, clock: str, events: Sequence[TaskEvent]) -> None:
         began = [event.time / SECOND for event in events if event.type == "Started"]
         if clock.isdecimal() and began:
             skew = int(clock) - began[-1]

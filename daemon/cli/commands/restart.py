@@ -94,7 +94,7 @@ def restart(
     found = _running(client, line, groups)
     failures = 0
     for number, some in enumerate(_batches(found, batch_size)):
-        if number and not _may_go_on(pause, yes=yes):
+        if number and not _may_continue(pause, yes=yes):
             break
         for one in some:
             try:
@@ -104,7 +104,7 @@ def restart(
                 failures += 1
                 if on_error == "fail" or not (yes or _agreed("Go on?")):
                     return 1
-    screen.told(f'job "{line.id}": {len(found) - failures} of {len(found)} allocations restarted')
+    screen.report(f'job "{line.id}": {len(found) - failures} of {len(found)} allocations restarted')
     return 1 if failures else 0
 
 
@@ -153,7 +153,7 @@ def _restart(
         screen.line(f"allocation {screen.short(one.id)} ({one.name}): restarted")
 
 
-def _may_go_on(pause: float | None, *, yes: bool) -> bool:
+def _may_continue(pause: float | None, *, yes: bool) -> bool:
     """Wait before the next batch; return whether to continue."""
     if pause is None:
         return yes or _agreed("Go on?")

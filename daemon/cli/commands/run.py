@@ -188,7 +188,7 @@ def _follow(
         )
         return EXIT_TIMED_OUT
     if logs:
-        screen.warn(ended.told)
+        screen.warn(ended.message)
     else:
         _show_ending(screen, answer, ended)
     return exit_status(ended)
@@ -211,7 +211,7 @@ def _show_ending(screen: Screen, answer: ClientResponse, ending: FollowResult) -
         shown = {"Evaluation": ending.evaluation, "Allocations": list(ending.allocations)}
         screen.document(msgspec.json.encode({**answer.decode(_Json), **shown}))
         return
-    screen.line(ending.told)
+    screen.line(ending.message)
     if ending.status == EXIT_NOT_PLACED:
         screen.hint(f"For details: steward job explain {job_id}")
     elif ending.status:

@@ -77,7 +77,7 @@ def cancel(
         "cancel",
         _Act(number=number, now=now, note=note, idempotency_token=idempotency_token),
     )
-    _tell(screen, done, "is canceled")
+    _report_act(screen, done, "is canceled")
 
 
 @click.command()
@@ -103,7 +103,7 @@ def skip(
     Example: steward runs skip nightly report
     """
     act = _Act(number=number, steps=[*steps], note=note, idempotency_token=idempotency_token)
-    _tell(screen, _send(client, screen, job_id, "skip", act), "skips")
+    _report_act(screen, _send(client, screen, job_id, "skip", act), "skips")
 
 
 @click.command()
@@ -131,7 +131,7 @@ def accept(
     Example: steward runs accept -note "loaded by hand" nightly load
     """
     act = _Act(number=number, steps=[*steps], note=note, idempotency_token=idempotency_token)
-    _tell(screen, _send(client, screen, job_id, "accept", act), "changes")
+    _report_act(screen, _send(client, screen, job_id, "accept", act), "changes")
 
 
 @click.command()
@@ -176,7 +176,7 @@ def rerun(
         idempotency_token=idempotency_token,
     )
     done = _send(client, screen, job_id, "rerun", act)
-    _tell(screen, done, "would run again" if preview else "runs again")
+    _report_act(screen, done, "would run again" if preview else "runs again")
 
 
 @click.command()
@@ -202,7 +202,7 @@ def approve(
     Example: steward runs approve nightly publish
     """
     act = _Act(number=number, steps=[step], note=note, idempotency_token=idempotency_token)
-    _tell(screen, _send(client, screen, job_id, "approve", act), "has an approval for")
+    _report_act(screen, _send(client, screen, job_id, "approve", act), "has an approval for")
 
 
 @click.command()
@@ -228,7 +228,7 @@ def reject(
     Example: steward runs reject -note "figures are wrong" nightly publish
     """
     act = _Act(number=number, steps=[step], note=note, idempotency_token=idempotency_token)
-    _tell(screen, _send(client, screen, job_id, "reject", act), "rejects")
+    _report_act(screen, _send(client, screen, job_id, "reject", act), "rejects")
 
 
 def _send(client: ApiClient, screen: Screen, job_id: str, act: str, body: _Act) -> _Done | None:
@@ -242,7 +242,7 @@ def _send(client: ApiClient, screen: Screen, job_id: str, act: str, body: _Act) 
     return answer.decode(_Done)
 
 
-def _tell(screen: Screen, done: _Done | None, what: str) -> None:
+def _report_act(screen: Screen, done: _Done | None, what: str) -> None:
     if done is not None:
         steps = f": {', '.join(done.steps)}" if done.steps else ""
         screen.line(f"run {done.number} of {done.job_id} {what}{steps}")

@@ -84,4 +84,4 @@ def delete(client: ApiClient, screen: Screen, name: str, instance_id: str) -> No
     Example: steward service delete web _nomad-task-8f1c2b-web-http
     """
     client.send("DELETE", f"/v1/service/{segment(name)}/{segment(instance_id)}")
-    screen.told(f'instance "{instance_id}" of the service "{name}" was deleted')
+    screen.report(f'instance "{instance_id}" of the service "{name}" was deleted')

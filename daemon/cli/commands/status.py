@@ -8,7 +8,7 @@ import click
 from daemon.cli.commands.triggers import show_links
 from daemon.cli.core import resolve
 from daemon.cli.core.follow import error_of
-from daemon.cli.core.formatting import format_duration, format_time, moment_of, relative_time
+from daemon.cli.core.formatting import format_api_time, format_duration, format_time, relative_time
 from daemon.cli.core.http_client import ApiClient, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
@@ -235,7 +235,7 @@ def _show_coming(client: ApiClient, screen: Screen, line: JobListItem) -> None:
     if clock.paused:
         screen.line(f"Next runs: none, paused; resume with: steward job periodic resume {line.id}")
     elif clock.next_launches:
-        coming = ", ".join(map(moment_of, clock.next_launches[:_RUNS]))
+        coming = ", ".join(map(format_api_time, clock.next_launches[:_RUNS]))
         screen.line(f"Next runs: {coming}")
 
 
@@ -274,7 +274,7 @@ def _group_row(name: str, group: DeploymentGroup) -> list[str]:
         group.healthy_allocs,
         group.unhealthy_allocs,
     )
-    return [name, promoted, *map(str, counts), moment_of(group.require_progress_by)]
+    return [name, promoted, *map(str, counts), format_api_time(group.require_progress_by)]
 
 
 def show_failure(client: ApiClient, screen: Screen, lines: Sequence[AllocationItem]) -> None:

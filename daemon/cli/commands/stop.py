@@ -38,7 +38,7 @@ def stop(
 
     Example: steward job stop -purge web
     """
-    lines = [_meant(client, given, yes=yes) for given in job_ids]
+    lines = [_selected_job(client, given, yes=yes) for given in job_ids]
     options = {"purge": purge, "no_shutdown_delay": no_shutdown_delay}
     statuses = []
     for line in lines:
@@ -53,7 +53,7 @@ def stop(
     return max(statuses)
 
 
-def _meant(client: ApiClient, given: str, *, yes: bool) -> JobListItem:
+def _selected_job(client: ApiClient, given: str, *, yes: bool) -> JobListItem:
     """Return the job with this name. Raises `Invalid` for an unconfirmed prefix."""
     line = resolve.job(client, given)
     if line.id == given or yes:

@@ -16,7 +16,7 @@ def collect_garbage(client: ApiClient, screen: Screen) -> None:
     Example: steward system gc
     """
     client.send("PUT", "/v1/system/gc")
-    screen.told("garbage was collected")
+    screen.report("garbage was collected")
 
 
 @click.command("summaries")
@@ -28,4 +28,4 @@ def reconcile_summaries(client: ApiClient, screen: Screen) -> None:
     Example: steward system reconcile summaries
     """
     client.send("PUT", "/v1/system/reconcile/summaries")
-    screen.told("the summaries of all jobs were recounted")
+    screen.report("the summaries of all jobs were recounted")

@@ -131,19 +131,19 @@ class TopPoller:
             self._hidden,
         )
 
-    def look(self, view: View, height: int, now: float) -> None:
+    def poll(self, view: View, height: int, now: float) -> None:
         """Request changed data. `now` is the monotonic time in seconds."""
         try:
             # The index is read before the lists, so that no change in between is missed.
-            self._measure(self._wanted(view, height))
+            self._measure(self._allocations_to_measure(view, height))
             if self._index != self._listed_index and now >= self._next_list:
                 is_first = self._listed_index < 0
                 self._list(now)
                 if is_first:
                     view.arrange(self.facts(), 0)
-                    self._measure(self._wanted(view, height))
-            self._look_for_errors(view, height)
-            self._look_at_machine()
+                    self._measure(self._allocations_to_measure(view, height))
+            self._poll_errors(view, height)
+            self._poll_host()
         except (DaemonUnreachable, RequestRejected) as error:
             self._trouble = str(error)
         else:
@@ -196,10 +196,11 @@ class TopPoller:
             return []
         self._hidden = ""
         return [
-            NodeRow(one.id, one.name, one.node_pool, _state(one), _asked_of(one)) for one in found
+            NodeRow(one.id, one.name, one.node_pool, _state(one), _allocated_of(one))
+            for one in found
         ]
 
-    def _wanted(self, view: View, height: int) -> list[str]:
+    def _allocations_to_measure(self, view: View, height: int) -> list[str]:
         """Return the allocations to measure: those on the screen, and some in turns."""
         running = [one for one in self._allocations if one.state in ("running", "stopping")]
         on_screen = {row.key for row in view.shown(height)}
@@ -224,7 +225,7 @@ class TopPoller:
                 one.cpu_percent, one.memory, one.restarts, tuple(one.recent)
             )
 
-    def _look_for_errors(self, view: View, height: int) -> None:
+    def _poll_errors(self, view: View, height: int) -> None:
         if view.page != "allocations":
             return
         on_screen = {row.key for row in view.shown(height)}
@@ -240,7 +241,7 @@ class TopPoller:
             error = self._client.fetch(path, LastError).error
             self._errors[one.id] = _Asked(one.modify_index, error.summary if error else "")
 
-    def _look_at_machine(self) -> None:
+    def _poll_host(self) -> None:
         if not self._sees_machine:
             return
         try:
@@ -278,7 +279,7 @@ def _state(line: _NodeLine) -> str:
     return line.status
 
 
-def _asked_of(line: _NodeLine) -> str:
+def _allocated_of(line: _NodeLine) -> str:
     held = line.held
     asked = (
         f"{held.cpu} of {held.cpu_total} MHz, {held.memory_mb} of {held.memory_total_mb} MiB asked"
@@ -314,7 +315,7 @@ def _run(watch: TopPoller, view: View, screen: FullScreen, connection: HttpConne
         now = time.monotonic()
         width, height = screen.size
         if now >= due:
-            watch.look(view, height, now)
+            watch.poll(view, height, now)
             due = max(due + _EVERY, now)
         facts = watch.facts()
         view.arrange(facts, time.time_ns())
@@ -337,7 +338,7 @@ def _act(
     words = command(wish, view, facts)
     if not words:
         return
-    with screen.lent():
+    with screen.suspended():
         status = _call(words, connection)
         if wish != "exec":
             ended = "" if not status else f" (exit status {status})"

@@ -139,7 +139,7 @@ def purge(client: ApiClient, screen: Screen, path: str, *, check_index: int | No
     Example: steward var purge jobs/web
     """
     _changed(client, "DELETE", path, None, check_index)
-    screen.told(f'variable "{path}" was deleted')
+    screen.report(f'variable "{path}" was deleted')
 
 
 def _changed(

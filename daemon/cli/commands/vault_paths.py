@@ -60,7 +60,7 @@ def write(
         raise Invalid("nothing to write: pass NAME=VALUE, - to read JSON, or --force")
     answer = client.send("POST", address(path), given(fields))
     if not answer.body:
-        screen.told(f"written to {path}")
+        screen.report(f"written to {path}")
         return
     _print(screen, answer, field)
 
@@ -93,7 +93,7 @@ def delete(client: ApiClient, screen: Screen, path: str) -> None:
     Example: steward delete auth/cloudid/role/web
     """
     client.send("DELETE", address(path))
-    screen.told(f"removed: {path}")
+    screen.report(f"removed: {path}")
 
 
 def address(path: str) -> str:

@@ -10,7 +10,7 @@ from daemon.cli.core.http_client import ApiClient, segment
 from daemon.cli.core.options import with_output, with_vault_client
 from daemon.cli.core.output import Screen
 from daemon.cli.core.policy_format import formatted
-from daemon.cli.core.token_source import ask
+from daemon.cli.core.token_source import prompt_secret
 from daemon.cli.core.vault_envelope import VaultResponse
 from storage.errors import Invalid
 from storage.records.base import Record
@@ -77,7 +77,7 @@ def write(client: ApiClient, screen: Screen, name: str, file: str) -> None:
     if answer.body:
         for warning in answer.decode(VaultResponse).warnings or ():
             screen.warn(f"warning: {warning}")
-    screen.told(f"policy {name} was written")
+    screen.report(f"policy {name} was written")
 
 
 @click.command()
@@ -90,7 +90,7 @@ def delete(client: ApiClient, screen: Screen, name: str) -> None:
     Example: steward policy delete readers
     """
     client.send("DELETE", f"{_POLICIES}/{segment(name)}")
-    screen.told(f"policy {name} was deleted")
+    screen.report(f"policy {name} was deleted")
 
 
 @click.command()
@@ -123,7 +123,7 @@ def explain(client: ApiClient, screen: Screen, whose: str, method: str, path: st
 
     Example: steward policy explain 2f0d1c3a GET /v1/jobs
     """
-    secret = ask("Token") if whose == "-" else resolve.accessor(client, whose)
+    secret = prompt_secret("Token") if whose == "-" else resolve.accessor(client, whose)
     body = {"Token": secret, "Method": method, "Path": path}
     answer = client.send("POST", "/v1/acl/explain", body)
     found = answer.decode(PolicyDecisionView)

@@ -9,7 +9,7 @@ from daemon.cli.core import resolve
 from daemon.cli.core.http_client import ApiClient
 from daemon.cli.core.options import with_output, with_vault_client
 from daemon.cli.core.output import Screen
-from daemon.cli.core.token_source import ask
+from daemon.cli.core.token_source import prompt_secret
 from daemon.cli.core.vault_envelope import VaultResponse, show
 from storage.errors import Invalid
 
@@ -127,7 +127,7 @@ def revoke(
     else:
         path = "/v1/auth/token/revoke-orphan" if mode else "/v1/auth/token/revoke"
         client.send("POST", path, {"token": _secret(whose)})
-    screen.told("the token was revoked")
+    screen.report("the token was revoked")
 
 
 @click.command()
@@ -163,5 +163,5 @@ def capabilities(
 def _secret(token: str) -> str:
     """Return a secret: as given, from a prompt, or from a file named after `@`."""
     if token == "-":  # noqa: S105  # a sign, no secret
-        return ask("Token")
+        return prompt_secret("Token")
     return Path(token[1:]).read_text().strip() if token.startswith("@") else token

@@ -115,7 +115,7 @@ class _Watch:
 
     def _follow(self, readers: trio.Nursery) -> None:
         def begin(lines: Sequence[AllocationItem]) -> None:
-            for key in _begun(lines):
+            for key in _started_tasks(lines):
                 if self._wants_logs and key not in self._shown:
                     self._shown.add(key)
                     trio.from_thread.run_sync(self._start_printing, readers, *key)
@@ -138,7 +138,7 @@ class _Watch:
         except BrokenPipeError as error:
             self._give_up(error)
         except StewardError as error:
-            self._tell_that_it_lacks(error)
+            self._warn_about_missing_output(error)
 
     def _copy(self, log: LogPosition, out: BinaryIO) -> None:
         query = log.query(plain=True, follow=True)
@@ -147,7 +147,7 @@ class _Watch:
                 out.write(lines)
                 out.flush()
 
-    def _tell_that_it_lacks(self, error: StewardError) -> None:
+    def _warn_about_missing_output(self, error: StewardError) -> None:
         """Warn once that output is missing, unless a task never started."""
         if isinstance(error, RequestRejected) and error.status == HTTPStatus.NOT_FOUND:
             return
@@ -156,7 +156,7 @@ class _Watch:
             self._screen.warn(f"the output of the tasks is incomplete: {error}")
 
 
-def _begun(lines: Sequence[AllocationItem]) -> Iterator[tuple[str, str]]:
+def _started_tasks(lines: Sequence[AllocationItem]) -> Iterator[tuple[str, str]]:
     """Yield the tasks that may have output."""
     for line in lines:
         for name, state in (line.task_states or {}).items():

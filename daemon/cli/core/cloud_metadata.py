@@ -47,15 +47,15 @@ class MetadataClient:
         query = {"api-version": _TOKEN_VERSION, "resource": resource}
         if identity:
             query["msi_res_id" if "/" in identity else "client_id"] = identity
-        body = self._asked("/metadata/identity/oauth2/token", query)
+        body = self._get("/metadata/identity/oauth2/token", query)
         return decode(body, _Token).access_token
 
-    def machine(self) -> CloudInstance:
+    def location(self) -> CloudInstance:
         """Return the location of the machine."""
-        body = self._asked("/metadata/instance", {"api-version": _INSTANCE_VERSION})
+        body = self._get("/metadata/instance", {"api-version": _INSTANCE_VERSION})
         return decode(body, _Instance).compute
 
-    def _asked(self, path: str, query: dict[str, str]) -> bytes:
+    def _get(self, path: str, query: dict[str, str]) -> bytes:
         target = urlsplit(self._url)
         if target.scheme != "http" or not target.hostname:
             raise Invalid(f"metadata service {self._url!r}: write it as http://HOST:PORT")

@@ -112,7 +112,7 @@ class _Named(StringParamType):
         # With `-job`, the parameter for an allocation holds a job name.
         context = "jobs" if ctx.params.get("of_job") else self.name
         try:
-            found = _ask(ctx.params, context, incomplete)
+            found = _request_names(ctx.params, context, incomplete)
         except StewardError:
             return []
         return [CompletionItem(one) for one in found]
@@ -135,7 +135,7 @@ def _context(command: click.Command, parameter: click.Parameter) -> str | None:
     return _CONTEXTS.get(name)
 
 
-def _ask(given: Mapping[str, object], context: str, beginning: str) -> list[str]:
+def _request_names(given: Mapping[str, object], context: str, beginning: str) -> list[str]:
     """Return the daemon's names. The words so far and the environment select the daemon."""
     known = {
         name: value

@@ -58,7 +58,7 @@ class FollowResult(NamedTuple):
     allocations: Sequence[AllocationItem] = ()
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """Return the message with the job's name."""
         return f'job "{self.evaluation.job_id}": {self.words}'
 

@@ -23,7 +23,7 @@ def format_time(at: int) -> str:
     return rfc3339(at // SECOND * SECOND) if at else "N/A"
 
 
-def moment_of(text: str | None) -> str:
+def format_api_time(text: str | None) -> str:
     """Format a time from the API to the second."""
     if not text or text.startswith("0001-"):
         return "N/A"

@@ -53,7 +53,7 @@ class RequestRejected(StewardError):
 
 
 def _explained(status: int, text: str) -> str:
-    said = flat(_said(text)).rstrip()
+    said = flat(_error_message(text)).rstrip()
     if not said or said.startswith(_FAULT) or status not in _OF_THE_CALLER:
         return f"{said or http.client.responses.get(status, '')} (status {status})"
     if status == http.client.FORBIDDEN:
@@ -79,7 +79,7 @@ class _Errors(msgspec.Struct):
     errors: list[str]
 
 
-def _said(text: str) -> str:
+def _error_message(text: str) -> str:
     """Return the message of an error response; the Vault API sends a list of messages."""
     if not text.startswith("{"):
         return text

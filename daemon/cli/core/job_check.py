@@ -38,7 +38,7 @@ def check(job: object, file: str, text: str = "") -> None:
     _check_schedules(found.periodic, file)
     empty = [one.name or "" for one in found.task_groups or () if not one.tasks]
     if empty and text:
-        _tell_place(empty[0], file, text)
+        _raise_with_position(empty[0], file, text)
 
 
 def _check_schedules(periodic: _Periodic | None, file: str) -> None:
@@ -48,12 +48,12 @@ def _check_schedules(periodic: _Periodic | None, file: str) -> None:
         try:
             cron.parse(spec)
         except cron.WrongField as error:
-            raise Invalid(f'{file}: periodic "{spec}": {error.for_people()}') from error
+            raise Invalid(f'{file}: periodic "{spec}": {error.message()}') from error
         except Invalid:  # the daemon's error is just as clear
             continue
 
 
-def _tell_place(group: str, file: str, text: str) -> None:
+def _raise_with_position(group: str, file: str, text: str) -> None:
     """Raise `Invalid` with the position of a group, if its name is in the job file."""
     source = SourceText(file, text)
     for block in _groups(read_body(source)):

@@ -228,16 +228,16 @@ def caller(
     return call
 
 
-def told(name: str, arguments: Parameters, outcome: str) -> str:
+def log_line(name: str, arguments: Parameters, outcome: str) -> str:
     """Return the line that records a call.
 
     It has no control characters. Texts are cut. Values that can contain secrets are lengths.
     """
-    shown = {key[:_SHOWN]: _told_value(key, value) for key, value in arguments.items()}
+    shown = {key[:_SHOWN]: _logged_value(key, value) for key, value in arguments.items()}
     return f"tool {name} {json.dumps(shown)}: {json.dumps(outcome[:MOST_OUTCOME])}"
 
 
-def _told_value(key: str, value: object) -> str:
+def _logged_value(key: str, value: object) -> str:
     if key not in _UNTOLD:
         return str(value)[:_SHOWN]
     count = len(value) if isinstance(value, Sized) else len(str(value))

@@ -96,7 +96,7 @@ class Screen:
         """Print a line."""
         click.echo(words)
 
-    def told(self, words: str, body: bytes = b"") -> None:
+    def report(self, words: str, body: bytes = b"") -> None:
         """Report an action; as a document, print the daemon's response, or the text as `Message`."""
         if self.wants_document:
             self.document(body or msgspec.json.encode({"Message": words}))

@@ -18,7 +18,7 @@ ASK = "-"  # instead of a secret: prompt for it
 
 def find_token(given: str, environment: Mapping[str, str]) -> str:
     """Return the token's secret: as given, from a prompt for `-`, or the default."""
-    return ask("Token") if given == ASK else given or default_token(environment)
+    return prompt_secret("Token") if given == ASK else given or default_token(environment)
 
 
 def default_token(environment: Mapping[str, str]) -> str:
@@ -77,7 +77,7 @@ def _check(file: int, path: Path) -> None:
         raise Invalid(f"other users can read the token file {path}: chmod 600 {path}")
 
 
-def ask(what: str) -> str:
+def prompt_secret(what: str) -> str:
     """Prompt for a secret, or read it from standard input."""
     if sys.stdin.isatty():
         return str(click.prompt(what, hide_input=True, err=True)).strip()

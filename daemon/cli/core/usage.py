@@ -38,7 +38,7 @@ def show_tasks(
                 ("CPU Percent", f"{cpu.percent:.1f} of one core"),
                 (
                     "Memory",
-                    f"{_mib(_held(memory))}{_of(given.memory.memory_mb if given else 0)} MiB",
+                    f"{_mib(_memory_bytes(memory))}{_of(given.memory.memory_mb if given else 0)} MiB",
                 ),
                 *_parts(memory),
                 ("Processes", str(len(used.pids))),
@@ -64,7 +64,7 @@ def _known(values: Sequence[float | None]) -> list[float]:
     return [one for one in values if one is not None]
 
 
-def show_machine(screen: Screen, usage: MachineUsage) -> None:
+def show_host(screen: Screen, usage: MachineUsage) -> None:
     """Print the total resource usage of a node's host."""
     memory, disk = usage.memory, usage.alloc_dir_stats
     screen.title("Machine Usage")
@@ -85,7 +85,7 @@ def _of(limit: int) -> str:
     return f"/{limit}" if limit else ""
 
 
-def _held(memory: MemoryUsage) -> int:
+def _memory_bytes(memory: MemoryUsage) -> int:
     """Return the counted bytes: those of the whole cgroup where it has an account."""
     return memory.usage or memory.rss
 

@@ -31,20 +31,20 @@ class _Implied(msgspec.Struct, frozen=True, kw_only=True):
 
 def with_implied(job: Job) -> Job:
     """Return the job with the implicit constraints of its groups and tasks."""
-    groups = _each(job.task_groups, _with_implied)
+    groups = _change_each(job.task_groups, _with_implied)
     return job if groups is None else msgspec.structs.replace(job, task_groups=groups)
 
 
 def _with_implied(group: TaskGroup) -> TaskGroup:
-    if services := _each(group.services, _with_identity_name):
+    if services := _change_each(group.services, _with_identity_name):
         group = msgspec.structs.replace(group, services=services)
-    if tasks := _each(group.tasks, _task_with_implied):
+    if tasks := _change_each(group.tasks, _task_with_implied):
         group = msgspec.structs.replace(group, tasks=tasks)
     return _constrained(group, _of_group(group))
 
 
 def _task_with_implied(task: Task) -> Task:
-    if services := _each(task.services, _with_identity_name):
+    if services := _change_each(task.services, _with_identity_name):
         task = msgspec.structs.replace(task, services=services)
     return _constrained(task, _of_task(task))
 
@@ -52,7 +52,7 @@ def _task_with_implied(task: Task) -> Task:
 _Item = TypeVar("_Item")
 
 
-def _each(items: list[_Item] | None, change: Callable[[_Item], _Item]) -> list[_Item] | None:
+def _change_each(items: list[_Item] | None, change: Callable[[_Item], _Item]) -> list[_Item] | None:
     """Return all items with the change applied; None if no item changes."""
     changed = [change(item) for item in items or ()]
     same = all(one is other for one, other in zip(changed, items or (), strict=True))

@@ -40,7 +40,7 @@ class BeforeAfter(msgspec.Struct, Generic[T], frozen=True):
         return text_of(self.old) == text_of(self.new)
 
     @property
-    def fate(self) -> DiffType:
+    def change_type(self) -> DiffType:
         """Return the type of the change; an empty object does not exist."""
         if self.same:
             return DiffType.NONE
@@ -140,7 +140,7 @@ def block(
     """Return a block with its values and children; None if nothing changed, shown or hidden."""
     if both.same:
         return []
-    return [_object(both.fate, name, show(both.of(flat)), objects)]
+    return [_object(both.change_type, name, show(both.of(flat)), objects)]
 
 
 def values(name: str, both: BeforeAfter[T], *, flat: Callable[[T], Flat] = own_values) -> Objects:

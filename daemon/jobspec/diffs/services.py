@@ -29,14 +29,14 @@ def _likeliest(old: list[Service], new: list[Service]) -> list[BeforeAfter[Servi
     left = dict(enumerate(new))
     found = []
     for place, service in enumerate(old):
-        likeness = {at: _likeness(service, one) + (at == place) for at, one in left.items()}
+        likeness = {at: _similarity(service, one) + (at == place) for at, one in left.items()}
         best = max(likeness, key=lambda at: likeness[at], default=-1)
         is_match = likeness.get(best, 0) > _TOO_LITTLE
         found.append(BeforeAfter(service, left.pop(best) if is_match else None))
     return [*found, *(BeforeAfter(None, service) for service in left.values())]
 
 
-def _likeness(one: Service, other: Service) -> int:
+def _similarity(one: Service, other: Service) -> int:
     same_port, same_name = one.port_label == other.port_label, one.name == other.name
     return _SAME_PORT * same_port + _SAME_NAME * same_name
 

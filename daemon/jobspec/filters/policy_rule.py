@@ -33,7 +33,7 @@ class PolicyFilter:
         self._shape = shape_of(record)
         _check(self.node, self._shape, {})
 
-    def holds(self, document: object, most: int | None = None) -> bool:
+    def matches(self, document: object, most: int | None = None) -> bool:
         """Return whether a document satisfies the rule, within a number of steps.
 
         Raises `Malformed` if it is undecidable, or takes more steps.

@@ -58,13 +58,13 @@ class TokenCursor:
         """Return a diagnostic about this text."""
         return Diagnostic(summary=summary, detail=detail, source=self.source, start=start, end=end)
 
-    def mistake(self, summary: str, detail: str) -> HclSyntaxError:
+    def error(self, summary: str, detail: str) -> HclSyntaxError:
         """Return an error at the next token."""
         return HclSyntaxError(
             self.diagnostic(summary, detail, self.starts[self.at], self.ends[self.at])
         )
 
-    def mistake_at(self, start: int, end: int, summary: str, detail: str) -> HclSyntaxError:
+    def error_at(self, start: int, end: int, summary: str, detail: str) -> HclSyntaxError:
         """Return an error at a position."""
         return HclSyntaxError(self.diagnostic(summary, detail, start, end))
 
@@ -72,7 +72,7 @@ class TokenCursor:
         """Enter a deeper nesting level. The caller restores `depth`."""
         self.depth += 1
         if self.depth > MAX_NESTING:
-            raise self.mistake(
+            raise self.error(
                 "Nested too deep", f"Expressions may stand within at most {MAX_NESTING} others."
             )
 
@@ -83,11 +83,11 @@ class TokenCursor:
     def no_expression(self) -> HclSyntaxError:
         """Return the error about a missing expression."""
         if self.kind == END:
-            return self.mistake(
+            return self.error(
                 "Missing expression",
                 "Expected the start of an expression, but found the end of the file.",
             )
-        return self.mistake(
+        return self.error(
             "Invalid expression",
             "Expected the start of an expression, but found an invalid expression token.",
         )

@@ -151,7 +151,7 @@ def _template(node: TemplateExpr, scope: Scope) -> Value:
 
 def _hole(node: TemplateWrap | Interpolation, scope: Scope) -> Value:
     inner = node.inner
-    if isinstance(inner, VariableRef) and _is_left_alone(inner, scope):
+    if isinstance(inner, VariableRef) and _is_unresolved(inner, scope):
         return f"${{{node.text}}}"
     return evaluate(inner, scope)
 
@@ -181,7 +181,7 @@ def _repetition(node: TemplateFor, scope: Scope) -> Value:
 # --- references ---
 
 
-def _is_left_alone(node: VariableRef, scope: Scope) -> bool:
+def _is_unresolved(node: VariableRef, scope: Scope) -> bool:
     """Return whether a reference is unresolved at parse time and remains in the job unchanged."""
     return node.root not in scope.values and scope.functions is not None
 
@@ -301,7 +301,7 @@ def _for(node: For, scope: Scope) -> Value:
     for key, item in pairs:
         _name(node, key, item, names)
         try:
-            if node.condition is not None and not type_checks.is_wanted(
+            if node.condition is not None and not type_checks.for_condition(
                 node.condition, evaluate(node.condition, inner), inner
             ):
                 continue
@@ -309,7 +309,7 @@ def _for(node: For, scope: Scope) -> Value:
                 values.append(evaluate(node.value, inner))
             else:
                 pair = evaluate_all((node.key, node.value), inner)
-                type_checks.put(node, node.key, pair, inner, named)
+                type_checks.add_for_element(node, node.key, pair, inner, named)
         except BudgetExceeded:
             raise
         except HclError as error:

@@ -64,7 +64,7 @@ class Expressions(TemplateParser):
         if self.accept("?"):
             then = self.expression()
             if not self.accept(":"):
-                raise self.mistake(
+                raise self.error(
                     "Missing false expression in conditional",
                     "The conditional operator (...?...:...) requires a false expression, "
                     "delimited by a colon.",
@@ -127,7 +127,7 @@ class Expressions(TemplateParser):
         self.at += 1
         inner = self.expression()
         if not self.accept(")"):
-            raise self.mistake(
+            raise self.error(
                 "Unbalanced parentheses",
                 "Expected a closing parenthesis to terminate the expression.",
             )
@@ -138,7 +138,7 @@ class Expressions(TemplateParser):
         try:
             value = read_number(self.take())
         except ValueError as error:
-            raise self.mistake_at(start, end, "Invalid number literal", f"{error}.") from error
+            raise self.error_at(start, end, "Invalid number literal", f"{error}.") from error
         return Literal(start, end, value)
 
     def _named(self) -> Expression:
@@ -148,7 +148,7 @@ class Expressions(TemplateParser):
         while self.kind == "::":  # a namespace, which contains no functions
             self.at += 1
             if self.kind != IDENT:
-                raise self.mistake("Missing function name", "A name is required after '::'.")
+                raise self.error("Missing function name", "A name is required after '::'.")
             end = self.ends[self.at]
             name += f"::{self.take()}"
         if self.kind == "(":
@@ -183,13 +183,13 @@ class Expressions(TemplateParser):
             return AttrStep(start, self.ends[self.at], self.take())
         if self.kind == NUMBER:
             return self._dotted_index(start)
-        raise self.mistake("Invalid attribute name", "An attribute name is required after a dot.")
+        raise self.error("Invalid attribute name", "An attribute name is required after a dot.")
 
     def _dotted_index(self, start: int) -> Step:
         """Return the index of `.0`. The lexer reads `.0.1` as one number; it is two steps here."""
         first, dot, _ = self.word().partition(".")
         if not first.isdigit():
-            raise self.mistake("Invalid index", "An index behind a dot is a whole number.")
+            raise self.error("Invalid index", "An index behind a dot is a whole number.")
         key_start = self.start
         if dot:
             self.starts[self.at] += len(first)  # the rest is parsed as the next step
@@ -227,7 +227,7 @@ class Expressions(TemplateParser):
         self.at += 1
         key = self.expression()
         if not self.accept("]"):
-            raise self.mistake(
+            raise self.error(
                 "Missing close bracket on index",
                 "The index operator must end with a closing bracket.",
             )
@@ -249,7 +249,7 @@ class Expressions(TemplateParser):
         mark_start = self.start
         self.at += 2
         if not self.accept("]"):
-            raise self.mistake(
+            raise self.error(
                 "Missing close bracket on splat index",
                 'The star of "[*]" must be followed by a closing bracket.',
             )
@@ -271,14 +271,14 @@ class Expressions(TemplateParser):
             if self.kind == "...":
                 expands = True
                 if self.kinds[self.at + 1] != ")":
-                    raise self.mistake(
+                    raise self.error(
                         "Missing closing parenthesis",
                         "An expanded function argument (with ...) must be immediately "
                         "followed by closing parentheses.",
                     )
                 self.at += 1
             elif not self.accept(",") and self.kind != ")":
-                raise self.mistake(
+                raise self.error(
                     "Missing argument separator",
                     "A comma is required to separate each function argument from the next.",
                 )
@@ -297,7 +297,7 @@ class Expressions(TemplateParser):
         while not self.accept("]"):
             items.append(self.expression())
             if not self.accept(",") and self.kind != "]":
-                raise self.mistake(
+                raise self.error(
                     "Missing item separator",
                     "Expected a comma to mark the beginning of the next item.",
                 )
@@ -316,7 +316,7 @@ class Expressions(TemplateParser):
                 return ObjectExpr(start, self.last_end, tuple(items))
             items.append(self._pair())
             if not self.accept(",") and self.kind not in ("}", NEWLINE) and not self.is_v1:
-                raise self.mistake(
+                raise self.error(
                     "Missing attribute separator",
                     "Expected a newline or comma to mark the beginning of the next attribute.",
                 )
@@ -327,7 +327,7 @@ class Expressions(TemplateParser):
     def _pair(self) -> tuple[Expression, Expression]:
         key = self.expression()
         if not self.accept("=") and not self.accept(":"):
-            raise self.mistake(
+            raise self.error(
                 "Missing attribute value",
                 'Expected an attribute value, introduced by an equals sign ("=").',
             )
@@ -374,7 +374,7 @@ class Expressions(TemplateParser):
         if self.kind != "...":
             return False
         if closing == "]":
-            raise self.mistake(
+            raise self.error(
                 "Invalid 'for' expression",
                 "Grouping ellipsis (...) cannot be used when building a tuple.",
             )
@@ -382,7 +382,7 @@ class Expressions(TemplateParser):
         return True
 
     def _bad_for(self, what: str) -> HclSyntaxError:
-        return self.mistake("Invalid 'for' expression", f"For expression {what}.")
+        return self.error("Invalid 'for' expression", f"For expression {what}.")
 
 
 def _walked(base: Expression, steps: list[Step]) -> Expression:

@@ -81,7 +81,7 @@ class _Reader(Expressions):
         while self.accept(NEWLINE):
             pass
         if self.kind != END:
-            raise self.mistake("Extra characters after expression", "The expression ended before.")
+            raise self.error("Extra characters after expression", "The expression ended before.")
         return found
 
     def body(self, opener: int | None = None) -> Body:
@@ -104,7 +104,7 @@ class _Reader(Expressions):
         if self.kind == "}":
             return opener is not None
         if self.kind == END and opener is not None and not self.problems:
-            raise self.mistake_at(
+            raise self.error_at(
                 opener,
                 opener + 1,
                 "Unclosed configuration block",
@@ -143,11 +143,11 @@ class _Reader(Expressions):
             what = "block"
         else:
             detail = _REQUIRED + _TO_SET
-            raise self.mistake_at(start, end, "Argument or block definition required", detail)
+            raise self.error_at(start, end, "Argument or block definition required", detail)
         if self.kind in (NEWLINE, END) or (self.is_v1 and self._ends_v1_item()):
             return
         article = "An" if what == "argument" else "A"
-        raise self.mistake(
+        raise self.error(
             f"Missing newline after {what}", f"{article} {what} definition must end with a newline."
         )
 
@@ -161,13 +161,13 @@ class _Reader(Expressions):
         if self.kind in (STRING, OPEN_QUOTE):
             if self.kind == STRING and self.may_be_v1:
                 return self._quoted_label().text
-            raise self.mistake_at(
+            raise self.error_at(
                 self.start,
                 self.start + 1,
                 "Invalid argument name",
                 "Argument names must not be quoted.",
             )
-        raise self.mistake("Argument or block definition required", _REQUIRED)
+        raise self.error("Argument or block definition required", _REQUIRED)
 
     def _put(self, argument: Argument, arguments: dict[str, Argument]) -> None:
         before = arguments.get(argument.name)
@@ -241,7 +241,7 @@ class _Reader(Expressions):
             detail = (
                 'Either a quoted string block label or an opening brace ("{") is expected here.'
             )
-        raise self.mistake("Invalid block definition", detail)
+        raise self.error("Invalid block definition", detail)
 
     def _quoted_label(self) -> Label:
         start, end = self.starts[self.at], self.ends[self.at]
@@ -254,7 +254,7 @@ class _Reader(Expressions):
             self.at += 1
         if self.kind in (HOLE, CONTROL):
             sign = self.word()[0]
-            raise self.mistake(
+            raise self.error(
                 "Invalid string literal",
                 "Template sequences are not allowed in this string. "
                 f'To include a literal "{sign}", double it (as "{sign}{sign}") to escape it.',
@@ -272,14 +272,14 @@ class _Reader(Expressions):
             raise self._no_single_argument(name, start, end)
         argument = Argument(name, start, end, self.expression())
         if self.kind == ",":
-            raise self.mistake(
+            raise self.error(
                 "Invalid single-argument block definition",
                 "Single-line block syntax can include only one argument definition. To define "
                 "multiple arguments, use the multi-line block syntax with one argument definition "
                 "per line.",
             )
         if self.kind != "}":
-            raise self.mistake(
+            raise self.error(
                 "Invalid single-argument block definition",
                 "A single-line block definition must end with a closing brace immediately after "
                 "its single argument definition.",
@@ -290,7 +290,7 @@ class _Reader(Expressions):
         if self.kind in _OPENS_BLOCK:
             # Nomad treats a label's opening quotation mark as a separate token.
             is_quoted = self.word()[0] == '"'
-            return self.mistake_at(
+            return self.error_at(
                 start,
                 self.starts[self.at] + 1 if is_quoted else self.ends[self.at],
                 "Argument definition required",
@@ -299,7 +299,7 @@ class _Reader(Expressions):
                 "a nested block, place it on a line of its own within its parent block.",
             )
         detail = _REQUIRED + _TO_SET
-        return self.mistake_at(start, end, "Argument or block definition required", detail)
+        return self.error_at(start, end, "Argument or block definition required", detail)
 
 
 def _holds_objects(value: TupleExpr) -> bool:

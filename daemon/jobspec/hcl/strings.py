@@ -69,7 +69,7 @@ def _bad_escape(source: SourceText, escape: str, start: int, end: int) -> Diagno
     )
 
 
-def undouble(text: str) -> str:
+def unescape_heredoc(text: str) -> str:
     """Unescape a heredoc, whose only escapes are `$${` and `%%{`."""
     return _DOUBLED.sub(r"\1{", text) if "{" in text else text
 

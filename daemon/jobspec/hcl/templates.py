@@ -22,8 +22,8 @@ from daemon.jobspec.hcl.strings import (
     indentation,
     is_blank,
     normal,
-    undouble,
     unescape,
+    unescape_heredoc,
 )
 from daemon.jobspec.hcl.tree import (
     Expression,
@@ -74,7 +74,7 @@ class TemplateParser(TokenCursor):
         text = self.source.text
         first = text.index("\n", start) + 1
         last = text.rindex("\n", start, end) + 1
-        body = undouble(text[first:last])
+        body = unescape_heredoc(text[first:last])
         if text[start + 2] == "-":
             body = flushed(body)
         return TemplateExpr(start, end, (Literal(first, last, normal(body)),))
@@ -122,7 +122,7 @@ class TemplateParser(TokenCursor):
                 parts.append(text)
                 continue
             if kind not in (HOLE, CONTROL):
-                raise self.mistake(
+                raise self.error(
                     "Unterminated template string", "No closing marker was found for the string."
                 )
             if self.word().endswith("~") and parts and isinstance(parts[-1], _Text):
@@ -138,7 +138,7 @@ class TemplateParser(TokenCursor):
         if is_quoted:
             text = unescape(source, start, end, self.problems.append)
         else:
-            text = undouble(source.text[start:end])
+            text = unescape_heredoc(source.text[start:end])
         return _Text(start, end, normal(text))
 
     def _interpolation(self) -> Interpolation:
@@ -151,7 +151,7 @@ class TemplateParser(TokenCursor):
 
     def _close(self, of: str) -> None:
         if not self.accept(CLOSE_HOLE):
-            raise self.mistake(
+            raise self.error(
                 f"Extra characters after {of}", "A closing brace is expected to end it."
             )
 
@@ -159,10 +159,10 @@ class TemplateParser(TokenCursor):
         start = self.starts[self.at]
         self.at += 1
         if self.kind != IDENT:
-            raise self.mistake("Invalid template directive", "A keyword is expected here.")
+            raise self.error("Invalid template directive", "A keyword is expected here.")
         keyword = self.word()
         if keyword not in _KEYWORDS:
-            raise self.mistake(
+            raise self.error(
                 "Invalid template control keyword",
                 f'"{keyword}" is not a valid template control keyword.'
                 + did_you_mean(keyword, _KEYWORDS),
@@ -182,7 +182,7 @@ class TemplateParser(TokenCursor):
         if self.accept(","):
             names.append(self._name())
         if self.kind != IDENT or self.word() != "in":
-            raise self.mistake(
+            raise self.error(
                 "Invalid 'for' directive", "For directive requires 'in' keyword after names."
             )
         self.at += 1
@@ -190,7 +190,7 @@ class TemplateParser(TokenCursor):
 
     def _name(self) -> str:
         if self.kind != IDENT:
-            raise self.mistake("Invalid 'for' directive", "A name is expected here.")
+            raise self.error("Invalid 'for' directive", "A name is expected here.")
         return self.take()
 
     # --- syntax tree ---
@@ -229,7 +229,7 @@ class TemplateParser(TokenCursor):
 
     def _controlled(self, opener: _Directive, parts: list[_Part], closing: int) -> Expression:
         if opener.keyword not in ("if", "for") or opener.subject is None:
-            raise self.mistake_at(
+            raise self.error_at(
                 opener.start,
                 opener.end,
                 f"Unexpected {opener.keyword} directive",
@@ -257,7 +257,7 @@ class TemplateParser(TokenCursor):
 
     def _unended(self, opener: _Directive, closing: int) -> NoReturn:
         where = self.diagnostic("", "", opener.start, opener.end).where
-        raise self.mistake_at(
+        raise self.error_at(
             closing,
             min(closing + 1, len(self.source.text)),
             "Unexpected end of template",

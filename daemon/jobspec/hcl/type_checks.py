@@ -100,7 +100,7 @@ def pairs(node: Expression, collection: Value, scope: Scope) -> Iterator[tuple[V
     return found
 
 
-def is_wanted(node: Expression, value: Value, scope: Scope) -> bool:
+def for_condition(node: Expression, value: Value, scope: Scope) -> bool:
     """Return the `if` condition of a `for` as a Boolean. Raises `HclError`."""
     if value is None:
         detail = "The value of the 'if' clause must not be null."
@@ -112,7 +112,7 @@ def is_wanted(node: Expression, value: Value, scope: Scope) -> bool:
         raise scope.fault(node, "Invalid 'for' condition", detail) from error
 
 
-def put(
+def add_for_element(
     node: For, key_node: Expression, pair: Sequence[Value], scope: Scope, named: dict[str, Value]
 ) -> None:
     """Add one element's key and value to the result of a `for`. Raises `HclError`."""

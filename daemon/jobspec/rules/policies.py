@@ -54,7 +54,7 @@ def reschedule(policy: ReschedulePolicy) -> Iterator[str]:
         least, given = duration(MIN_RESCHEDULE_INTERVAL), duration(policy.interval)
         yield f"Interval cannot be less than {least} (got {given})"
     if not delay_faults:
-        yield from _room_for_attempts(policy)
+        yield from _check_interval(policy)
 
 
 def _attempts(policy: ReschedulePolicy) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _delay(policy: ReschedulePolicy) -> Iterator[str]:
         yield f"Max Delay cannot be less than Delay {given} (got {duration(policy.max_delay)})"
 
 
-def _room_for_attempts(policy: ReschedulePolicy) -> Iterator[str]:
+def _check_interval(policy: ReschedulePolicy) -> Iterator[str]:
     """Yield an error if the interval is too short for all attempts with their delays."""
     possible, needed = _viable_attempts(policy)
     if possible is None:

@@ -11,7 +11,7 @@ from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.logs.retained_logs import LogManifest
 from daemon.runner.setup.runtime import RuntimeContext
-from daemon.runner.setup.task_setup import places_of
+from daemon.runner.setup.task_setup import task_dirs_of
 from storage.errors import Refused
 from storage.queries import allocations
 from storage.records.allocation import Allocation
@@ -21,7 +21,7 @@ from storage.records.task import Task
 async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dict[str, str]:
     """Create the directories; return the tasks that cannot run, with the reason."""
     alloc_id = instance.allocation.id
-    directory, previous = host.directory(alloc_id), _kept(host, instance)
+    directory, previous = host.directory(alloc_id), _migration_source(host, instance)
     troubles, rooms = {}, []
     try:
         for task in instance.tasks:
@@ -29,12 +29,12 @@ async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dic
                 name = f"task name {task.name!r} cannot be the name of a directory"
                 troubles[task.name] = f"failed to build task directory: {name}"
                 continue
-            is_seen = places_of(host, instance, task).local.startswith(directory)
+            is_seen = task_dirs_of(host, instance, task).local.startswith(directory)
             driver = host.drivers.get(task.driver)
             rooms.append(
                 TaskDirLayout(
                     task=task.name,
-                    driver=driver.whose if driver else "ours",
+                    driver=driver.file_owner_rule if driver else "ours",
                     user=task.user,
                     is_seen=is_seen,
                 )
@@ -42,19 +42,19 @@ async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dic
         layout = AllocDirLayout(rooms=rooms, about=msgspec.json.encode(_about(instance)))
         found = await host.launcher.lay_out(alloc_id, layout, previous)
     except (OSError, ValueError) as error:
-        trouble = f"failed to build the allocation's directory: {error}"
-        return {task.name: trouble for task in instance.tasks}
+        problem = f"failed to build the allocation's directory: {error}"
+        return {task.name: problem for task in instance.tasks}
     troubles |= {name: f"failed to build task directory: {why}" for name, why in found.items()}
     for task in instance.tasks:
         if task.name not in troubles:
             try:
-                await _bring_payload(host, instance, task)
+                await _write_payload(host, instance, task)
             except (OSError, Refused) as error:
                 troubles[task.name] = f"failed to build task directory: {error}"
     return troubles
 
 
-async def _bring_payload(host: RuntimeContext, instance: TaskInstance, task: Task) -> None:
+async def _write_payload(host: RuntimeContext, instance: TaskInstance, task: Task) -> None:
     """Write the payload of a dispatch into the task's local directory, unless it exists.
 
     Raises `Refused` when its name points outside that directory, or `OSError`.
@@ -66,7 +66,7 @@ async def _bring_payload(host: RuntimeContext, instance: TaskInstance, task: Tas
         launcher=host.launcher,
         allocation=instance.allocation.id,
         task=task.name,
-        places=places_of(host, instance, task),
+        places=task_dirs_of(host, instance, task),
     )
     try:
         path = files.own(f"local/{relative_path(wanted.file)}")
@@ -77,7 +77,7 @@ async def _bring_payload(host: RuntimeContext, instance: TaskInstance, task: Tas
     await files.write(path, base64.b64decode(payload), mode=0o644, is_new=True)
 
 
-def _kept(host: RuntimeContext, instance: TaskInstance) -> str | None:
+def _migration_source(host: RuntimeContext, instance: TaskInstance) -> str | None:
     """Return the replaced allocation whose data migrates to this one, or None."""
     disk, allocation = instance.group.ephemeral_disk, instance.allocation
     before = allocation.desired.previous_allocation

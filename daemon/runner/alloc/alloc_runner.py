@@ -17,7 +17,7 @@ from daemon.runner.alloc.alloc_health import HealthCriteria
 from daemon.runner.alloc.alloc_states import TABLE, AllocState
 from daemon.runner.alloc.task_runner import TaskRunner
 from daemon.runner.core import task_dir, task_events
-from daemon.runner.core.background import start_apart
+from daemon.runner.core.background import start_detached
 from daemon.runner.core.driver import ExecStream
 from daemon.runner.core.lifecycle import (
     GroupShutdown,
@@ -35,7 +35,7 @@ from daemon.runner.core.task_script import ScriptResult, run_script
 from daemon.runner.services.discovery import ServiceRegistrar
 from daemon.runner.setup.runtime import RuntimeContext
 from storage import request_context
-from storage.errors import Refused, told
+from storage.errors import Refused, describe_error
 from storage.records.allocation import (
     AllocatedResources,
     Allocation,
@@ -145,7 +145,7 @@ class AllocRunner:
         for task in self._tasks.values():
             task.update(self._instance)
         if allocation.deployment_id != before.deployment_id:
-            self._report.ask_for_health(allocation)
+            self._report.reset_health(allocation)
             self._watch_health()
         self._watch_services()
         self._watch_time()
@@ -176,10 +176,10 @@ class AllocRunner:
         if self._nursery is None or not all(task.is_running for task in tasks):
             raise Refused("Task not running")
         for task in tasks:
-            start_apart(self._nursery, task.restart)
+            start_detached(self._nursery, task.restart)
         for task in self._ended_early() if all_tasks else ():
-            task.revive()
-            start_apart(self._nursery, task.run)
+            task.prepare_rerun()
+            start_detached(self._nursery, task.run)
 
     async def _settled(self) -> None:
         for task in self._tasks.values():
@@ -189,7 +189,7 @@ class AllocRunner:
         """Restart a task by its policy; without a name, all running tasks of the group."""
         for task in self._tasks.values():
             if name in ("", task.name) and task.is_running and self._nursery is not None:
-                start_apart(self._nursery, task.restart, reason)
+                start_detached(self._nursery, task.restart, reason)
 
     @property
     def checks(self) -> list[CheckResult]:
@@ -250,20 +250,20 @@ class AllocRunner:
             restarts=self.restarts,
         )
 
-    async def take_less(self, used: int) -> None:
+    async def report_over_limit(self, used: int) -> None:
         """Report that the allocation exceeds its disk limit.
 
         If the agent enforces the limit, stop the allocation. `used` is in bytes.
         """
-        living = [task for task in self._living() if task.is_running]
+        living = [task for task in self._live_tasks() if task.is_running]
         for task in () if self._is_overfull else living:
-            task.note(task_events.disk_exceeded(self._now(), used, self.disk))
+            task.record(task_events.disk_exceeded(self._now(), used, self.disk))
         self._is_overfull = True
         self._report.publish()
         if self._host.disk_is_limit and self._nursery is not None:
             # In the background, because the checks of other allocations continue.
             for task in living:
-                start_apart(self._nursery, task.fail)
+                start_detached(self._nursery, task.fail)
 
     @property
     def is_over(self) -> bool:
@@ -305,7 +305,7 @@ class AllocRunner:
             # An error in one allocation must not stop the daemon.
             _log.exception("allocation %s failed", self.id)
             self._machine.enter(AllocState.FAILED)
-            await self._give_up(told(error))
+            await self._give_up(describe_error(error))
             self._machine.enter(AllocState.ENDED)
         finally:
             if self._machine.state is not AllocState.ENDED:
@@ -325,11 +325,11 @@ class AllocRunner:
         self._tasks = {task.name: self._runner(task) for task in tasks}
         for name, text in self._discovery.faults():
             self._report.event(name, task_events.hook_failed(self._now(), text))
-        for name, text in () if inherited else self._discovery.strangers():
+        for name, text in () if inherited else self._discovery.port_conflicts():
             self._report.event(name, task_events.port_in_use(self._now(), text))
-        if self._stop_wanted.is_set() and not self._has_begun():
+        if self._stop_wanted.is_set() and not self._has_started():
             for runner in self._tasks.values():
-                runner.condemn()
+                runner.forbid_attempts()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._machine.enter(AllocState.RUNNING)
@@ -368,25 +368,25 @@ class AllocRunner:
             if reason is not None and reason != leaving and not self._is_stopping:
                 leaving = reason
                 self._machine.enter(AllocState.LEAVING)
-                nursery.start_soon(self._leave, reason)
+                nursery.start_soon(self._stop_remaining, reason)
             await self._changes.wait()
         failed = health.has_failed(self._instance.allocation, self._report.states)
         if failed or self._health_rule() is not None:
-            self._note_no_health()
+            self._report_unhealthy()
 
     @property
     def _is_stopping(self) -> bool:
         return self._machine.state is AllocState.STOPPING
 
-    async def _leave(self, reason: GroupShutdown) -> None:
+    async def _stop_remaining(self, reason: GroupShutdown) -> None:
         """Stop the remaining tasks because another task ended."""
-        for task in self._living():
-            task.note(task_events.stopped_with_group(self._now(), reason))
+        for task in self._live_tasks():
+            task.record(task_events.stopped_with_group(self._now(), reason))
         await self._kill_in_order()
 
     async def _stop(self) -> None:
         """Stop the tasks because the allocation is no longer desired."""
-        if not self._has_begun():  # nothing to clean up
+        if not self._has_started():  # nothing to clean up
             await self.abort()
             return
         if self._discovery.exists:
@@ -398,7 +398,7 @@ class AllocRunner:
                 await self._until_hurried()
         await self._kill_in_order()
 
-    def _has_begun(self) -> bool:
+    def _has_started(self) -> bool:
         return any(state.started_at for state in self._report.states.values())
 
     async def _until_hurried(self) -> None:
@@ -411,7 +411,7 @@ class AllocRunner:
                 for task in step:
                     nursery.start_soon(self._tasks[task.name].kill)
 
-    def _living(self) -> list[TaskRunner]:
+    def _live_tasks(self) -> list[TaskRunner]:
         return [
             self._tasks[task.name]
             for task in self._instance.tasks
@@ -423,7 +423,7 @@ class AllocRunner:
         limited = self._instance.group.max_run_duration is not None
         if self._nursery is not None and limited and not self._is_timed:
             self._is_timed = True
-            start_apart(self._nursery, self._limit_time)
+            start_detached(self._nursery, self._limit_time)
 
     async def _limit_time(self) -> None:
         """Stop all tasks, poststop tasks included, at the end of `max_run_duration`."""
@@ -432,8 +432,8 @@ class AllocRunner:
                 await self._changes.wait()
         longest = self._instance.group.max_run_duration or 0
         self._report.ended_for = _OVERTIME
-        for task in self._living():
-            task.note(task_events.max_run_exceeded(self._now(), longest))
+        for task in self._live_tasks():
+            task.record(task_events.max_run_exceeded(self._now(), longest))
         await self.abort()
 
     def _time_left(self) -> float:
@@ -452,7 +452,7 @@ class AllocRunner:
         """Watch the services as soon as the group has one."""
         if self._nursery is not None and self._discovery.exists and not self._is_offering:
             self._is_offering = True
-            start_apart(self._nursery, self._discovery.run)
+            start_detached(self._nursery, self._discovery.run)
 
     def _health_rule(self) -> HealthCriteria | None:
         instance = self._instance
@@ -464,17 +464,17 @@ class AllocRunner:
         rule = self._health_rule()
         if rule is not None and self._report.healthy is None and self._nursery is not None:
             self._watching = trio.CancelScope()
-            start_apart(self._nursery, self._find_health, rule, self._watching)
+            start_detached(self._nursery, self._decide_health, rule, self._watching)
 
-    async def _find_health(self, rule: HealthCriteria, scope: trio.CancelScope) -> None:
+    async def _decide_health(self, rule: HealthCriteria, scope: trio.CancelScope) -> None:
         with scope:
             with trio.move_on_after(rule.deadline / SECOND):
                 await self._become_healthy(rule)
-            if self._note_no_health():
+            if self._report_unhealthy():
                 self._complain(rule)
                 self._report.publish()
 
-    def _note_no_health(self) -> bool:
+    def _report_unhealthy(self) -> bool:
         """Report the allocation as unhealthy, unless it was stopped on request."""
         unknown = self._report.healthy is None and not self._stop_wanted.is_set()
         if unknown:
@@ -488,12 +488,12 @@ class AllocRunner:
         """
         tasks, states = self._instance.tasks, self._report.states
         while not health.can_no_longer_succeed(tasks, states):
-            since = self._well_since(rule)
+            since = self._healthy_since(rule)
             if since is None:
                 await self._changes.wait()
                 continue
             with trio.move_on_after(rule.min_healthy_time / SECOND) as calm:
-                while self._well_since(rule) == since:
+                while self._healthy_since(rule) == since:
                     await self._changes.wait()
             if calm.cancelled_caught:
                 self._report.health(self._now(), healthy=True)
@@ -502,7 +502,7 @@ class AllocRunner:
                     recorder.follow("first health", up or self._now())
                 return
 
-    def _well_since(self, rule: HealthCriteria) -> tuple[str, int] | None:
+    def _healthy_since(self, rule: HealthCriteria) -> tuple[str, int] | None:
         """Return the time since which all tasks run and all relevant checks pass.
 
         None if a task is down or a check fails. Times are nanoseconds.
@@ -525,9 +525,9 @@ class AllocRunner:
         """Create the directories before any task runs that could interfere."""
         if self._stop_wanted.is_set():
             return
-        for name, trouble in (await prepare_alloc_dir(self._host, self._instance)).items():
+        for name, problem in (await prepare_alloc_dir(self._host, self._instance)).items():
             past = self._pasts.get(name, RestoredState())
-            self._pasts[name] = msgspec.structs.replace(past, trouble=trouble)
+            self._pasts[name] = msgspec.structs.replace(past, trouble=problem)
 
     async def _give_up(self, reason: str) -> None:
         """Stop all tasks and report a failure: the runner itself has failed."""

@@ -25,7 +25,7 @@ async def wait_until_scheduled(
     async def begin() -> None:
         nonlocal began, failure
         try:
-            began = await running.begun(note)
+            began = await running.wait_for_start(note)
         except StartFailed as error:
             failure = error
 

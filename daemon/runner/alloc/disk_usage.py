@@ -33,7 +33,7 @@ class MeasuredAllocation(Protocol):
         """Return the disk limit in bytes; 0 means no limit."""
         ...
 
-    async def take_less(self, used: int) -> None:
+    async def report_over_limit(self, used: int) -> None:
         """Handle a usage of `used` bytes, which exceeds the limit."""
         ...
 
@@ -59,10 +59,10 @@ async def notify_over_limit(
     """Notify each allocation that exceeds its limit. An error skips only that allocation."""
     for one in list(tenants):
         with fences.around(_FENCED, one.id) if fences else nullcontext():
-            await _look(one, measure)
+            await _check_limit(one, measure)
 
 
-async def _look(one: MeasuredAllocation, measure: Measure) -> None:
+async def _check_limit(one: MeasuredAllocation, measure: Measure) -> None:
     if not one.disk:
         return
     try:
@@ -72,4 +72,4 @@ async def _look(one: MeasuredAllocation, measure: Measure) -> None:
         return
     one.disk_used = used
     if used > one.disk:
-        await one.take_less(used)
+        await one.report_over_limit(used)

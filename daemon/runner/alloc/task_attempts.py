@@ -74,7 +74,7 @@ class TaskAttempts(ABC):
         self._host, self._instance, self._past = host, instance, past
         self._report, self._changes = report, changes
         self._provisions = TaskSetup(
-            host, lambda: self._instance, self.task, self._emit_now, self._tell
+            host, lambda: self._instance, self.task, self._emit_now, self._run_change_actions
         )
         self._running: TaskHandle | None = None
         self._machine = StateMachine(
@@ -110,7 +110,7 @@ class TaskAttempts(ABC):
         return self._machine.state is RunnerState.RUNNING
 
     @abstractmethod
-    async def _tell(self, wishes: list[ChangeAction]) -> None:
+    async def _run_change_actions(self, wishes: list[ChangeAction]) -> None:
         """Run the task's change actions, such as a signal, after its inputs changed."""
 
     # --- start ---
@@ -118,7 +118,7 @@ class TaskAttempts(ABC):
     async def _resume(self) -> AttemptOutcome:
         """Resume an attempt that an earlier daemon started."""
         try:
-            with self._traced(self._began()):
+            with self._traced(self._started_at()):
                 return await self._adopted()
         finally:
             if self._machine.state is RunnerState.REATTACHING:
@@ -132,7 +132,7 @@ class TaskAttempts(ABC):
         if running is not None:
             # It is in the queue since its start, so only report its progress from now on.
             if is_queued(running):
-                await running.begun(self._note_engine)
+                await running.wait_for_start(self._record_engine)
             for log in self._logs():
                 await recover_all_rotations(log, running)
             await self._provisions.recall(self.state.started_at or "")
@@ -165,8 +165,8 @@ class TaskAttempts(ABC):
         self._ended_at = 0
         if not self.state.restarts and not self._past.handle:
             self._emit(task_events.task_setup(self._now()))
-        if trouble := self._past.trouble or missing_inputs(self.task):
-            self._emit(task_events.setup_failure(self._now(), trouble))
+        if problem := self._past.trouble or missing_inputs(self.task):
+            self._emit(task_events.setup_failure(self._now(), problem))
             return AttemptOutcome.UNRECOVERABLE
         if not await self._wait_for_descriptors():
             return AttemptOutcome.KILLED
@@ -215,13 +215,13 @@ class TaskAttempts(ABC):
 
     async def _provide(self) -> AttemptOutcome | None:
         """Set up the task; return an outcome only if the setup failed."""
-        if not self._provisions.take_time:
-            return await self._provisions.bring()
+        if not self._provisions.may_be_slow:
+            return await self._provisions.prepare()
         outcome: AttemptOutcome | None = None
 
         async def bring() -> None:
             nonlocal outcome
-            outcome = await self._provisions.bring()
+            outcome = await self._provisions.prepare()
 
         await wait_any(bring, self._killed.wait)
         return AttemptOutcome.KILLED if self._killed.is_set() else outcome
@@ -257,10 +257,10 @@ class TaskAttempts(ABC):
         """
         self._report.handle(self.name, running.handle)
         self._postponed = []
-        tend = self._provisions.tend if self._provisions.may_change else None
-        return await wait_until_scheduled(running, self._note_engine, self._killed.wait, tend)
+        tend = self._provisions.keep_current if self._provisions.may_change else None
+        return await wait_until_scheduled(running, self._record_engine, self._killed.wait, tend)
 
-    def _note_engine(self, text: str) -> None:
+    def _record_engine(self, text: str) -> None:
         self._emit_now(task_events.cluster(self._now(), text))
 
     # --- run and end ---
@@ -275,9 +275,9 @@ class TaskAttempts(ABC):
         late, self._postponed = self._postponed, []
         if self._provisions.may_change:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._provisions.tend)
+                nursery.start_soon(self._provisions.keep_current)
                 if late:
-                    nursery.start_soon(self._tell, late)
+                    nursery.start_soon(self._run_change_actions, late)
                 end = await running.wait()
                 nursery.cancel_scope.cancel()
         else:
@@ -288,13 +288,13 @@ class TaskAttempts(ABC):
         for log in logs:
             self._host.sweeper.remove(log)
         now = self._now()
-        self._ended_at = min(max(end.at or now, self._began()), now)
+        self._ended_at = min(max(end.at or now, self._started_at()), now)
         said = ""
         if not (end.ok or self._killed.is_set()):
             matcher = await self._provisions.matcher()
             said = await self._last_lines(matcher)
             end = msgspec.structs.replace(end, message=matcher.mask_text(end.message))
-        ends = {log.place[-1]: (await log.look()).span()[1] for log in logs}
+        ends = {log.place[-1]: (await log.current()).span()[1] for log in logs}
         self._emit(task_events.terminated(self._ended_at, end, said, ends))
         if self._killed.is_set():
             return AttemptOutcome.KILLED
@@ -324,7 +324,7 @@ class TaskAttempts(ABC):
         log = self._host.logs.of(self._instance.allocation.id, self.task).get("stderr")
         if log is None:
             return ""
-        stream = await log.look()
+        stream = await log.current()
         first, end = stream.span()
         begin, self._stderr_end = max(self._stderr_end, end - _KEPT_ERROR), end
         if begin >= end:
@@ -371,7 +371,7 @@ class TaskAttempts(ABC):
     def _now(self) -> int:
         return self._host.clock.now()
 
-    def _began(self) -> int:
+    def _started_at(self) -> int:
         return nanoseconds(self.state.started_at) if self.state.started_at else self._now()
 
     def _logs(self) -> list[TaskLog]:

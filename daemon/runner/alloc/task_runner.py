@@ -75,12 +75,12 @@ class TaskRunner(TaskAttempts):
         if instance.allocation.desired.transition.no_shutdown_delay:
             self._hurried.set()
 
-    def note(self, event: TaskEvent) -> None:
+    def record(self, event: TaskEvent) -> None:
         """Record an event of the task, unless the task is dead."""
         if not self.dead.is_set() and not self._killed.is_set():
             self._report.event(self.name, event)
 
-    def condemn(self) -> None:
+    def forbid_attempts(self) -> None:
         """Allow no further attempt. A running attempt continues until it is killed."""
         if self._killed.is_set() or self.dead.is_set():
             return
@@ -95,7 +95,7 @@ class TaskRunner(TaskAttempts):
         The task gets its shutdown delay, kill signal and kill timeout. If `at_most` is given, the
         delay is skipped and the timeout is at most that many seconds.
         """
-        self.condemn()
+        self.forbid_attempts()
         while self._running is None and not self.dead.is_set():
             await self._changes.wait()
         if self._running is not None:
@@ -104,7 +104,7 @@ class TaskRunner(TaskAttempts):
             await self._stop(at_most)
         await self.dead.wait()
 
-    def revive(self) -> None:
+    def prepare_rerun(self) -> None:
         """Prepare a task that ended successfully for another run; the caller then calls `run`."""
         self.dead = trio.Event()
         self._enter(RunnerState.WAITING)
@@ -158,7 +158,7 @@ class TaskRunner(TaskAttempts):
         if self._running is None:
             return None
         now = UsageSample(self._now(), await self._running.usage())
-        before = self._looked.get(reader) or UsageSample(self._began(), UsageReading())
+        before = self._looked.get(reader) or UsageSample(self._started_at(), UsageReading())
         self._looked[reader] = now
         return task_usage(before, now, self._host.mhz)
 
@@ -258,7 +258,7 @@ class TaskRunner(TaskAttempts):
         await wait_any(be_ready, self._killed.wait)
         return not self._killed.is_set()
 
-    async def _tell(self, wishes: list[ChangeAction]) -> None:
+    async def _run_change_actions(self, wishes: list[ChangeAction]) -> None:
         """Run the task's change actions, such as a signal, after its inputs changed."""
         # A queued attempt sees the new inputs anyway when it starts.
         if self._machine.state is RunnerState.ANSWERED:

@@ -9,7 +9,7 @@ import trio
 Arguments = TypeVarTuple("Arguments")
 
 
-def start_apart(
+def start_detached(
     nursery: trio.Nursery,
     function: Callable[[*Arguments], Awaitable[object]],
     *arguments: *Arguments,

@@ -141,7 +141,7 @@ class TaskHandle(Protocol):
 class QueuedTask(TaskHandle, Protocol):
     """An attempt that may wait in a queue elsewhere after it was accepted."""
 
-    async def begun(self, note: Callable[[str], None]) -> int | None:
+    async def wait_for_start(self, note: Callable[[str], None]) -> int | None:
         """Return the start time (nanoseconds since the epoch), or None if it ended before.
 
         `note` receives a status message whenever the status changes. Raises `StartFailed` when the
@@ -157,7 +157,7 @@ class QueuedTask(TaskHandle, Protocol):
 def is_queued(running: TaskHandle | None) -> TypeGuard[QueuedTask]:
     """Return whether an attempt may wait in a queue."""
     # `isinstance` with a runtime protocol takes 0.1 to 0.2 ms.
-    return hasattr(running, "begun")
+    return hasattr(running, "wait_for_start")
 
 
 class ExecStream(Protocol):
@@ -206,7 +206,7 @@ class Driver(Protocol):
         ...
 
     @property
-    def whose(self) -> Whose:
+    def file_owner_rule(self) -> Whose:
         """Return the rule that determines the owner of a task's files."""
         ...
 
@@ -219,7 +219,7 @@ class Driver(Protocol):
         """Return the node attributes of the driver."""
         ...
 
-    def places(self, directory: str, task: str) -> TaskDirectories:
+    def task_dirs(self, directory: str, task: str) -> TaskDirectories:
         """Return the task directories as the task sees them."""
         ...
 

@@ -100,7 +100,7 @@ def find_program(name: str, path: str) -> str | None:
 def filters_of() -> dict[str, Any]:
     """Return the system call filters for tasks, by field name of a policy."""
     try:
-        machine = bpf.this_machine()
+        machine = bpf.host_architecture()
     except bpf.Unknown as error:
         return {"filter": b"", "wide_filter": b"", "no_filter": str(error)}
     wide = filters.of_tasks(machine, user_namespaces=True)

@@ -26,7 +26,7 @@ class PollInterval:
         self._pause = FIRST
         self._beat = trio.current_time()
 
-    def hurry(self) -> None:
+    def reset(self) -> None:
         """Reset the interval because data arrived."""
         self._pause = FIRST
         self._beat = trio.current_time()

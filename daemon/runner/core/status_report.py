@@ -95,7 +95,7 @@ class AllocReport:
         self._deployment_id = ""
         self.healthy: bool | None = None
         self._healthy_at = 0
-        self.ask_for_health(allocation)
+        self.reset_health(allocation)
         self.ended_for = ""
         self._events: dict[str, list[TaskEvent]] = {}
         self._handles: dict[str, bytes] = {}
@@ -131,7 +131,7 @@ class AllocReport:
         """Return whether outputs are not taken yet."""
         return bool(self._new_outputs)
 
-    def ask_for_health(self, allocation: Allocation) -> None:
+    def reset_health(self, allocation: Allocation) -> None:
         """Reset the health to the scheduler's value for the current deployment."""
         self._deployment_id = allocation.deployment_id
         self.healthy = allocation.health.healthy if allocation.health else None
@@ -255,7 +255,7 @@ class ReportQueue:
                 report.was_stored()
         for allocation, snapshot in zip(stored, snapshots, strict=True):
             if allocation is not None:
-                _tell(allocation, snapshot.events)
+                _log_events(allocation, snapshot.events)
         return len(chosen)
 
     async def _stored(self, snapshots: Sequence[AllocStatus]) -> list[Allocation | None]:
@@ -278,7 +278,7 @@ class ReportQueue:
             except Exception as error:  # one bad report must not block the others
                 if len(snapshots) > 1:
                     return [(await self._stored([one]))[0] for one in snapshots]
-                fault = self._fences.note(_FENCED, snapshots[0].alloc_id, error)
+                fault = self._fences.record(_FENCED, snapshots[0].alloc_id, error)
                 if fault.is_closed:
                     _log.error(
                         "the state of allocation %s could not be stored", snapshots[0].alloc_id
@@ -286,7 +286,7 @@ class ReportQueue:
                     return [None]
 
 
-def _tell(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -> None:
+def _log_events(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -> None:
     """Log the task events of an allocation, without their messages: these may hold secrets."""
     keys = {
         "alloc_id": allocation.id,

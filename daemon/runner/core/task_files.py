@@ -49,7 +49,7 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
         """Return a path below the task directory. Raises `PathEscape`."""
         return f"{self.task}/{relative_path(path)}"
 
-    def meant(self, path: str) -> str:
+    def resolve(self, path: str) -> str:
         """Resolve a path as the task means it. Raises `PathEscape`."""
         return task_dir.resolve_task_path(self.task, self.places, path)
 
@@ -137,9 +137,9 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
             stream,
         )
 
-    async def note(self, kind: Kind, text: str | None) -> None:
+    async def write_note(self, kind: Kind, text: str | None) -> None:
         """Store a note that tasks cannot read; an empty text deletes it. Raises `OSError`."""
-        await self.launcher.note(
+        await self.launcher.write_note(
             WriteNote(allocation=self.allocation, task=self.task, kind=kind, text=text)
         )
 

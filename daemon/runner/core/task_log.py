@@ -180,15 +180,15 @@ class TaskLog:
         return "{1}.{2}".format(*self.place)
 
     @property
-    def beside(self) -> str:
+    def rotation_dir(self) -> str:
         """Return the directory of the rotated data of the allocation."""
         return f"{self._logs.moved}/{self.place[0]}"
 
     def moved_path(self, start: int) -> str:
         """Return the path of rotated data with this start offset."""
-        return f"{self.beside}/{self.stem}.{start}"
+        return f"{self.rotation_dir}/{self.stem}.{start}"
 
-    async def look(self) -> "Stream":
+    async def current(self) -> "Stream":
         """Return the current stream."""
         return Stream(self, await self._logs.reading(self.place))
 
@@ -205,7 +205,7 @@ class TaskLog:
         """Return the number of bytes that are retained at most."""
         return self.limit * self.most
 
-    def kept_from(self, end: int) -> int:
+    def first_retained(self, end: int) -> int:
         """Return the first retained offset of a stream of this length."""
         last = max(0, end - 1) // self.limit
         return max(0, last + 1 - self.most) * self.limit
@@ -225,10 +225,10 @@ class TaskLog:
         with register_follower() as pace:
             while True:
                 over = ended()  # evaluated before the last read, so that no data is missed
-                stream = await self.look()
+                stream = await self.current()
                 while (chunk := await stream.fetch(position)) is not None:
                     position = chunk.end
-                    pace.hurry()
+                    pace.reset()
                     yield chunk
                     await trio.lowlevel.checkpoint()
                 if over:
@@ -256,7 +256,7 @@ class Stream:
         return [*pieces, LogSegment("", start, facts.st_size if facts else 0)]
 
     def _moved(self) -> list[LogSegment]:
-        beside, prefix = self._log.beside, f"{self._log.stem}."
+        beside, prefix = self._log.rotation_dir, f"{self._log.stem}."
         try:
             names = os.listdir(beside)
         except OSError:
@@ -278,7 +278,7 @@ class Stream:
         Limits may have been lower before, so there may be a hole from which on they retain data.
         """
         oldest, *_, present = (pieces[0], *pieces)
-        first = max(self._log.kept_from(present.end), oldest.start)
+        first = max(self._log.first_retained(present.end), oldest.start)
         if self._present is None or not present.start <= first < present.end:
             return first
         return present.start + _data_from(self._present.descriptor, first - present.start)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemon.runner.core.resource_usage import CpuAccount
-from daemon.runner.drivers.cgroup_v2 import hand_over, name_of
+from daemon.runner.drivers.cgroup_v2 import delegate_cgroup, name_of
 from daemon.runner.drivers.limits import (
     CONTROLLERS,
     CPUSET,
@@ -41,7 +41,7 @@ class CgroupV1:
         self.held = cgroup_enforcement(_HOW, bases)
         self.missing = {kind: why for kind, why in missing.items() if kind not in self.held}
 
-    def _wanted(self, limits: ResourceLimits) -> dict[str, dict[str, int | str]]:
+    def _limit_values(self, limits: ResourceLimits) -> dict[str, dict[str, int | str]]:
         """Return the values to write into the cgroups of a task."""
         return {
             CPUSET: {"cpuset.cpus": limits.cpus},
@@ -69,7 +69,7 @@ class CgroupV1:
 
     def prepare(self, alloc_id: str, task: str, limits: ResourceLimits) -> None:
         """Create the cgroups of a task and set its limits. Raises `OSError`."""
-        wanted = self._wanted(limits)
+        wanted = self._limit_values(limits)
         if not limits.cores:
             self._sharing.add(f"{alloc_id}.{task}")
         for name, group in self._groups(alloc_id, task, pinned=bool(limits.cores)).items():
@@ -99,13 +99,13 @@ class CgroupV1:
         groups = self._groups(alloc_id, task, pinned=pinned).values()
         return [one for group in groups if os.path.exists(one := f"{group}/tasks")]
 
-    def give(self, owner: tuple[int, int]) -> None:
+    def delegate(self, owner: tuple[int, int]) -> None:
         """Create the parent cgroups and delegate them to a user. Raises `OSError`."""
         for name, base in self._bases.items():
             base.mkdir(parents=True, exist_ok=True)
             if name == CPUSET:
                 _inherit(base)
-            hand_over(base, owner)
+            delegate_cgroup(base, owner)
 
     def release(self) -> None:
         """Remove the parent cgroups that are empty."""
@@ -149,7 +149,7 @@ class CgroupV1:
         self._sharing.discard(f"{alloc_id}.{task}")
         for name, base in self._bases.items():
             _remove(self._group(name, alloc_id, task), base)
-        self._let_go_of_cores()
+        self._release_cores()
 
     def remove_all(self, alloc_id: str) -> None:
         """Remove the remaining cgroups of an allocation."""
@@ -157,9 +157,9 @@ class CgroupV1:
         for base in self._bases.values():
             # A constant pattern, because `glob` caches each compiled pattern permanently.
             _remove(*(one for one in base.glob("*.*") if one.name.startswith(f"{alloc_id}.")), base)
-        self._let_go_of_cores()
+        self._release_cores()
 
-    def _let_go_of_cores(self) -> None:
+    def _release_cores(self) -> None:
         """Return reserved cores to the shared cpuset; remove that with the last task."""
         if CPUSET not in self._bases:
             return

@@ -95,7 +95,7 @@ class CgroupV2:
         _write(f"{self.label}/cgroup.freeze", "1")
         with trio.move_on_after(_PATIENCE):
             # Freezing sends no notification in threaded cgroups.
-            while not _says(self.label, "frozen 1"):  # noqa: ASYNC110
+            while not _has_event(self.label, "frozen 1"):  # noqa: ASYNC110
                 await trio.sleep(_FIRST_LOOK)
 
     async def resume(self, launcher: Launcher, attempt: int) -> None:
@@ -122,10 +122,10 @@ class CgroupV2Groups:
         path = f"{self._base}/{alloc_id}.{task}"
         return CgroupV2(path, threaded=self._threaded, is_given=self._is_given)
 
-    def give(self, owner: tuple[int, int]) -> None:
+    def delegate(self, owner: tuple[int, int]) -> None:
         """Create the parent cgroup and delegate it to a user. Raises `OSError`."""
         _make(str(self._base), threaded=self._threaded)
-        hand_over(self._base, owner)
+        delegate_cgroup(self._base, owner)
         self._is_given = True
 
     def release(self) -> bool:
@@ -142,7 +142,7 @@ class CgroupV2Groups:
         return True
 
 
-def hand_over(base: Path, owner: tuple[int, int]) -> None:
+def delegate_cgroup(base: Path, owner: tuple[int, int]) -> None:
     """Delegate a cgroup to a user, who may then create children and move processes.
 
     Limits stay under root's control. Children left by an earlier daemon are delegated completely.
@@ -157,7 +157,7 @@ def hand_over(base: Path, owner: tuple[int, int]) -> None:
                 os.chown(f"{place}/{name}", *owner)
 
 
-def places(*groups: str) -> list[Path]:
+def mount_points(*groups: str) -> list[Path]:
     """Return the mount points of cgroup v2 with a path from the root of the hierarchy."""
     mount = mount_point(os.fsdecode(_MOUNTS.read_bytes()))
     return [mount / one.lstrip("/") for one in sorted(set(groups)) if one and mount]
@@ -293,7 +293,7 @@ def _members(path: str) -> list[int]:
     return threads
 
 
-def _says(path: str, event: str) -> bool:
+def _has_event(path: str, event: str) -> bool:
     try:
         return event in Path(path, "cgroup.events").read_text()
     except OSError:

@@ -18,7 +18,7 @@ from daemon.runner.core.resource_usage import CpuAccount
 from daemon.runner.drivers.cgroup_v2 import (
     ASIDE,
     CgroupV2,
-    hand_over,
+    delegate_cgroup,
     is_delegated,
     mount_point,
     name_of,
@@ -119,10 +119,10 @@ class CgroupV2Enforcer:
         self._is_given = False
         return self._remove()
 
-    def give(self, owner: tuple[int, int]) -> None:
+    def delegate(self, owner: tuple[int, int]) -> None:
         """Create the parent cgroup and delegate it to a user. Raises `OSError`."""
         _open(self._base, self._controllers, self._files)
-        hand_over(Path(self._base), owner)
+        delegate_cgroup(Path(self._base), owner)
         self._is_given = True
 
     def _remove(self) -> bool:

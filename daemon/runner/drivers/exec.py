@@ -15,7 +15,7 @@ import msgspec
 from daemon.launcher.channel import Refusal
 from daemon.launcher.client import Launcher
 from daemon.launcher.messages import DnsSettings, MountedVolume, TaskCommand, Whose
-from daemon.launcher.sandbox import places
+from daemon.launcher.sandbox import mount_targets
 from daemon.launcher.user_policy import OWN_HOME
 from daemon.runner.core.driver import Attempt, ExitResult, Fingerprint, InvalidConfig
 from daemon.runner.core.task_env import TaskDirectories
@@ -71,7 +71,7 @@ class ExecDriver(ProcessDriver):
     """The driver."""
 
     name = "exec"
-    whose: Whose = "exec"
+    file_owner_rule: Whose = "exec"
 
     def __init__(
         self,
@@ -93,9 +93,11 @@ class ExecDriver(ProcessDriver):
         if said.walls:
             return Fingerprint(trouble=said.walls)
         filtered = {"unenforced.seccomp": said.no_filter} if said.no_filter else _FILTERED
-        return self._said({**_UNENFORCED, **filtered, **limits.limit_attributes(self._bounds)})
+        return self._attributes(
+            {**_UNENFORCED, **filtered, **limits.limit_attributes(self._bounds)}
+        )
 
-    def places(self, directory: str, task: str) -> TaskDirectories:
+    def task_dirs(self, directory: str, task: str) -> TaskDirectories:
         """Return the task directories inside the sandbox."""
         return PLACES
 
@@ -135,7 +137,7 @@ class ExecDriver(ProcessDriver):
             for one in attempt.mounts
         ]
         try:
-            places(mounts)
+            mount_targets(mounts)
         except Refusal as error:
             raise InvalidConfig(str(error)) from None
         return TaskCommand(

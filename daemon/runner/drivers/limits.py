@@ -140,7 +140,7 @@ class LimitEnforcer(Protocol):
         """Remove the remaining cgroups of an allocation."""
         ...
 
-    def give(self, owner: tuple[int, int]) -> None:
+    def delegate(self, owner: tuple[int, int]) -> None:
         """Create the parent cgroups and delegate them to a user. Raises `OSError`."""
         ...
 
@@ -181,7 +181,7 @@ class RlimitEnforcer:
     def remove_all(self, alloc_id: str) -> None:
         """Do nothing."""
 
-    def give(self, owner: tuple[int, int]) -> None:
+    def delegate(self, owner: tuple[int, int]) -> None:
         """Do nothing."""
 
     def release(self) -> None:

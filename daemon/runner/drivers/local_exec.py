@@ -61,7 +61,7 @@ class _Conversation:
             size = struct.pack("HHHH", height & 0xFFFF, width & 0xFFFF, 0, 0)
             fcntl.ioctl(self._stdin.fileno(), termios.TIOCSWINSZ, size)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         for stream in {self._stdin, *self._sources.values()}:
             stream.close()
 
@@ -116,4 +116,4 @@ class PassedSession(_Conversation):
                 await self.kill()
                 await self.wait()
         os.close(self._descriptor)
-        self._let_go()
+        self._release()

@@ -50,14 +50,14 @@ class MockDriver:
     """The driver."""
 
     name = "mock_driver"
-    whose: Whose = "ours"
+    file_owner_rule: Whose = "ours"
     is_prompt = False  # a start may be configured to block
 
     def fingerprint(self) -> Fingerprint:
         """Return the node attributes."""
         return Fingerprint(attributes={"driver.mock_driver": "true"})
 
-    def places(self, directory: str, task: str) -> TaskDirectories:
+    def task_dirs(self, directory: str, task: str) -> TaskDirectories:
         """Return the task directories on this host."""
         return directories(directory, task)
 

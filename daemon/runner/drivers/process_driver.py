@@ -82,7 +82,7 @@ class ProcessDriver:
     def _process(self, started: StartedTask, descriptor: int | None) -> ProcessHandle:
         return ProcessHandle(self._launcher, started, descriptor)
 
-    def places(self, directory: str, task: str) -> TaskDirectories:
+    def task_dirs(self, directory: str, task: str) -> TaskDirectories:
         """Return the task directories."""
         return directories(directory, task)
 
@@ -92,10 +92,10 @@ class ProcessDriver:
 
     # --- common parts ---
 
-    def _said(self, attributes: Mapping[str, str]) -> Fingerprint:
+    def _attributes(self, attributes: Mapping[str, str]) -> Fingerprint:
         """Return the node attributes of the driver and of its process tracking."""
-        if trouble := self._launcher.walls.tools:
-            return Fingerprint(trouble=trouble)
+        if problem := self._launcher.walls.tools:
+            return Fingerprint(trouble=problem)
         prefix = f"driver.{self.name}"
         every = {**attributes, **self._groups.attributes}
         return Fingerprint(
@@ -203,8 +203,8 @@ class ProcessDriver:
             if (found := await self._present(attempt)) is not None:
                 return found
             # If the claim file was deleted, processes may be left. Start nothing next to them.
-            if trouble := await group.clear(self._launcher):
-                raise StartFailed(f"an earlier attempt has not ended: {trouble}", recoverable=True)
+            if problem := await group.clear(self._launcher):
+                raise StartFailed(f"an earlier attempt has not ended: {problem}", recoverable=True)
         self._bounds.prepare(attempt.alloc_id, attempt.task, limits)
         group.prepare()
         request = StartTask(

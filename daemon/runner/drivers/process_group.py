@@ -68,7 +68,7 @@ class ProcessGroups(Protocol):
         """Return the group for the attempts of a task; `pinned` means reserved cores."""
         ...
 
-    def give(self, owner: tuple[int, int]) -> None:
+    def delegate(self, owner: tuple[int, int]) -> None:
         """Create the parent and delegate it to a user. Raises `OSError`."""
         ...
 

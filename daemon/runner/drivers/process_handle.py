@@ -175,8 +175,8 @@ class ProcessHandle:
         patience = trio.current_time() + _FOR_SHIM
         while not self._ended.is_set():
             await self._send(signals.SIGKILL)
-            if trouble := await self._clear():
-                return trouble
+            if problem := await self._clear():
+                return problem
             await self._wake()
             # The launcher does not kill a shim whose task is alive.
             if trio.current_time() > patience:

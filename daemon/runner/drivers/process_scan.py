@@ -84,7 +84,7 @@ class ProcessScanner:
         """Return the group for the attempts of a task."""
         return ScannedGroup(self, alloc_id, task)
 
-    def give(self, owner: tuple[int, int]) -> None:
+    def delegate(self, owner: tuple[int, int]) -> None:
         """Do nothing."""
 
     def release(self) -> bool:

@@ -29,7 +29,7 @@ class RawExecDriver(ProcessDriver):
     """The driver."""
 
     name = "raw_exec"
-    whose: Whose = "raw_exec"
+    file_owner_rule: Whose = "raw_exec"
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RawExecDriver(ProcessDriver):
         """Return the node attributes of the driver."""
         if not self._enabled:
             return Fingerprint(trouble=_DISABLED)
-        return self._said({**_UNENFORCED, **limits.limit_attributes(self._bounds)})
+        return self._attributes({**_UNENFORCED, **limits.limit_attributes(self._bounds)})
 
     def check(self, block: Mapping[str, object]) -> None:
         """Raise `InvalidConfig` unless the configuration has a command and no unknown setting."""

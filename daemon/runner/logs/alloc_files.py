@@ -196,7 +196,7 @@ class AllocFiles:
         return stem in self._logs and number.isdecimal()
 
     async def _stretches(self) -> list[FileMetadata]:
-        streams = [await log.look() for log in self._logs.values()]
+        streams = [await log.current() for log in self._logs.values()]
         return [_of_stretch(stream, file) for stream in streams for file in stream.files()]
 
     async def open(self, path: str) -> File:
@@ -212,7 +212,7 @@ class AllocFiles:
         return _Plain(path, name or os.path.basename(self._root), found, opened)
 
     async def _numbered(self, path: str, place: str) -> File:
-        stream = await self._logs[place.rpartition("/")[2].rpartition(".")[0]].look()
+        stream = await self._logs[place.rpartition("/")[2].rpartition(".")[0]].current()
         for file in stream.files():
             if file.name == place:
                 return _Numbered(stream, file)

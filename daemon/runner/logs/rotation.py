@@ -91,9 +91,9 @@ class LogRotator:
                 self._arrived = trio.Event()
                 await self._arrived.wait()
             await trio.sleep(_PERIOD)
-            await self.look()
+            await self.trim_all()
 
-    async def look(self) -> None:
+    async def trim_all(self) -> None:
         """Trim every log that exceeds its limits."""
         for place, watched in list(self._watched.items()):
             # Read before the last pass, because a new attempt may have replaced this entry by then.
@@ -110,7 +110,7 @@ class LogRotator:
 
     async def _trim(self, watched: _Watched) -> None:
         log = watched.log
-        stream = await log.look()
+        stream = await log.current()
         log.marks.note(self._now(), stream.span()[1])
         if stream.pieces()[-1].size <= log.limit or stream.span()[0] <= watched.dropped:
             return
@@ -132,7 +132,7 @@ class LogRotator:
         *moved, present = stream.pieces()
         if present.size > _LARGEST:
             raise HolePunchUnsupported
-        first = log.kept_from(present.end)
+        first = log.first_retained(present.end)
         _forget(log, moved, first)
         end = (first - present.start) // _BLOCK * _BLOCK
         if end > 0:
@@ -184,7 +184,7 @@ def _copy_path(log: TaskLog, start: int) -> str:
 def _begin_copy(log: TaskLog, stream: Stream) -> LogSegment:
     """Copy the retained data to a temporary file that readers ignore."""
     present = stream.pieces()[-1]
-    start = max(present.start, log.kept_from(present.end))
+    start = max(present.start, log.first_retained(present.end))
     path = _copy_path(log, start)
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     Path(path).unlink(missing_ok=True)
@@ -207,7 +207,7 @@ def _swap(log: TaskLog, stream: Stream, written: OpenedFile, copy: LogSegment) -
     os.truncate(written.descriptor, 0)
     os.rename(copy.path, log.moved_path(copy.start))
     *moved, present = stream.pieces()
-    _forget(log, moved, log.kept_from(present.end))
+    _forget(log, moved, log.first_retained(present.end))
 
 
 def _mark(log: TaskLog) -> Path:
@@ -218,7 +218,7 @@ def _mark(log: TaskLog) -> Path:
 async def recover_all_rotations(log: TaskLog, writers: LogWriters) -> None:
     """Complete or undo a move that a killed daemon left, and resume the writers."""
     try:
-        recover_rotation(log, await log.look())
+        recover_rotation(log, await log.current())
         mark = _mark(log)
         if mark.exists():
             await writers.resume()

@@ -115,20 +115,20 @@ class CheckRunner:
         with scope:
             while True:
                 with trio.move_on_after(probe.check.timeout / SECOND) as time:
-                    status, code, output = await self._ask(probe)
+                    status, code, output = await self._run_check(probe)
                 if time.cancelled_caught:
                     status, code, output = CheckStatus.FAILURE, 0, "nomad: no answer in time"
                 in_a_row = in_a_row + 1 if status == last else 1
                 last = status
                 counts = in_a_row >= _threshold(probe.check, status)
-                self._note(probe, status if counts else None, code, output)
+                self._record_result(probe, status if counts else None, code, output)
                 failures = failures + 1 if counts and status == CheckStatus.FAILURE else 0
                 if self._is_enough(probe, failures, began):
                     began, failures = self._now(), 0
                     self._restart(probe.task, f'healthcheck: check "{probe.check.name}" unhealthy')
                 await trio.sleep(probe.check.interval / SECOND)
 
-    async def _ask(self, probe: CheckTarget) -> tuple[CheckStatus, int, str]:
+    async def _run_check(self, probe: CheckTarget) -> tuple[CheckStatus, int, str]:
         """Run a check. An error of the check counts as a failure and affects nothing else."""
         found = CheckStatus.FAILURE, 0, "nomad: the check could not be made"
         with self._fences.around(_FENCED, probe.id) if self._fences else nullcontext():
@@ -142,7 +142,9 @@ class CheckRunner:
         grace = _GRACE if rule.grace is None else rule.grace
         return failures >= rule.limit and self._now() >= began + grace
 
-    def _note(self, probe: CheckTarget, found: CheckStatus | None, code: int, output: str) -> None:
+    def _record_result(
+        self, probe: CheckTarget, found: CheckStatus | None, code: int, output: str
+    ) -> None:
         """Record a result; None means that the threshold is not reached yet."""
         before = self._found[probe.id]
         status = found or before.status
@@ -172,17 +174,17 @@ async def run_check(
     try:
         match probe.check.type:
             case "http":
-                return await _ask_http(probe, permit)
+                return await _request_http(probe, permit)
             case "script":
-                return await _ask_script(probe, run)
+                return await _run_script(probe, run)
             case "grpc":
-                return await _ask_grpc(probe, permit)
-        return await _ask_tcp(probe, permit)
+                return await _request_grpc(probe, permit)
+        return await _connect_tcp(probe, permit)
     except (http_client.HttpError, EgressDenied) as error:
         return CheckStatus.FAILURE, 0, f"nomad: {error}"[:_MOST]
 
 
-async def _ask_script(probe: CheckTarget, run: Run) -> tuple[CheckStatus, int, str]:
+async def _run_script(probe: CheckTarget, run: Run) -> tuple[CheckStatus, int, str]:
     try:
         end = await run(probe.task, [probe.check.command, *(probe.check.args or ())])
     except (Refused, NotFound, StartFailed) as error:
@@ -191,21 +193,25 @@ async def _ask_script(probe: CheckTarget, run: Run) -> tuple[CheckStatus, int, s
     return status, end.code, end.said[:_MOST]
 
 
-async def _ask_tcp(probe: CheckTarget, permit: http_client.Permit) -> tuple[CheckStatus, int, str]:
+async def _connect_tcp(
+    probe: CheckTarget, permit: http_client.Permit
+) -> tuple[CheckStatus, int, str]:
     stream = await http_client.connect(probe.address, probe.port, tls=False, permit=permit)
     with trio.CancelScope(shield=True):
         await trio.aclose_forcefully(stream)
     return CheckStatus.SUCCESS, 0, "nomad: tcp ok"
 
 
-async def _ask_grpc(probe: CheckTarget, permit: http_client.Permit) -> tuple[CheckStatus, int, str]:
+async def _request_grpc(
+    probe: CheckTarget, permit: http_client.Permit
+) -> tuple[CheckStatus, int, str]:
     from daemon.net.grpc_health import (  # imported late, because few checks use gRPC
         SERVING,
-        ask_health,
+        check_health,
     )
 
     check = probe.check
-    found = await ask_health(
+    found = await check_health(
         probe.address,
         probe.port,
         check.grpc_service,
@@ -218,14 +224,16 @@ async def _ask_grpc(probe: CheckTarget, permit: http_client.Permit) -> tuple[Che
     return status, 0, f"nomad: grpc {found}"
 
 
-async def _ask_http(probe: CheckTarget, permit: http_client.Permit) -> tuple[CheckStatus, int, str]:
+async def _request_http(
+    probe: CheckTarget, permit: http_client.Permit
+) -> tuple[CheckStatus, int, str]:
     check = probe.check
     host = f"[{probe.address}]" if ":" in probe.address else probe.address
     path = quote(check.path.removeprefix("/"), _AS_IT_IS)
     url = f"{check.protocol or 'http'}://{host}:{probe.port}/{path}"
     given = check.header or {}
     headers = [(name, value) for name, values in given.items() for value in values or ()]
-    question = http_client.ask(
+    question = http_client.send_request(
         url,
         method=check.method or "GET",
         headers=headers,

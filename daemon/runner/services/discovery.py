@@ -74,7 +74,7 @@ class ServiceRegistrar:
         """Yield the tasks whose services cannot be registered, with the reason."""
         return faults(self._place())
 
-    def strangers(self) -> Iterator[tuple[str, str]]:
+    def port_conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield each task with the process that occupies a static port before any task runs."""
         ports = self._instance().allocation.placement.resources.static_ports
         found = self._host.listeners({number for _, number in ports})

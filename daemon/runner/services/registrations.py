@@ -63,7 +63,7 @@ def active(place: ServiceContext, states: Mapping[str, TaskState]) -> Iterator[A
 
     Services without a port are omitted; `faults` reports them.
     """
-    for service, task in _wanted(place.group, states):
+    for service, task in _desired(place.group, states):
         try:
             yield ActiveService(
                 service=service, task=task, registration=_register(place, service, task)
@@ -96,7 +96,7 @@ def _all(group: TaskGroup) -> Iterator[tuple[Service, str]]:
                 yield service, task.name
 
 
-def _wanted(group: TaskGroup, states: Mapping[str, TaskState]) -> Iterator[tuple[Service, str]]:
+def _desired(group: TaskGroup, states: Mapping[str, TaskState]) -> Iterator[tuple[Service, str]]:
     has_begun = any(_counts(task) and states[task.name].started_at for task in group.tasks or ())
     goes_on = any(
         hook(task) != Hook.POSTSTOP and states[task.name].state != TaskPhase.DEAD

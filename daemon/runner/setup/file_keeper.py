@@ -67,7 +67,7 @@ class FileKeeper:
     ) -> KeptFiles:
         """Keep the files of a task that match patterns, in place of those kept before."""
         async with self._turns.setdefault(namespace, trio.Lock()):
-            room = await self._store.look(partial(self._payloads.room, namespace=namespace))
+            room = await self._store.read_any(partial(self._payloads.room, namespace=namespace))
             workshop = f"{self._staging}/kept.{files.staging_name}"
             intake = _Intake(self._payloads, namespace, workshop, room, now)
             try:

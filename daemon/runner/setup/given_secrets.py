@@ -13,7 +13,7 @@ class SecretKeeper(Protocol):
         """Return the secrets that the tasks of an allocation received, oldest first."""
         ...
 
-    async def keep(self, alloc_id: str, values: Sequence[str]) -> None:
+    async def store(self, alloc_id: str, values: Sequence[str]) -> None:
         """Store secrets. Raises `Refused`."""
         ...
 
@@ -21,7 +21,7 @@ class SecretKeeper(Protocol):
         """Return the values of the sensitive variables of a job, oldest first."""
         ...
 
-    def note_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
+    def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
         """Replace the secrets that a task uses, which are dropped last."""
         ...
 
@@ -78,11 +78,11 @@ class GivenSecrets:
         if self._keeper is None:
             self._unstored.clear()
             return
-        self._keeper.note_in_use(self._alloc_id, self._task, in_use)
+        self._keeper.record_in_use(self._alloc_id, self._task, in_use)
         if self._unstored:
             values, self._unstored = self._unstored, []
             try:
-                await self._keeper.keep(self._alloc_id, values)
+                await self._keeper.store(self._alloc_id, values)
             except BaseException:  # also when cancelled: they are still to be stored
                 self._unstored = [*values, *self._unstored]
                 raise

@@ -22,11 +22,11 @@ class SecretsTmpfs:
         self._launcher = launcher
         self._secluded = {one.removeprefix(f"{top}/").partition("/")[0] for one in mounted(top)}
 
-    async def seclude(self, alloc_id: str, task: str, megabytes: int) -> None:
+    async def mount_secrets(self, alloc_id: str, task: str, megabytes: int) -> None:
         """Mount a tmpfs for a task's secrets, unless the directory is mounted or has files."""
         self._secluded.add(alloc_id)
         try:
-            await self._launcher.seclude(alloc_id, task, megabytes)
+            await self._launcher.mount_secrets(alloc_id, task, megabytes)
         except (
             FileNotFoundError,
             NotADirectoryError,

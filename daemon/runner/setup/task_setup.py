@@ -54,11 +54,11 @@ _FETCH = "daemon.runner.setup.artifacts.fetch"
 _TELL_AGAIN = 15 * SECOND  # between two events about a long download
 
 
-def places_of(host: RuntimeContext, instance: TaskInstance, task: Task) -> TaskDirectories:
+def task_dirs_of(host: RuntimeContext, instance: TaskInstance, task: Task) -> TaskDirectories:
     """Return the task directories as the task sees them."""
     directory = host.directory(instance.allocation.id)
     driver = host.drivers.get(task.driver)
-    return driver.places(directory, task.name) if driver else directories(directory, task.name)
+    return driver.task_dirs(directory, task.name) if driver else directories(directory, task.name)
 
 
 def environment_of(
@@ -73,7 +73,7 @@ def environment_of(
         instance.allocation,
         instance.job,
         task,
-        places_of(host, instance, task),
+        task_dirs_of(host, instance, task),
         host.values if values is None else values,
         parent_cgroup=host.parent_cgroup,
     )
@@ -186,7 +186,7 @@ class TaskSetup:
             launcher=host.launcher,
             allocation=instance().allocation.id,
             task=task.name,
-            places=places_of(host, instance(), task),
+            places=task_dirs_of(host, instance(), task),
         )
         self._secrets = GivenSecrets(host.secret_keeper, instance().allocation.id, task.name)
         self._identities = WorkloadIdentities(
@@ -241,11 +241,11 @@ class TaskSetup:
         env = environment_of(self._host, instance, task, self._values)
         env |= self._identities.environment
         env |= self._token.environment
-        places = places_of(self._host, instance, task)
+        places = task_dirs_of(self._host, instance, task)
         if self._step is not None:
             env["STEWARD_OUTPUT"] = f"{places.local}/{OUTPUT_FILE}"
             env |= self._step.environment
-        if self._identities.wanted and places.secrets.startswith(self._root):
+        if self._identities.identities and places.secrets.startswith(self._root):
             # In a sandbox the host path of the socket does not exist.
             env["NOMAD_UNIX_ADDR"] = f"unix:{self._host.task_socket}"
         return env
@@ -368,12 +368,12 @@ class TaskSetup:
     # --- before a start ---
 
     @property
-    def take_time(self) -> bool:
+    def may_be_slow(self) -> bool:
         """Return whether setting up the task may take noticeable time."""
         task = self._task
         return bool(task.artifacts or task.templates or task.secrets_config)
 
-    async def bring(self) -> AttemptOutcome | None:
+    async def prepare(self) -> AttemptOutcome | None:
         """Set up the task; return an outcome only if the setup failed."""
         instance, task = self._instance(), self._task
         try:
@@ -389,20 +389,20 @@ class TaskSetup:
         except Refused as error:
             self._note(task_events.setup_failure(self._now(), str(error)))
             return AttemptOutcome.FAILED
-        if task.secrets_config or task.templates or self._identities.wanted:
-            await self._host.secret_dirs.seclude(
+        if task.secrets_config or task.templates or self._identities.identities:
+            await self._host.secret_dirs.mount_secrets(
                 instance.allocation.id, task.name, task.resources.secrets_mb
             )
         if (outcome := await self._fetch_artifacts()) is not None:
             return outcome
         try:
-            await self._identities.hand_over(instance.allocation, instance.job, self._now())
+            await self._identities.deliver(instance.allocation, instance.job, self._now())
         except (Refused, OSError) as error:
             self._note(task_events.setup_failure(self._now(), f"no identity can be given: {error}"))
             return AttemptOutcome.UNRECOVERABLE
         try:
             if self._task.secrets_config is not None:
-                await self._token.bring()
+                await self._token.deliver()
         except (Refused, OSError) as error:
             self._note(task_events.secrets_failure(self._now(), f"no token can be given: {error}"))
             return AttemptOutcome.UNRECOVERABLE
@@ -414,7 +414,7 @@ class TaskSetup:
         if self._templates is None:
             return None
         try:
-            await self._templates.bring()
+            await self._templates.write_all()
         except Refused as error:
             self._note(task_events.template(self._now(), f"Template failed: {error}"))
             return AttemptOutcome.UNRECOVERABLE
@@ -442,7 +442,7 @@ class TaskSetup:
             said = matcher.mask_text(str(error))
             self._note(task_events.download_failed(self._now(), said))
             return AttemptOutcome.FAILED if error.recoverable else AttemptOutcome.UNRECOVERABLE
-        await self._files.note("fetched", "")
+        await self._files.write_note("fetched", "")
         return None
 
     def _order(
@@ -522,18 +522,18 @@ class TaskSetup:
         with suppress(Refused):  # the next delivery tries again
             await self._secrets.store()
 
-    async def tend(self) -> None:
+    async def keep_current(self) -> None:
         """Renew and update the inputs, and run the change actions, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._renew_identities)
             if self._task.secrets_config is not None:
                 nursery.start_soon(self._keep_token)
             if self._templates is not None:
-                nursery.start_soon(self._templates.tend, self._tell)
+                nursery.start_soon(self._templates.keep_current, self._tell)
 
     async def _keep_token(self) -> None:
         while True:
-            await self._tell(await self._token.keep())
+            await self._tell(await self._token.renew_when_due())
 
     async def _renew_identities(self) -> None:
         """Renew each workload identity token at half of its lifetime."""

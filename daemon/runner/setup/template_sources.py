@@ -68,7 +68,7 @@ class TemplateSources:
                 return self._service(name, namespace)
             case LookupType.SERVICES:
                 every = await self._ground.store.read_long(
-                    lambda db: services.every(db, self._namespace)
+                    lambda db: services.list_all(db, self._namespace)
                 )
                 return [
                     ServiceStub(Name=key, Tags=sorted({tag for one in same for tag in one.tags}))
@@ -137,7 +137,7 @@ class TemplateSources:
     async def _file(self, path: str) -> str | None:
         try:
             files = self._ground.files
-            content = await files.read(files.meant(path), LONGEST + 1)
+            content = await files.read(files.resolve(path), LONGEST + 1)
         except OSError:
             return None
         if len(content) > LONGEST:
@@ -146,7 +146,7 @@ class TemplateSources:
 
     async def _signature(self, path: str) -> Signature | None:
         try:
-            return await self._ground.files.signature(self._ground.files.meant(path))
+            return await self._ground.files.signature(self._ground.files.resolve(path))
         except (OSError, Refused):
             return None
 

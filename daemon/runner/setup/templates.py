@@ -78,7 +78,7 @@ class TemplateRunner:
         """Return the values of the variables that the templates have read."""
         return self._sources.secrets
 
-    def _wanted(self) -> list[Template]:
+    def _interpolated(self) -> list[Template]:
         """Return the templates with interpolated paths."""
         task = self._instance().group.task(self._desk.files.task)
         environment = self._desk.environment()
@@ -91,14 +91,14 @@ class TemplateRunner:
             for one in (task and task.templates) or ()
         ]
 
-    async def bring(self) -> None:
+    async def write_all(self) -> None:
         """Write all templates as soon as their data is complete. Raises `Refused`."""
         try:
-            await self._bring()
+            await self._write_all()
         except (TemplateError, OSError) as error:
             raise Refused(str(error)) from error
 
-    async def _bring(self) -> None:
+    async def _write_all(self) -> None:
         while True:
             with self._desk.host.store.watch(*self._topics()) as changes:
                 before, found = self._topics(), await self._fill_all()
@@ -107,17 +107,17 @@ class TemplateRunner:
                 missing = {one for rendering in found.values() for one in rendering.missing}
                 if not missing:
                     break
-                self._say(_missing(missing, self._sources.refusals))
+                self._emit_problem(_missing(missing, self._sources.refusals))
                 await self._change(changes.wait, self._read_files)
         self._texts.clear()
         self.environment.clear()
-        for template in self._wanted():
+        for template in self._interpolated():
             await self._write(template, found[template.dest_path].text)
         self._said, self._is_fresh = "", True
 
     async def recall(self) -> None:
         """Restore the state of the templates that an earlier daemon wrote."""
-        for template in self._wanted():
+        for template in self._interpolated():
             with suppress(
                 OSError, TemplateError, Refused
             ):  # a task may have removed or changed the file
@@ -128,18 +128,18 @@ class TemplateRunner:
         ):  # render again to know the secrets of the task
             await self._fill_all()
 
-    async def tend(self, tell: Callable[[list[ChangeAction]], Awaitable[None]]) -> None:
+    async def keep_current(self, tell: Callable[[list[ChangeAction]], Awaitable[None]]) -> None:
         """Write changed templates and emit their change actions, until cancelled."""
         if self._is_fresh:
             self._is_fresh = False
-            scripts = [one for one in self._wanted() if _runs_at_first(one)]
-            await tell([_wish(one) for one in scripts])
-        while self._wanted():
+            scripts = [one for one in self._interpolated() if _runs_at_first(one)]
+            await tell([_change_action(one) for one in scripts])
+        while self._interpolated():
             with self._desk.host.store.watch(*self._topics()) as changes:
                 before = self._topics()
                 if changed := await self._renew():
                     await trio.sleep(self._delay(changed))
-                    await tell([_wish(one) for one in changed])
+                    await tell([_change_action(one) for one in changed])
                 if self._topics() == before:
                     await self._change(changes.wait, self._read_files)
             await self._settle()
@@ -149,7 +149,7 @@ class TemplateRunner:
         changed = []
         try:
             found = await self._fill_all(again=True)
-            for template in self._wanted():
+            for template in self._interpolated():
                 rendering = found.get(template.dest_path)
                 if rendering is None or rendering.missing:
                     continue
@@ -157,7 +157,7 @@ class TemplateRunner:
                     await self._write(template, rendering.text)
                     changed.append(template)
         except (TemplateError, Refused, OSError) as error:
-            self._say(f"Template failed: {error}")
+            self._emit_problem(f"Template failed: {error}")
         return changed
 
     def _delay(self, changed: list[Template]) -> float:
@@ -195,7 +195,7 @@ class TemplateRunner:
 
     async def _settle(self) -> None:
         """Wait for further changes, within the `wait` block of the templates."""
-        spans = [one.wait for one in self._wanted() if one.wait]
+        spans = [one.wait for one in self._interpolated() if one.wait]
         least = max((one.min or 0 for one in spans), default=0) / SECOND
         most = max((one.max or one.min or 0 for one in spans), default=0) / SECOND
         await trio.sleep(_PACE)
@@ -219,7 +219,7 @@ class TemplateRunner:
         answers: dict[LookupKey, object] = {}
         self._asked, self._read_files = set(), {}
         found = {}
-        for template in self._wanted():
+        for template in self._interpolated():
             path = template.dest_path
             if not (again and template.once and path in self._texts):
                 found[path] = await self._fill(template, answers)
@@ -284,7 +284,7 @@ class TemplateRunner:
 
     async def _read(self, path: str) -> str:
         files = self._desk.files
-        return (await files.read(files.meant(path), LONGEST)).decode(errors="replace")
+        return (await files.read(files.resolve(path), LONGEST)).decode(errors="replace")
 
     async def _write(self, template: Template, text: str) -> None:
         environment = await self._variables(template, text)
@@ -293,7 +293,7 @@ class TemplateRunner:
         if template.uid is not None or template.gid is not None:
             owner = (_whose(template.uid), _whose(template.gid))
         mode = int(template.perms, 8) if template.perms else _DEFAULT_PERMISSIONS
-        path, content = files.meant(template.dest_path), text.encode(errors="replace")
+        path, content = files.resolve(template.dest_path), text.encode(errors="replace")
         await files.write(path, content, owner=owner, mode=mode & _PERMISSIONS)
         self._take(template, text, environment)
 
@@ -310,7 +310,7 @@ class TemplateRunner:
         self._texts[template.dest_path] = text
         self.environment |= environment
 
-    def _say(self, text: str) -> None:
+    def _emit_problem(self, text: str) -> None:
         """Emit an event for a problem, but not again while it is the same one."""
         if text != self._said:
             self._said = text
@@ -333,7 +333,7 @@ def _runs_at_first(template: Template) -> bool:
     return template.change_mode == "script" and script is not None and script.run_on_first_render
 
 
-def _wish(template: Template) -> ChangeAction:
+def _change_action(template: Template) -> ChangeAction:
     return ChangeAction(
         mode=template.change_mode,
         signal=template.change_signal,

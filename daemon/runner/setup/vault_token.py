@@ -59,7 +59,7 @@ class VaultTokenRenewer:
             return {}
         return {"STEWARD_TOKEN": self._secret, "VAULT_TOKEN": self._secret}
 
-    async def bring(self) -> None:
+    async def deliver(self) -> None:
         """Deliver a valid token, issuing a new one if needed. Raises `Refused` or `OSError`."""
         held = self._held and self._credentials.find(self._held.accessor)
         if held is None or not self._secret:
@@ -86,7 +86,7 @@ class VaultTokenRenewer:
         self._secret = kept if self._credentials.is_secret(accessor, kept) else ""
         self.secrets.add(_SOURCE, self._secret)
 
-    async def keep(self) -> list[ChangeAction]:
+    async def renew_when_due(self) -> list[ChangeAction]:
         """Renew the token when due; after a replacement return the change action."""
         while True:
             await trio.sleep(max(0, self._due() - self._now()) / SECOND)
@@ -145,7 +145,7 @@ class VaultTokenRenewer:
         The note with its accessor is written last. If the daemon stops before that, the token is
         replaced.
         """
-        await self._files.note("token", None)
+        await self._files.write_note("token", None)
         if not self._block.disable_file:
             await self._files.write(self._files.own(_FILE), secret.encode())
-        await self._files.note("token", accessor)
+        await self._files.write_note("token", accessor)

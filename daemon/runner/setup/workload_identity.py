@@ -75,7 +75,7 @@ class WorkloadIdentities:
         self.secrets = secrets or GivenSecrets()
 
     @property
-    def wanted(self) -> list[Identity]:
+    def identities(self) -> list[Identity]:
         """Return the identities of the task and of its services."""
         own = [self._task.identity] if self._task.identity else []
         own = [
@@ -84,15 +84,15 @@ class WorkloadIdentities:
         ]
         return [one for one in [*own, *map(_of_service, self._services)] if one.env or one.file]
 
-    async def hand_over(self, allocation: Allocation, job: Job, now: int) -> None:
+    async def deliver(self, allocation: Allocation, job: Job, now: int) -> None:
         """Sign and deliver all tokens.
 
         Raises `Refused` for an unknown claim, `Escapes` or `OSError` when a file cannot be written.
         """
-        for identity in self.wanted:
-            await self._hand_over(identity, allocation, job, now)
+        for identity in self.identities:
+            await self._deliver(identity, allocation, job, now)
 
-    async def _hand_over(
+    async def _deliver(
         self, identity: Identity, allocation: Allocation, job: Job, now: int
     ) -> None:
         claims = claims_of(identity, allocation, job, self._task, self._place, now)
@@ -113,17 +113,17 @@ class WorkloadIdentities:
 
         Tokens in the environment of exec sessions are signed again.
         """
-        for identity in self.wanted:
+        for identity in self.identities:
             times = (
                 await self._times(identity) if identity.file else TokenTimes(started // SECOND, 0)
             )
             if times is None:
-                await self._hand_over(identity, allocation, job, now)
+                await self._deliver(identity, allocation, job, now)
                 continue
             self._made[identity.name] = times.iat * SECOND
             if identity.env:
                 kept = msgspec.structs.replace(identity, file=False)
-                await self._hand_over(kept, allocation, job, now)
+                await self._deliver(kept, allocation, job, now)
                 self._made[identity.name] = times.iat * SECOND
 
     async def _times(self, identity: Identity) -> TokenTimes | None:
@@ -146,11 +146,11 @@ class WorkloadIdentities:
         """Renew the tokens that are due, and return their identities."""
         due = [identity for identity, time in self._renewals() if time <= now]
         for identity in due:
-            await self._hand_over(identity, allocation, job, now)
+            await self._deliver(identity, allocation, job, now)
         return due
 
     def _renewals(self) -> Iterator[tuple[Identity, int]]:
-        for identity in self.wanted:
+        for identity in self.identities:
             # A running process cannot get a new environment, only a restart delivers one.
             if identity.ttl and (identity.file or identity.change_mode == "restart"):
                 yield identity, self._made.get(identity.name, 0) + lifetime(identity) // 2

@@ -198,9 +198,9 @@ class NodeCapacity:
 
     # --- available resources ---
 
-    def lack(self, need: ResourceAsk) -> str | None:
+    def missing_resource(self, need: ResourceAsk) -> str | None:
         """Return the first insufficient resource as placement metrics name it, or None."""
-        if need.fixed is None and (missing := self._lack_choice(need)):
+        if need.fixed is None and (missing := self._missing_choice(need)):
             return missing
         if self.is_full:
             return "max allocation exceeded"
@@ -218,7 +218,7 @@ class NodeCapacity:
         most, count = self._slots
         return most is not None and count >= most
 
-    def _lack_choice(self, need: ResourceAsk) -> str | None:
+    def _missing_choice(self, need: ResourceAsk) -> str | None:
         if need.networks:
             missing = ports.missing_ports(need.networks, self._ports, self._free_dynamic)
             if missing is not None:
@@ -230,7 +230,7 @@ class NodeCapacity:
         return None
 
     def shortage(self, need: ResourceAsk) -> float:
-        """Return the shortage relative to the ask; 0 exactly if `lack` returns None."""
+        """Return the shortage relative to the ask; 0 exactly if `missing_resource` returns None."""
         pairs = (
             (self.cpu_of(need), self.cpu),
             (need.memory, self.memory),
@@ -239,7 +239,7 @@ class NodeCapacity:
         )
         parts = sum(max(0, wanted - there) / wanted for wanted, there in pairs if wanted)
         missing = parts + ports.count_port_conflicts(need.networks, self._ports)
-        return missing or float(self.lack(need) is not None)
+        return missing or float(self.missing_resource(need) is not None)
 
     @property
     def free_cores(self) -> int:

@@ -47,7 +47,7 @@ class ClusterCapacity(NodeCapacity):
         """Return the number of cores of an allocation."""
         return max(1, need.cores + -(-need.cpu // self._core_cpu))
 
-    def lack(self, need: ResourceAsk) -> str | None:
+    def missing_resource(self, need: ResourceAsk) -> str | None:
         """Return why an allocation fits no host, even an empty one."""
         cores = self.cores_of(need)
         if self.is_full:

@@ -103,12 +103,16 @@ def _suits(kind: DeviceKind, request: Device) -> bool:
         3: [kind.vendor, kind.type, kind.name],
     }
     return known.get(len(names)) == names and all(
-        _holds(constraint, kind) for constraint in request.constraints or ()
+        _matches_condition(constraint, kind) for constraint in request.constraints or ()
     )
 
 
 def _score(kind: DeviceKind, request: Device) -> float:
-    return sum(affinity.weight for affinity in request.affinities or () if _holds(affinity, kind))
+    return sum(
+        affinity.weight
+        for affinity in request.affinities or ()
+        if _matches_condition(affinity, kind)
+    )
 
 
 def weights_of(requests: Collection[Device]) -> float:
@@ -118,7 +122,7 @@ def weights_of(requests: Collection[Device]) -> float:
     )
 
 
-def _holds(condition: Constraint | Affinity, kind: DeviceKind) -> bool:
+def _matches_condition(condition: Constraint | Affinity, kind: DeviceKind) -> bool:
     left, right = _resolve(condition.l_target, kind), _resolve(condition.r_target, kind)
     return compare(condition.operand, left, right)
 

@@ -241,7 +241,7 @@ class Placer:
             return None
         _, room, victims = min(options, key=lambda one: one[0])
         tenants = self._tenants[room.node.id]
-        tenants.vacate(victims)
+        tenants.release_victims(victims)
         ranked = [(scoring.fit_only(search.need, room), room)]
         metric = tally.metric(search.scope, ranked)
         found = self._allocation(
@@ -271,7 +271,7 @@ class Placer:
             reason = feasibility.infeasibility(job, group, room.node)
         if reason is None and search.of_moment:
             room.groups[group.name] -= 1
-            reason = self._reason_of_moment(search, allocation.index, room)
+            reason = self._current_infeasibility(search, allocation.index, room)
             room.groups[group.name] += 1
         return reason is None
 
@@ -317,7 +317,7 @@ class Placer:
     ) -> bool:
         if not self._suits(search, request, room, tally):
             return False
-        dimension = room.lack(search.need)
+        dimension = room.missing_resource(search.need)
         if dimension is not None:
             tally.exhaust(room.node, dimension)
             return False
@@ -330,12 +330,12 @@ class Placer:
         tally.evaluated += 1
         reason = search.obstacles[room.node.id]
         if reason is None and search.of_moment:
-            reason = self._reason_of_moment(search, _number(request.name), room)
+            reason = self._current_infeasibility(search, _number(request.name), room)
         if reason is not None:
             tally.filter(room.node, reason)
         return reason is None
 
-    def _reason_of_moment(
+    def _current_infeasibility(
         self, search: _Search, number: int, room: capacity.NodeCapacity
     ) -> str | None:
         """Return why one allocation is infeasible on a node that is feasible for its group."""

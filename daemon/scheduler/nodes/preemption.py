@@ -51,25 +51,25 @@ class PreemptionCandidates:
 
         The list is empty if the stopping allocations free enough.
         """
-        self.vacate(self._movable)
-        hopeless = self._room.lack(need) is not None
+        self.release_victims(self._movable)
+        hopeless = self._room.missing_resource(need) is not None
         self.occupy(self._movable)
         if hopeless:
             return None
-        self.vacate([])
+        self.release_victims([])
         gathered = self._gather(need)
-        enough = self._room.lack(need) is None
+        enough = self._room.missing_resource(need) is None
         victims = self._spare(need, gathered) if enough else gathered
         self.occupy(victims)
         return victims if enough else None
 
-    def vacate(self, victims: Iterable[ResourceHolder]) -> None:
+    def release_victims(self, victims: Iterable[ResourceHolder]) -> None:
         """Release the resources of victims and stopping allocations."""
         for one in (*self._ending, *victims):
             self._room.release(one)
 
     def occupy(self, victims: Iterable[ResourceHolder]) -> None:
-        """Undo `vacate`."""
+        """Undo `release_victims`."""
         for one in (*self._ending, *victims):
             self._room.take(one)
 
@@ -96,8 +96,10 @@ class PreemptionCandidates:
         by_priority = sorted(self._movable, key=lambda one: one.priority)
         for _, equals in groupby(by_priority, key=lambda one: one.priority):
             kinds = _by_kind(equals, need)
-            while kinds and self._room.lack(need) is not None:
-                kind = min(kinds, key=lambda known: self._merit(need, kinds[known][-1]))
+            while kinds and self._room.missing_resource(need) is not None:
+                kind = min(
+                    kinds, key=lambda known: self._remaining_shortage(need, kinds[known][-1])
+                )
                 chosen = kinds[kind].pop()
                 if not kinds[kind]:
                     del kinds[kind]
@@ -105,7 +107,7 @@ class PreemptionCandidates:
                 gathered.append(chosen)
         return gathered
 
-    def _merit(self, need: ResourceAsk, one: ResourceHolder) -> tuple[float, float]:
+    def _remaining_shortage(self, need: ResourceAsk, one: ResourceHolder) -> tuple[float, float]:
         """Return the remaining shortage without a candidate, and its size; lower is better."""
         room = self._room
         size = one.cpu / (room.capacity_cpu or 1) + one.memory / (room.capacity_memory or 1)
@@ -122,7 +124,7 @@ class PreemptionCandidates:
         victims = []
         for one in sorted(gathered, key=lambda one: (-one.priority, one.memory, one.cpu)):
             self._room.take(one)
-            if self._room.lack(need) is not None:
+            if self._room.missing_resource(need) is not None:
                 self._room.release(one)
                 victims.append(one)
         return victims

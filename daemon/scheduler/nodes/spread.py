@@ -79,12 +79,14 @@ def spread_targets(job: Job, group: TaskGroup) -> list[SpreadTargetCounts]:
     spreads = [*(group.spreads or ()), *(job.spreads or ())]
     total = sum(spread.weight for spread in spreads) or 1
     return [
-        SpreadTargetCounts(spread.attribute, spread.weight / total, _wanted(spread, group.count))
+        SpreadTargetCounts(
+            spread.attribute, spread.weight / total, _desired_counts(spread, group.count)
+        )
         for spread in spreads
     ]
 
 
-def _wanted(spread: Spread, count: int) -> dict[str, float]:
+def _desired_counts(spread: Spread, count: int) -> dict[str, float]:
     wanted = {target.value: target.percent / 100 * count for target in spread.spread_target or ()}
     named = sum(wanted.values())
     if 0 < named < count:

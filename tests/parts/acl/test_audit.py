@@ -49,8 +49,8 @@ def add_job(tx: Transaction) -> None:
 
 
 async def test_a_change_and_its_entry_are_one_write(store: Store, opened: Audit) -> None:
-    trail = opened.begin("POST", "/v1/jobs", "", "10.0.0.1")
-    trail.ask("default", "secret")
+    trail = opened.open_scope("POST", "/v1/jobs", "", "10.0.0.1")
+    trail.set_caller("default", "secret")
     trail.known("accessor-1")
     with trail.watching():
         index = await store.write(lambda tx: (add_job(tx), tx.index)[1])
@@ -61,7 +61,7 @@ async def test_a_change_and_its_entry_are_one_write(store: Store, opened: Audit)
 
 
 async def test_what_changes_nothing_leaves_no_entry(store: Store, opened: Audit) -> None:
-    trail = opened.begin("POST", "/v1/jobs", "", "")
+    trail = opened.open_scope("POST", "/v1/jobs", "", "")
     with trail.watching():
         await store.write(lambda tx: tx.last_index())
     assert entries(store) == []
@@ -72,14 +72,14 @@ async def test_a_change_that_failed_leaves_no_entry(store: Store, opened: Audit)
         add_job(tx)
         raise Refused("no")
 
-    trail = opened.begin("POST", "/v1/jobs", "", "")
+    trail = opened.open_scope("POST", "/v1/jobs", "", "")
     with trail.watching(), pytest.raises(Refused):
         await store.write(fail)
     assert entries(store) == []
 
 
 async def test_a_request_has_one_entry_whatever_it_changes(store: Store, opened: Audit) -> None:
-    trail = opened.begin("POST", "/v1/jobs", "", "")
+    trail = opened.open_scope("POST", "/v1/jobs", "", "")
     with trail.watching():
         await store.write(add_job)
         await store.write(add_job)
@@ -94,7 +94,7 @@ async def test_a_change_that_is_begun_twice_has_its_entry(store: Store, opened: 
         tx.execute(f"{many} {insert}", {"index": tx.index})
 
     async def ask(work: Callable[[Transaction], None]) -> None:
-        trail = opened.begin("POST", "/v1/jobs", "", "10.0.0.1")
+        trail = opened.open_scope("POST", "/v1/jobs", "", "10.0.0.1")
         with trail.watching():
             await store.write(work)
         trail.ended(200, "")
@@ -108,7 +108,7 @@ async def test_a_change_that_is_begun_twice_has_its_entry(store: Store, opened: 
 
 
 async def test_what_others_write_is_not_this_requests(store: Store, opened: Audit) -> None:
-    trail = opened.begin("POST", "/v1/jobs", "", "")
+    trail = opened.open_scope("POST", "/v1/jobs", "", "")
     with trail.watching():
         pass
     await store.write(add_job)
@@ -116,7 +116,7 @@ async def test_what_others_write_is_not_this_requests(store: Store, opened: Audi
 
 
 async def test_what_the_store_does_not_see_can_be_noted(store: Store, opened: Audit) -> None:
-    await opened.begin("POST", "/v1/client/allocation/a/restart", "", "").acted()
+    await opened.open_scope("POST", "/v1/client/allocation/a/restart", "", "").acted()
     assert [entry.path for entry in entries(store)] == ["/v1/client/allocation/a/restart"]
 
 
@@ -129,7 +129,7 @@ async def test_what_the_store_does_not_see_can_be_noted(store: Store, opened: Au
 async def test_refusals_are_noted_and_other_failures_are_not(
     store: Store, opened: Audit, status: int, noted: bool
 ) -> None:
-    opened.begin("GET", "/v1/jobs", "", "").ended(status, "Permission denied")
+    opened.open_scope("GET", "/v1/jobs", "", "").ended(status, "Permission denied")
     await opened.flush()
     assert bool(entries(store)) is noted
 
@@ -139,7 +139,7 @@ async def test_a_flood_of_refusals_is_counted_and_not_kept(
 ) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 3)
     for _ in range(10):
-        opened.begin("GET", "/v1/jobs", "", "").ended(403, "")
+        opened.open_scope("GET", "/v1/jobs", "", "").ended(403, "")
     await opened.flush()
     found = entries(store)
     assert len(found) == 4
@@ -148,14 +148,14 @@ async def test_a_flood_of_refusals_is_counted_and_not_kept(
 
 async def test_the_last_refusals_are_written_at_the_end(store: Store) -> None:
     async with open_audit(store, Clock(), SEAL, Settings()) as opened:
-        opened.begin("GET", "/v1/jobs", "", "").ended(403, "")
+        opened.open_scope("GET", "/v1/jobs", "", "").ended(403, "")
     assert len(entries(store)) == 1
 
 
 async def test_refusals_are_written_by_and_by(store: Store) -> None:
     async with open_audit(store, Clock(), SEAL, Settings()) as opened:
         with store.watch(audit.TOPIC) as change:
-            opened.begin("GET", "/v1/jobs", "", "").ended(403, "")
+            opened.open_scope("GET", "/v1/jobs", "", "").ended(403, "")
             with trio.fail_after(10):
                 await change.wait()
         assert len(entries(store)) == 1
@@ -168,8 +168,8 @@ async def test_an_unknown_secret_appears_as_a_hash_of_this_installation(
     store: Store, opened: Audit
 ) -> None:
     for secret in ("guess", "guess", "other"):
-        trail = opened.begin("GET", "/v1/jobs", "", "")
-        trail.ask("default", secret)
+        trail = opened.open_scope("GET", "/v1/jobs", "", "")
+        trail.set_caller("default", secret)
         trail.ended(403, "")
     await opened.flush()
     first, second, third = (entry.secret_hash for entry in entries(store))
@@ -187,7 +187,7 @@ async def test_the_key_of_the_hashes_is_kept(store: Store) -> None:
 
 
 async def test_values_that_sound_like_secrets_are_hashed(store: Store, opened: Audit) -> None:
-    trail = opened.begin("POST", "/v1/x", "purge=true&token=hidden&client_secret=hidden", "")
+    trail = opened.open_scope("POST", "/v1/x", "purge=true&token=hidden&client_secret=hidden", "")
     await trail.acted()
     (entry,) = entries(store)
     assert "hidden" not in entry.query
@@ -195,14 +195,14 @@ async def test_values_that_sound_like_secrets_are_hashed(store: Store, opened: A
 
 
 async def test_a_line_break_forges_no_line(store: Store, opened: Audit) -> None:
-    await opened.begin("POST", "/v1/x\n2026 root: POST /v1/y", "a\r\nb", "").acted()
+    await opened.open_scope("POST", "/v1/x\n2026 root: POST /v1/y", "a\r\nb", "").acted()
     (entry,) = entries(store)
     assert "\n" not in entry.path + entry.query
     assert "\r" not in entry.query
 
 
 async def test_an_endless_path_is_cut(store: Store, opened: Audit) -> None:
-    await opened.begin("POST", "/" + "x" * 10_000, "", "").acted()
+    await opened.open_scope("POST", "/" + "x" * 10_000, "", "").acted()
     assert len(entries(store)[0].path) < 600
 
 
@@ -211,7 +211,7 @@ async def test_an_endless_path_is_cut(store: Store, opened: Audit) -> None:
 
 async def test_an_entry_can_be_neither_changed_nor_taken_out(store: Store, opened: Audit) -> None:
     for number in range(3):
-        await opened.begin("POST", f"/v1/{number}", "", "").acted()
+        await opened.open_scope("POST", f"/v1/{number}", "", "").acted()
     with pytest.raises(Exception, match="append-only"):
         await store.write(lambda tx: tx.execute("UPDATE audit SET accessor = 'x'", {}))
     with pytest.raises(Exception, match="only the oldest"):
@@ -273,10 +273,10 @@ async def test_a_file_gets_every_entry_once_also_after_a_restart(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(copy_to, store, FileAuditSink(path))
             await trio.testing.wait_all_tasks_blocked(0.05)
-            await opened.begin("POST", first, "", "").acted()
+            await opened.open_scope("POST", first, "", "").acted()
             await copied(path, int(first[1:]))
             nursery.cancel_scope.cancel()
-        await opened.begin("POST", second, "", "").acted()
+        await opened.open_scope("POST", second, "", "").acted()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(copy_to, store, FileAuditSink(path))
         assert await copied(path, 4) == ["/1", "/2", "/3", "/4"]

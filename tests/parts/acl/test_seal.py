@@ -15,7 +15,7 @@ from daemon.acl.rootkey import ConfiguredKey, KeyFile, RootKey
 from daemon.acl.seal import EnvelopeCipher, open_seal, replace_root_key
 from daemon.admin import rekey as command
 from daemon.config.settings import Settings
-from storage.errors import Unsealable, leaves
+from storage.errors import Unsealable, leaf_errors
 from storage.queries import secrets
 from storage.store import FILE_NAME, Store, open_store
 from tests.samples import NOW
@@ -181,7 +181,7 @@ def test_a_crash_while_the_key_is_replaced_loses_nothing(
         patched.setattr(owner, name, stops)
         with pytest.raises((Crash, BaseExceptionGroup)) as caught:
             command.replace_key(config(tmp_path), key_file=None, ask=False)
-    assert any(isinstance(error, Crash) for error in leaves(caught.value))
+    assert any(isinstance(error, Crash) for error in leaf_errors(caught.value))
     assert trio.run(what_is_kept, tmp_path) == b"secret"
     assert trio.run(what_is_kept, tmp_path) == b"secret"
     assert sorted(path.name for path in tmp_path.glob("*.key*")) == ["root.key"]

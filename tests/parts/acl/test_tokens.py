@@ -197,10 +197,10 @@ async def test_what_has_ended_is_removed(store: Store, clock: Clock, tokens: Tok
     kept = (await tokens.issue(token("kept"))).token
     clock.time = NOW + SECOND
     with trio.fail_after(10):
-        while len(store.read(rows.every)) > 1:
-            tokens.note_end(0)
+        while len(store.read(rows.list_all)) > 1:
+            tokens.schedule_expiry(0)
             await trio.lowlevel.checkpoint()
-    assert store.read(rows.every) == [kept]
+    assert store.read(rows.list_all) == [kept]
 
 
 @pytest.mark.parametrize(("ends_in", "writes"), [(3600 * SECOND, 1), (59 * SECOND, 2)])
@@ -283,7 +283,7 @@ async def test_a_token_ends_with_its_parent(tokens: TokenStore, store: Store) ->
     await tokens.issue(token("grandchild", parent="child"))
     await tokens.issue(token("other"))
     assert await store.write(lambda tx: rows.remove(tx, "parent")) == 3
-    assert [one.accessor for one in store.read(rows.every)] == ["other"]
+    assert [one.accessor for one in store.read(rows.list_all)] == ["other"]
 
 
 async def test_children_of_an_orphan_maker_live_on(tokens: TokenStore, store: Store) -> None:
@@ -301,7 +301,7 @@ async def test_a_login_method_takes_its_tokens_along(tokens: TokenStore, store: 
         await tokens.issue(token(f"a{number}", mount="auth_cloudid_1"))
     await tokens.issue(token("other", mount="auth_cloudid_2"))
     await tokens.revoke_mount("auth_cloudid_1")
-    assert [one.accessor for one in store.read(rows.every)] == ["other"]
+    assert [one.accessor for one in store.read(rows.list_all)] == ["other"]
 
 
 async def test_a_secret_belongs_to_one_token_only(tokens: TokenStore) -> None:
@@ -319,7 +319,7 @@ async def test_a_batch_token_is_kept_nowhere(
     given = token("", "root", kind=TokenKind.BATCH, expires_at=NOW + SECOND)
     issued = await tokens.issue(given)
     assert issued.secret.startswith("b.")
-    assert store.read(rows.every) == []
+    assert store.read(rows.list_all) == []
     assert tokens.resolve(issued.secret).token == given
     clock.time += SECOND
     with pytest.raises(UnknownToken):
@@ -360,7 +360,7 @@ async def test_many_tokens_that_end_at_once_hold_up_nobody(
             nursery.start_soon(tokens.issue, token(f"a{number}", expires_at=NOW + 1))
     secret = (await tokens.issue(token("kept", "root"))).secret
     clock.time = NOW + SECOND
-    tokens.note_end(0)
+    tokens.schedule_expiry(0)
     slowest = 0.0
     with trio.fail_after(60):
         while len(store.read(partial(rows.ended, now=clock.time, most=1))):
@@ -385,11 +385,11 @@ async def test_guessing_is_cut_short_and_a_good_token_still_passes(tokens: Token
 async def test_guesses_of_one_user_turn_away_no_other_user_of_this_host(tokens: TokenStore) -> None:
     for number in range(AT_ONCE):
         with pytest.raises(UnknownToken):
-            await tokens.authenticate(f"guess-{number}", "127.0.0.1", party="user 1000")
+            await tokens.authenticate(f"guess-{number}", "127.0.0.1", client_key="user 1000")
     with pytest.raises(TooOften, match="of user 1000 are refused"):
-        await tokens.authenticate("guess", "127.0.0.1", party="user 1000")
+        await tokens.authenticate("guess", "127.0.0.1", client_key="user 1000")
     with pytest.raises(UnknownToken):
-        await tokens.authenticate("guess", "127.0.0.1", party="user 1001")
+        await tokens.authenticate("guess", "127.0.0.1", client_key="user 1001")
 
 
 async def test_lockout_refuses_guesses_and_lets_valid_token_pass(

@@ -132,6 +132,6 @@ async def test_the_caller_is_who_began_the_children(store: Store) -> None:
     told = [one async for piece in stream for one in parsed(piece)]
     names = [one["DispatchedJobID"] for one in told]
     people = [
-        store.read(lambda db, one=one: jobs.person_of(db, "default", one, 0)) for one in names
+        store.read(lambda db, one=one: jobs.author_of(db, "default", one, 0)) for one in names
     ]
     assert people == ["ann"] * 3

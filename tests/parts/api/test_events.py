@@ -277,13 +277,13 @@ async def test_readers_who_wait_for_many_events_have_them_made_once_in_a_thread(
     names = list(map(str, range(20)))
     await begun(store, *names)
     feed, made = EventFeed(), list[str]()
-    make = feeding._make
+    make = feeding._encode
 
     def noted(db: ReadSnapshot, event: StoredEvent) -> feeding.EncodedEvent:
         made.append(threading.current_thread().name)
         return make(db, event)
 
-    monkeypatch.setattr(feeding, "_make", noted)
+    monkeypatch.setattr(feeding, "_encode", noted)
     found = dict[int, list[str]]()
 
     async def ask(number: int) -> None:

@@ -261,12 +261,12 @@ class Collecting(Direct):
         super().__init__(directory)
         self._collect: Callable[[], Awaitable[None]] | None = collect
 
-    async def _ask(self, request: Asked, *rest: Any, **more: Any) -> tuple[Answer, list[int]]:
+    async def _request(self, request: Asked, *rest: Any, **more: Any) -> tuple[Answer, list[int]]:
         collect = self._collect
         if collect is not None and isinstance(request, OpenFile):
             self._collect = None
             await collect()
-        return await super()._ask(request, *rest, **more)
+        return await super()._request(request, *rest, **more)
 
 
 @pytest.mark.parametrize("handler", [job_log_views.lines, job_log_views.search])

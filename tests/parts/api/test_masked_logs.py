@@ -50,7 +50,7 @@ def masked(log: TaskLog, masks: Known | OutputMatchers) -> MaskedLog:
 
 async def everything(log: MaskedLog, chance: random.Random, most: int) -> bytes:
     """Return the whole log, read in pieces of odd sizes, each twice in both ways."""
-    stream, found = await log.look(), b""
+    stream, found = await log.current(), b""
     position, end = stream.span()
     while position < end:
         size = chance.randint(1, most)
@@ -86,10 +86,10 @@ async def test_no_secret_is_visible_at_any_border(log: TaskLog) -> None:
             form + "".join(chance.choices(LETTERS, k=chance.randint(0, 9))).encode() + b"\n"
             for form in chance.sample(forms, 100)
         )
-        begin = (await log.look()).span()[1]
+        begin = (await log.current()).span()[1]
         add(log, text)
         masks = Known(*(secret.encode() for secret in secrets))
-        stream, found, position = await masked(log, masks).look(), b"", begin
+        stream, found, position = await masked(log, masks).current(), b"", begin
         most = 3 if number == 0 else chance.choice((80, 500, 4096))
         while (chunk := await stream.fetch(position, chance.randint(1, most))) is not None:
             found += chunk.data
@@ -114,7 +114,7 @@ async def test_a_mask_keeps_offsets_across_numbered_files(log: TaskLog) -> None:
     secret = b"correct horse battery"
     text = b"x" * (1024 * 1024 - 10) + secret + b"!\n"
     add(log, text)
-    stream = await masked(log, Known(secret)).look()
+    stream = await masked(log, Known(secret)).current()
     chunk = await stream.fetch(1024 * 1024 - 16, 100)
     assert chunk is not None
     assert (chunk.file, chunk.offset, chunk.end) == ("alloc/logs/main.stdout.0", 1 << 20, 1 << 20)
@@ -126,7 +126,7 @@ async def test_a_mask_keeps_offsets_across_numbered_files(log: TaskLog) -> None:
 async def test_the_rest_of_a_secret_that_rotation_has_cut_is_masked(log: TaskLog) -> None:
     secret = b"correct horse battery"
     add(log, b"x" * (1024 * 1024 - 10) + secret + b"!" + b"y" * (3 * 1024 * 1024 - 100))
-    stream = await masked(log, Known(secret)).look()
+    stream = await masked(log, Known(secret)).current()
     assert stream.span()[0] == 1024 * 1024
     chunk = await stream.fetch(0, 20)
     assert chunk is not None
@@ -138,9 +138,9 @@ async def test_a_half_written_secret_is_masked_and_so_is_its_rest(log: TaskLog) 
     secret = b"correct horse battery"
     add(log, b"> correct ho")
     reader = masked(log, Known(secret))
-    first = await (await reader.look()).fetch(0)
+    first = await (await reader.current()).fetch(0)
     add(log, b"rse battery\n")
-    second = await (await reader.look()).fetch(12)
+    second = await (await reader.current()).fetch(12)
     assert first is not None
     assert second is not None
     assert (first.data + second.data).decode() == "> ‹masked*********›\n"
@@ -155,7 +155,7 @@ async def test_a_follower_learns_secrets_that_come_later(log: TaskLog, store: St
             continue
         seen.append(chunk.data.decode())
         if len(seen) == 1:
-            await keeper.keep(ALLOC, ["tr0ub4dor and 3"])
+            await keeper.store(ALLOC, ["tr0ub4dor and 3"])
             add(log, b"second tr0ub4dor and 3\n")
             ended.set()
     assert "".join(seen) == "first\nsecond ‹masked***›\n"
@@ -164,9 +164,9 @@ async def test_a_follower_learns_secrets_that_come_later(log: TaskLog, store: St
 async def test_stored_secrets_end_with_their_logs(store: Store) -> None:
     keeper = TaskSecretStore(store, SEAL)
     other = ALLOC.replace("1", "2")
-    await keeper.keep(ALLOC, ["value one"])
-    await keeper.keep(ALLOC, ["value two", "value one"])
-    await keeper.keep(other, ["value three"])
+    await keeper.store(ALLOC, ["value one"])
+    await keeper.store(ALLOC, ["value two", "value one"])
+    await keeper.store(other, ["value three"])
 
     async def has_logs(alloc_id: str) -> bool:
         return alloc_id == other
@@ -186,7 +186,7 @@ async def test_values_in_use_stay_after_any_number_of_rotations(store: Store) ->
     for number in range(0, 1300, 5):
         token.add("token", *(f"token {number + one:04d}" for one in range(5)))
         await token.store()
-    rows = await store.look(lambda db: secrets.below(db, f"output/{ALLOC}/"))
+    rows = await store.read_any(lambda db: secrets.below(db, f"output/{ALLOC}/"))
     known = await keeper.recall(ALLOC)
     assert len(rows) <= 200
     assert (len(known), known[-1]) == (1000, "token 1299")
@@ -203,20 +203,20 @@ async def test_a_value_that_is_used_again_is_stored_again(store: Store) -> None:
     for value in ("first value", "other value", "first value"):
         given.add("variable db", value)
         await given.store()
-    assert len(await store.look(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 3
+    assert len(await store.read_any(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 3
     await given.store()
     again = GivenSecrets(keeper, ALLOC, "web")
     await again.recall()
     again.add("variable db", "first value")
     await again.store()
-    assert len(await store.look(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 3
+    assert len(await store.read_any(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 3
 
 
 async def test_two_hundred_deliveries_become_one_row(store: Store) -> None:
     keeper = TaskSecretStore(store, SEAL)
     for number in range(201):
-        await keeper.keep(ALLOC, [f"value {number}"])
-    assert len(await store.look(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 1
+        await keeper.store(ALLOC, [f"value {number}"])
+    assert len(await store.read_any(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 1
     known = await keeper.recall(ALLOC)
     assert (len(known), known[0], known[-1]) == (201, "value 0", "value 200")
 
@@ -224,7 +224,7 @@ async def test_two_hundred_deliveries_become_one_row(store: Store) -> None:
 async def test_a_damaged_row_refuses_the_delivery(store: Store) -> None:
     await store.write(lambda tx: secrets.put(tx, f"output/{ALLOC}/000000000", b"damaged"))
     with pytest.raises(Refused, match="cannot be recorded"):
-        await TaskSecretStore(store, SEAL).keep(ALLOC, ["value"])
+        await TaskSecretStore(store, SEAL).store(ALLOC, ["value"])
 
 
 async def test_the_matcher_of_many_rows_of_lines_is_bounded(store: Store) -> None:

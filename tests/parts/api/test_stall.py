@@ -163,7 +163,7 @@ async def asking(store: Store, caplog: pytest.LogCaptureFixture) -> AsyncIterato
             trio.open_nursery() as nursery,
         ):
             door.open(known)
-            nursery.start_soon(garbage.keep_looking)
+            nursery.start_soon(garbage.run_collector)
             yield Asking(answering, secret)
             nursery.cancel_scope.cancel()
     assert "request failed" not in caplog.text

@@ -209,7 +209,7 @@ async def freed_by_threads(nursery: trio.Nursery) -> AsyncIterator[None]:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GARBAGE)
-    nursery.start_soon(garbage.keep_looking)
+    nursery.start_soon(garbage.run_collector)
     await wait_all_tasks_blocked()
     yield
     gc.set_threshold(*before)

@@ -124,15 +124,15 @@ async def test_keys_and_descriptions_agree_though_an_object_is_deleted_meanwhile
     asking: tuple[Dispatcher, str], filled: None, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vault_reads, "INFO_STEP", STEP)
-    look, steps = Store.look, count()
+    look, steps = Store.read_any, count()
 
     async def deleting(store: Store, work: Callable[[ReadSnapshot], Any]) -> Any:
         if next(steps) == 1:
-            every = store.read(lambda db: entities.every(db, ALL))
+            every = store.read(lambda db: entities.list_all(db, ALL))
             await store.write(lambda tx: [entities.remove(tx, every[n].id) for n in (0, STEP)])
         return await look(store, work)
 
-    monkeypatch.setattr(Store, "look", deleting)
+    monkeypatch.setattr(Store, "read_any", deleting)
     in_parts, found = await ask(asking, "", "/v1/identity/entity/id")
     assert in_parts
     assert found["data"]["keys"] == list(found["data"]["key_info"])

@@ -27,7 +27,7 @@ with opened(colour=True) as screen:
             elif key == "b":
                 raise ValueError("broken")
             elif key == "l":
-                with screen.lent():
+                with screen.suspended():
                     print("lent", flush=True)
             elif key == "q":
                 break

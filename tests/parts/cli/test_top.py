@@ -68,7 +68,7 @@ def looked(told: FakeDaemon, *times: float, view: View | None = None) -> TopPoll
     with ApiClient(HttpConnection(address=told.address)) as client:
         watch = TopPoller(client)
         for time in times:
-            watch.look(shown, 24, time)
+            watch.poll(shown, 24, time)
             shown.arrange(watch.facts(), 0)
         return watch
 
@@ -167,13 +167,13 @@ def test_a_daemon_that_does_not_answer_is_named_and_the_last_facts_stay(told: Fa
     view = View()
     with ApiClient(HttpConnection(address=told.address)) as client:
         watch = TopPoller(client)
-        watch.look(view, 24, 0.0)
+        watch.poll(view, 24, 0.0)
         told.tell("/v1/client/usage", Told(hang_up=True))
-        watch.look(view, 24, 1.0)
+        watch.poll(view, 24, 1.0)
         assert "cannot reach the daemon" in watch.facts().trouble
         assert watch.facts().jobs
         told.tell("/v1/client/usage", [USE])
-        watch.look(view, 24, 2.0)
+        watch.poll(view, 24, 2.0)
         assert watch.facts().trouble == ""
 
 

@@ -90,7 +90,7 @@ class Cluster:
         return done
 
     def next(self) -> Evaluation | None:
-        held = self.fences.held("evaluation")
+        held = self.fences.paused_keys("evaluation")
         found = self.store.read(lambda db: next_evaluations(db, now=self.clock.now(), held=held))
         return found[0] if found else None
 

@@ -52,7 +52,7 @@ def a_purge(tx: Transaction) -> None:
 
 
 def another_node(tx: Transaction) -> None:
-    (found,) = nodes.every(tx)
+    (found,) = nodes.list_all(tx)
     nodes.put(tx, found, "NodeEligibility")
 
 

@@ -31,7 +31,7 @@ async def test_who_may_displace_others_is_kept(store: Store) -> None:
     wanted = PreemptionConfig(system_scheduler_enabled=False, batch_scheduler_enabled=True)
     await configure(store, SchedulerConfig(preemption_config=wanted))
     kept = store.read(configuration).preemption_config
-    allowed = [kind for kind in JobType if kept.makes_room_for(kind)]
+    allowed = [kind for kind in JobType if kept.may_preempt(kind)]
     assert (kept, allowed) == (wanted, [JobType.BATCH])
 
 

@@ -30,7 +30,7 @@ from tests.samples import NOW, group, job
 
 
 def the_node(store: Store) -> Node:
-    (found,) = store.read(nodes.every)
+    (found,) = store.read(nodes.list_all)
     return found
 
 

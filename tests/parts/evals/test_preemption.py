@@ -142,7 +142,7 @@ async def test_who_has_ended_in_the_meantime_need_not_go(narrow: Cluster) -> Non
         lambda db: worker._decide_all(db, chosen=[ready], now=1, ids=narrow.ids).decisions
     )
     await narrow.report(only(narrow, "low"), ClientStatus.COMPLETE)
-    await worker._keep(narrow.store, decision, narrow.fences, 1)
+    await worker._apply_result(narrow.store, decision, narrow.fences, 1)
     assert narrow.allocations("high") == []
     await narrow.work()
     assert only(narrow, "high").desired.preempted_allocations is None

@@ -48,7 +48,7 @@ async def test_without_a_worker_all_wait_until_the_next_start(cluster: Cluster) 
     assert found is not None
     assert "no worker for service jobs" in found.reasons[0].message
     await forget_workers(cluster.store)
-    assert cluster.store.read(workers).takes_all
+    assert cluster.store.read(workers).processes_all
     assert await cluster.work() == [made.id]
 
 

@@ -179,7 +179,7 @@ async def test_logins_with_the_same_subject_are_the_same_person(
             MethodKeys(KeyCache()),
             Settings(),
             JwtLoginRequest(auth_method_name="ci", login_token=signed(claims(**changes))),
-            party="127.0.0.1",
+            client_key="127.0.0.1",
             now=NOW,
         )
         people.append(tokens.resolve(issued.secret).token.person)
@@ -206,7 +206,7 @@ async def test_forged_logins_are_cut_short_and_a_good_one_still_passes(store: St
             MethodKeys(KeyCache()),
             Settings(),
             JwtLoginRequest(auth_method_name="ci", login_token=jwt),
-            party="127.0.0.1",
+            client_key="127.0.0.1",
             now=NOW,
         )
         return issued.secret

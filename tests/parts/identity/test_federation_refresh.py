@@ -13,7 +13,7 @@ from daemon.identity import mounts
 from daemon.identity.credentials import CloudClient
 from daemon.identity.federation import ClientAssertions
 from daemon.identity.issuer import Issuer
-from daemon.identity.method_config import warm_place
+from daemon.identity.method_config import federation_token_path
 from daemon.identity.methods import open_methods
 from daemon.text.request_fields import RequestFields
 from storage.errors import Refused
@@ -30,7 +30,7 @@ def exchanges(cloud: Cloud) -> int:
 
 
 def kept(login: Login) -> bytes | None:
-    return login.store.read(lambda db: secrets.find(db, warm_place(login.mount)))
+    return login.store.read(lambda db: secrets.find(db, federation_token_path(login.mount)))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def restarted(login: Login, clock: Clock, config: Settings) -> AsyncIterat
 
 
 async def test_credential_is_fetched_without_a_login(federated: Login, cloud: Cloud) -> None:
-    await federated.methods.warm.look()
+    await federated.methods.warm.refresh()
     assert exchanges(cloud) == 1
     await federated.log_in_machine(cloud.mint_machine())
     assert exchanges(cloud) == 1
@@ -72,17 +72,17 @@ async def test_credential_is_renewed_every_hour_without_a_login(
 ) -> None:
     cloud.fake.world["access_token_ttl"] = 24 * 3600
     for hour in range(1, 6):
-        await federated.methods.warm.look()
+        await federated.methods.warm.refresh()
         assert exchanges(cloud) == hour
         clock.advance(59 * MINUTE)
-        await federated.methods.warm.look()
+        await federated.methods.warm.refresh()
         await federated.methods.credentials.renew_due()
         assert exchanges(cloud) == hour
         clock.advance(2 * MINUTE)
 
 
 async def test_mount_with_a_secret_is_not_kept_warm(login: Login, cloud: Cloud) -> None:
-    await login.methods.warm.look()
+    await login.methods.warm.refresh()
     assert exchanges(cloud) == 0
     await login.log_in_machine(cloud.mint_machine())
     assert kept(login) is None
@@ -110,31 +110,31 @@ async def test_credential_that_has_ended_is_not_used_after_a_start(
 
 
 async def test_credential_is_sealed(federated: Login, cloud: Cloud) -> None:
-    await federated.methods.warm.look()
+    await federated.methods.warm.refresh()
     client = federated.methods.warm._client_of(federated.mount)
-    held = federated.methods.credentials.held(client, client.settings.endpoints.audience)
+    held = federated.methods.credentials.cached_token(client, client.settings.endpoints.audience)
     sealed = kept(federated)
     assert held is not None
     assert sealed is not None
     assert held.token.encode() not in sealed
-    assert held.token.encode() in SEAL.unseal(sealed, warm_place(federated.mount))
+    assert held.token.encode() in SEAL.unseal(sealed, federation_token_path(federated.mount))
 
 
 async def test_other_configuration_forgets_the_credential(federated: Login, cloud: Cloud) -> None:
-    await federated.methods.warm.look()
+    await federated.methods.warm.refresh()
     await federated.configure(client_secret="", identity_token_audience="api://other")
     assert kept(federated) is None
-    await federated.methods.warm.look()
+    await federated.methods.warm.refresh()
     assert kept(federated) is not None
     await federated.methods.unconfigure(federated.mount)
     assert kept(federated) is None
 
 
 async def test_removed_mount_leaves_no_credential(federated: Login, cloud: Cloud) -> None:
-    await federated.methods.warm.look()
+    await federated.methods.warm.refresh()
     await mounts.disable(federated.store, federated.tokens, "cloudid/")
     assert kept(federated) is None
-    await federated.methods.warm.look()
+    await federated.methods.warm.refresh()
     assert exchanges(cloud) == 1
 
 
@@ -143,12 +143,12 @@ async def test_directory_that_fails_is_asked_after_growing_pauses(
 ) -> None:
     cloud.fail(service="directory", path=TOKENS, status=503)
     for asked in (1, 1, 2, 2):
-        await federated.methods.warm.look()
+        await federated.methods.warm.refresh()
         assert exchanges(cloud) == asked
         clock.advance(20)
     cloud.heal()
     clock.advance(5 * MINUTE)
-    await federated.methods.warm.look()
+    await federated.methods.warm.refresh()
     assert kept(federated) is not None
 
 
@@ -156,18 +156,21 @@ async def test_kept_credential_of_another_mount_is_not_used(
     federated: Login, cloud: Cloud, clock: Clock, config: Settings
 ) -> None:
     """A sealed value is bound to its place: a row that is moved does not open."""
-    await federated.methods.warm.look()
+    await federated.methods.warm.refresh()
     sealed = kept(federated)
     other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), str(uuid4()))
     await mounts.enable(federated.store, other)
     there = Login(federated.methods, federated.store, federated.tokens, other)
     await there.configure(client_secret="", identity_token_audience="api://exchange")
     assert sealed is not None
-    await federated.store.write(lambda tx: secrets.put(tx, warm_place(other), sealed))
+    await federated.store.write(lambda tx: secrets.put(tx, federation_token_path(other), sealed))
     cloud.fail(service="directory", path=TOKENS, status=400)
     async with restarted(there, clock, config) as after:
         await after.role("vm", bound_service_principal_ids="*", bound_group_ids="g")
         client = after.methods.warm._client_of(other)
-        assert after.methods.credentials.held(client, client.settings.endpoints.audience) is None
+        assert (
+            after.methods.credentials.cached_token(client, client.settings.endpoints.audience)
+            is None
+        )
         with pytest.raises(Refused):
             await after.methods.credentials.refresh(client, client.settings.endpoints.audience)

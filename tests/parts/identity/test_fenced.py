@@ -12,7 +12,7 @@ from daemon.fences import ATTEMPTS, Fences
 from daemon.identity import client_secret_rotation, directory, federation_refresh, mounts
 from daemon.identity.credentials import CloudClient
 from daemon.identity.federation import ClientAssertions
-from daemon.identity.method_config import warm_place
+from daemon.identity.method_config import federation_token_path
 from daemon.identity.methods import LoginMethods
 from daemon.text.request_fields import RequestFields
 from storage.queries import identity, secrets
@@ -112,10 +112,10 @@ async def test_warm_token_of_a_broken_mount_is_given_up_and_the_other_is_fetched
     tokens = two.methods.warm
     with monkeypatch.context() as broken:
         broken.setattr(tokens, "_client_of", at(two.bad, of_mount, tokens._client_of))
-        await gives_up(two, clock, tokens.look)
+        await gives_up(two, clock, tokens.refresh)
     assert exchanges(cloud) == 1
     two.fences.release("warm cloud token", "bad/")
-    await tokens.look()
+    await tokens.refresh()
     assert two.failed() == []
 
 
@@ -128,13 +128,13 @@ async def test_row_of_one_mount_that_cannot_be_read_keeps_no_other_from_a_start(
     monkeypatch: pytest.MonkeyPatch,
     module: Any,
 ) -> None:
-    await two.methods.warm.look()
+    await two.methods.warm.refresh()
     before = exchanges(cloud)
     if module is identity:
         broken = at(two.bad, of_query, identity.config)
         monkeypatch.setattr(federation_refresh.identity, "config", broken)
     else:
-        place, real = warm_place(two.bad.mount), secrets.find
+        place, real = federation_token_path(two.bad.mount), secrets.find
 
         def find(db: Any, place_: Any = None, **named: Any) -> Any:
             if named.get("place", place_) == place:
@@ -144,7 +144,7 @@ async def test_row_of_one_mount_that_cannot_be_read_keeps_no_other_from_a_start(
         monkeypatch.setattr(federation_refresh.secrets, "find", find)
     async with restarted(two.good, clock, config) as after:
         client = after.methods.warm._client_of(after.mount)
-        assert after.methods.credentials.held(client, client.settings.endpoints.audience)
+        assert after.methods.credentials.cached_token(client, client.settings.endpoints.audience)
         failed = [one.key for one in after.methods.warm._fences.of_kind("warm cloud token")]
     assert (failed, exchanges(cloud)) == (["bad/"], before)
 
@@ -154,11 +154,11 @@ async def test_warm_token_of_a_damaged_row_is_given_up_and_the_other_is_fetched(
     two: Two, cloud: Cloud, clock: Clock, config: Settings, left: bytes
 ) -> None:
     damage(two.good.store, "bad/", left)
-    await gives_up(two, clock, two.methods.warm.look)
+    await gives_up(two, clock, two.methods.warm.refresh)
     assert exchanges(cloud) == 1
     async with restarted(two.good, clock, config) as after:
         client = after.methods.warm._client_of(after.mount)
-        assert after.methods.credentials.held(client, client.settings.endpoints.audience)
+        assert after.methods.credentials.cached_token(client, client.settings.endpoints.audience)
         failed = [one.key for one in after.methods.warm._fences.of_kind("warm cloud token")]
     assert (failed, exchanges(cloud)) == (["bad/"], 1)
 
@@ -169,7 +169,7 @@ async def test_warm_token_of_a_damaged_row_is_given_up_and_the_other_is_fetched(
 async def test_token_whose_renewal_raises_is_given_up_and_the_other_is_renewed(
     two: Two, cloud: Cloud, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await two.methods.warm.look()
+    await two.methods.warm.refresh()
     credentials = two.methods.credentials
     clock.advance(3599 - 500)
     before = exchanges(cloud)
@@ -214,7 +214,7 @@ async def test_rotation_that_raises_is_given_up_and_the_other_is_begun(
     rotations = two.methods.rotations
     for one in (two.bad, two.good):
         await one.configure(rotation_period="1h", identity_token_audience="")
-    await rotations.tend_once()
+    await rotations.run_once()
     assert rotations.state(two.good.mount).since
     clock.advance(3601)
     if step == "config":
@@ -222,7 +222,7 @@ async def test_rotation_that_raises_is_given_up_and_the_other_is_begun(
         monkeypatch.setattr(client_secret_rotation.identity, "config", broken)
     else:
         monkeypatch.setattr(rotations, "_step", at(two.bad, of_mount, rotations._step))
-    await gives_up(two, clock, rotations.tend_once)
+    await gives_up(two, clock, rotations.run_once)
     monkeypatch.undo()
     assert rotations.state(two.good.mount).pending
     assert rotations.state(two.bad.mount) == Rotation(since=rotations.state(two.bad.mount).since)
@@ -236,9 +236,9 @@ async def test_rotation_of_a_damaged_row_is_given_up_and_the_other_is_begun(
     rotations = two.methods.rotations
     for one in (two.bad, two.good):
         await one.configure(rotation_period="1h", identity_token_audience="")
-    await rotations.tend_once()
+    await rotations.run_once()
     clock.advance(3601)
     damage(two.good.store, "bad/", left)
-    await gives_up(two, clock, rotations.tend_once)
+    await gives_up(two, clock, rotations.run_once)
     assert rotations.state(two.good.mount).pending
     assert not rotations.state(two.bad.mount).pending

@@ -70,7 +70,7 @@ async def test_group_that_makes_no_sense_is_refused_whole(
 ) -> None:
     with pytest.raises(StewardError):
         await write(login, "g", **fields)
-    assert login.store.read(lambda db: stored.every(db, ALL)) == []
+    assert login.store.read(lambda db: stored.list_all(db, ALL)) == []
 
 
 async def test_claim_makes_a_member_and_its_absence_ends_that(login: Login, cloud: Cloud) -> None:

@@ -56,7 +56,7 @@ def clock() -> Clock:
 @pytest.fixture
 async def issuer(store: Store, clock: Clock) -> Issuer:
     made = Issuer(store, SEAL, clock, numbers())
-    await made.tend()
+    await made.rotate_keys()
     return made
 
 
@@ -161,7 +161,7 @@ async def test_private_keys_are_sealed_and_outlive_the_daemon(
 
 async def test_a_new_key_is_published_before_it_signs(issuer: Issuer, clock: Clock) -> None:
     clock.time += ROTATION - PUBLISHED_BEFORE
-    await issuer.tend()
+    await issuer.rotate_keys()
     assert key_ids(issuer) == ["key-1", "key-2"]
     assert signed_with(issuer.sign({})) == "key-1"
     clock.time += PUBLISHED_BEFORE
@@ -174,11 +174,11 @@ async def test_what_an_old_key_has_signed_can_be_checked_as_long_as_it_is_valid(
     token = issuer.sign({"aud": "us"})
     await issuer.rotate(at_once=True)
     clock.time += LONGEST_TTL - 1
-    await issuer.tend()
+    await issuer.rotate_keys()
     assert "key-1" in key_ids(issuer)
     assert issuer.verify(token, "us")
     clock.time += 1
-    await issuer.tend()
+    await issuer.rotate_keys()
     assert "key-1" not in key_ids(issuer)
     with pytest.raises(InvalidToken):
         issuer.verify(token, "us")
@@ -197,7 +197,7 @@ async def test_a_key_by_name_signs_whichever_is_in_force(issuer: Issuer) -> None
 
 async def test_nothing_is_done_before_it_is_time(issuer: Issuer, clock: Clock) -> None:
     clock.time += ROTATION - PUBLISHED_BEFORE - 1
-    await issuer.tend()
+    await issuer.rotate_keys()
     assert key_ids(issuer) == ["key-1"]
 
 

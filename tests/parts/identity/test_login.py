@@ -58,7 +58,7 @@ async def test_a_batch_token_is_not_stored(login: Login, cloud: Cloud) -> None:
     done = await login.log_in(cloud.mint())
     assert done.secret.startswith("b.")
     assert login.tokens.resolve(done.secret).token.kind is TokenKind.BATCH
-    assert login.store.read(tokens.every) == []
+    assert login.store.read(tokens.list_all) == []
 
 
 async def test_a_full_disk_gives_no_token_without_its_row(login: Login, cloud: Cloud) -> None:
@@ -73,7 +73,7 @@ async def test_a_full_disk_gives_no_token_without_its_row(login: Login, cloud: C
 
     with pytest.raises(StorageFull):
         await let_in(500)
-    assert len(login.store.read(tokens.every)) == len(given)
+    assert len(login.store.read(tokens.list_all)) == len(given)
     connection.execute("PRAGMA max_page_count = 1000000")
     again = await login.log_in(cloud.mint())
     assert login.tokens.resolve(again.secret).token.path == "auth/cloudid/login"
@@ -179,7 +179,7 @@ async def test_a_login_under_way_while_its_mount_goes_gets_nothing(
         while not cloud.asked("resource_manager"):
             await trio.testing.wait_all_tasks_blocked(0.01)
         await mounts.disable(login.store, login.tokens, "cloudid/")
-    assert login.store.read(tokens.every) == []
+    assert login.store.read(tokens.list_all) == []
 
 
 async def test_tokens_of_a_mount_that_is_gone_end_at_the_next_start(
@@ -223,8 +223,8 @@ async def test_explain_shows_each_rule_and_lets_nobody_in(login: Login, cloud: C
     assert {"bound_service_principal_ids", "bound_subscription_ids"} <= {
         one.rule for one in examination.verdicts
     }
-    assert login.store.read(tokens.every) == []
-    assert login.store.read(entities.every) == []
+    assert login.store.read(tokens.list_all) == []
+    assert login.store.read(entities.list_all) == []
 
 
 async def test_explain_names_the_rule_that_is_broken(login: Login, cloud: Cloud) -> None:
@@ -301,7 +301,7 @@ async def test_a_cloud_that_fails_is_not_held_against_who_logs_in(
     login: Login, cloud: Cloud
 ) -> None:
     noted: list[tuple[str, str]] = []
-    login.tokens.note_failure = lambda *shown: noted.append(shown)  # type: ignore[method-assign, assignment]
+    login.tokens.record_failure = lambda *shown: noted.append(shown)  # type: ignore[method-assign, assignment]
     await login.log_in_machine(cloud.mint_machine())
     cloud.fail(service="resource_manager", status=503)
     with pytest.raises(Refused, match="503"):

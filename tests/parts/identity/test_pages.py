@@ -33,7 +33,7 @@ async def log_in(browser: Browser, jwt: str, **fields: str) -> httpx.Response:
 
 def of_logins(site: Site) -> list[str]:
     """Return who has a token by a login."""
-    found = site.cluster.store.read(tokens.every)
+    found = site.cluster.store.read(tokens.list_all)
     return [one.name for one in found if one.path == "auth/cloudid/login"]
 
 

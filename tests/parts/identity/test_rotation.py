@@ -50,12 +50,12 @@ async def test_a_new_secret_is_put_to_use_and_foreign_ones_stay(
     rotations = login.methods.rotations
     await rotations.begin(login.mount)
     assert (len(passwords(cloud)), in_use(login)) == (2, OLD)
-    await rotations.tend_once()
+    await rotations.run_once()
     assert in_use(login) == OLD
     clock.advance(SETTLES / SECOND)
-    await rotations.tend_once()
+    await rotations.run_once()
     assert in_use(login) == passwords(cloud)[1]
-    await rotations.tend_once()
+    await rotations.run_once()
     assert passwords(cloud)[0] == OLD
     await works(login, cloud)
 
@@ -67,8 +67,8 @@ async def test_a_secret_that_was_made_here_is_removed_when_the_next_is_in_use(
     for _ in range(2):
         await rotations.begin(login.mount)
         clock.advance(SETTLES / SECOND)
-        await rotations.tend_once()
-        await rotations.tend_once()
+        await rotations.run_once()
+        await rotations.run_once()
     assert len(passwords(cloud)) == 2
     assert passwords(cloud) == [OLD, in_use(login)]
 
@@ -80,8 +80,8 @@ async def test_all_others_are_removed_where_that_is_wanted(
     rotations = login.methods.rotations
     await rotations.begin(login.mount)
     clock.advance(SETTLES / SECOND)
-    await rotations.tend_once()
-    await rotations.tend_once()
+    await rotations.run_once()
+    await rotations.run_once()
     assert passwords(cloud) == [in_use(login)]
     assert rotations.state(login.mount).unclean is False
 
@@ -93,9 +93,9 @@ async def test_a_restart_after_any_step_finishes_what_was_begun(
     await restarted(login).begin(login.mount)
     await works(login, cloud)
     clock.advance(SETTLES / SECOND)
-    await restarted(login).tend_once()
+    await restarted(login).run_once()
     await works(login, cloud)
-    await restarted(login).tend_once()
+    await restarted(login).run_once()
     await works(login, cloud)
     assert passwords(cloud) == [in_use(login)]
 
@@ -107,15 +107,15 @@ async def test_a_secret_that_is_not_known_yet_is_tried_again_later(
     await rotations.begin(login.mount)
     clock.advance(SETTLES / SECOND)
     cloud.fail(service="directory", path="token", status=401, body={"error": "invalid_client"})
-    await rotations.tend_once()
+    await rotations.run_once()
     state = rotations.state(login.mount)
     assert (in_use(login), state.failures) == (OLD, 1)
     assert "ClientSecretCredential authentication failed" in state.problem
     cloud.heal()
-    await rotations.tend_once()
+    await rotations.run_once()
     assert in_use(login) == OLD
     clock.advance(31)
-    await rotations.tend_once()
+    await rotations.run_once()
     assert in_use(login) == passwords(cloud)[1]
     assert rotations.state(login.mount).problem == ""
 
@@ -128,11 +128,11 @@ async def test_a_secret_that_never_works_is_thrown_away(
     await rotations.begin(login.mount)
     cloud.fail(service="directory", path="token", status=401, body={"error": "invalid_client"})
     clock.advance(SETTLES / SECOND)
-    await rotations.tend_once()
+    await rotations.run_once()
     clock.advance(GIVE_UP / SECOND)
-    await rotations.tend_once()
+    await rotations.run_once()
     cloud.heal()
-    await rotations.tend_once()
+    await rotations.run_once()
     assert passwords(cloud) == [OLD] == [in_use(login)]
     assert rotations.state(login.mount).pending == ""
 
@@ -142,7 +142,7 @@ async def test_a_secret_that_waited_while_the_daemon_was_down_is_put_to_use(
 ) -> None:
     await login.methods.rotations.begin(login.mount)
     clock.advance(DAY / SECOND)
-    await restarted(login).tend_once()
+    await restarted(login).run_once()
     assert in_use(login) == passwords(cloud)[1]
 
 
@@ -154,7 +154,7 @@ async def test_a_secret_that_was_made_but_never_heard_of_is_removed_at_the_next_
         await login.methods.rotations.begin(login.mount)
     assert len(passwords(cloud)) == 2
     cloud.heal()
-    await restarted(login).tend_once()
+    await restarted(login).run_once()
     assert passwords(cloud) == [OLD]
     await works(login, cloud)
 
@@ -169,8 +169,8 @@ async def test_two_rotations_at_once_leave_a_secret_that_works(
     clock.advance(SETTLES / SECOND)
     for _ in range(2):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(rotations.tend_once)
-            nursery.start_soon(rotations.tend_once)
+            nursery.start_soon(rotations.run_once)
+            nursery.start_soon(rotations.run_once)
     assert passwords(cloud) == [OLD, in_use(login)]
     await works(login, cloud)
 
@@ -183,7 +183,7 @@ async def test_a_secret_that_is_written_during_a_rotation_stays(
     clock.advance(SETTLES / SECOND)
     cloud.fail(service="directory", path="token", delay_s=0.3)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rotations.tend_once)
+        nursery.start_soon(rotations.run_once)
         await trio.testing.wait_all_tasks_blocked()
         await login.configure(client_secret="another")
     assert in_use(login) == "another"
@@ -194,7 +194,7 @@ async def test_every_step_is_in_the_audit(login: Login, cloud: Cloud, clock: Clo
     await rotations.begin(login.mount)
     for _ in range(3):
         clock.advance(SETTLES / SECOND)
-        await rotations.tend_once()
+        await rotations.run_once()
     found = login.store.read(lambda db: audit.after(db, 0))
     assert {one.path for one in found} == {"/v1/auth/cloudid/rotate-root"}
     beginnings = [" ".join(one.reason.split()[:6]) for one in found]
@@ -212,13 +212,13 @@ async def test_cleaning_up_that_fails_is_done_later(
     rotations = login.methods.rotations
     await rotations.begin(login.mount)
     clock.advance(SETTLES / SECOND)
-    await rotations.tend_once()
+    await rotations.run_once()
     cloud.fail(service="graph", path="removePassword", status=500)
-    await rotations.tend_once()
+    await rotations.run_once()
     assert rotations.state(login.mount).unclean is True
     cloud.heal()
     clock.advance(31)
-    await rotations.tend_once()
+    await rotations.run_once()
     assert passwords(cloud) == [in_use(login)]
 
 
@@ -228,7 +228,7 @@ async def test_a_new_configuration_ends_a_rotation(
     await login.methods.rotations.begin(login.mount)
     await login.configure()
     clock.advance(SETTLES / SECOND)
-    await login.methods.rotations.tend_once()
+    await login.methods.rotations.run_once()
     assert in_use(login) == OLD
 
 
@@ -266,12 +266,12 @@ async def test_a_period_begins_a_rotation_when_it_is_over(
 ) -> None:
     await login.configure(rotation_period="24h")
     rotations = login.methods.rotations
-    await rotations.tend_once()
+    await rotations.run_once()
     clock.advance(23 * 3600)
-    await rotations.tend_once()
+    await rotations.run_once()
     assert len(passwords(cloud)) == 1
     clock.advance(3600)
-    await rotations.tend_once()
+    await rotations.run_once()
     assert len(passwords(cloud)) == 2
 
 

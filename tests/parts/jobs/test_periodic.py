@@ -20,12 +20,12 @@ from daemon.jobs.periodic import (
     derive_periodic_child,
     each_slot,
     force,
-    foresee,
     launch_jitter,
     next_launches,
     next_slot,
     open_periodic,
     pause,
+    precompute_slots,
     zone_of,
 )
 from daemon.jobspec import cron
@@ -68,7 +68,7 @@ async def look(store: Store, now: int, *, started: int = 0, eval_id: str = "e-la
         due = store.read(lambda db: periodic.due(db, now, 10))
         if not due:
             return
-        for key, slots in store.read(partial(foresee, due=due, now=now)).items():
+        for key, slots in store.read(partial(precompute_slots, due=due, now=now)).items():
 
             def work(tx: Transaction, key: tuple[str, str] = key, slots: Slots = slots) -> None:
                 decide_slot(
@@ -584,7 +584,7 @@ async def test_only_threads_work_out_the_slots_of_a_clock(
 async def test_a_slot_is_not_decided_by_a_clock_that_was_changed(store: Store) -> None:
     await register(store)
     due = store.read(lambda db: periodic.due(db, FIRST, 1))
-    ((key, slots),) = store.read(partial(foresee, due=due, now=FIRST)).items()
+    ((key, slots),) = store.read(partial(precompute_slots, due=due, now=FIRST)).items()
     await register(store, QUARTERS)
     await store.write(
         lambda tx: decide_slot(tx, *key, slots, started=0, now=FIRST, eval_id="e-changed")

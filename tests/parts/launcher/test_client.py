@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from daemon.launcher.channel import Refusal, pair, receive, send
-from daemon.launcher.client import Launcher, LauncherGone, greet
+from daemon.launcher.client import Launcher, LauncherGone, send_hello
 from daemon.launcher.messages import (
     MOST_OPEN,
     EndedAttempt,
@@ -206,13 +206,13 @@ def test_greeting_of_an_ended_launcher_is_contained_by_nobody(tmp_path: Path) ->
     ours, theirs = pair()
     theirs.close()
     with ours, pytest.raises(LauncherGone):
-        greet(ours, tmp_path, launchers.EVERYTHING)
+        send_hello(ours, tmp_path, launchers.EVERYTHING)
 
 
 def test_greeting_without_a_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with launchers.begin() as channel, pytest.raises(FileExistsError):
-        greet(channel, tmp_path / "file", launchers.EVERYTHING)
+        send_hello(channel, tmp_path / "file", launchers.EVERYTHING)
 
 
 @pytest.mark.parametrize("allocation", [f"{ALLOCATION}.removed", "..", ""])

@@ -303,7 +303,7 @@ def groups(tmp_path: Path) -> Iterator[cgroup_v2.CgroupV2Groups]:
     found = cgroup_v2.find(tmp_path)
     if found is None:
         pytest.skip("this machine lets us make no control groups")
-    found.give((os.geteuid(), os.getegid()))
+    found.delegate((os.geteuid(), os.getegid()))
     yield found
     while not found.release():
         os.sched_yield()
@@ -325,7 +325,7 @@ def gone(group: cgroup_v2.CgroupV2, one: Lingering) -> None:
 
 
 def bounded(talk: Talk, directory: Path, groups: cgroup_v2.CgroupV2Groups) -> Talk:
-    (place,) = cgroup_v2.places(groups.parent)
+    (place,) = cgroup_v2.mount_points(groups.parent)
     talk.greet(directory, msgspec.structs.replace(launchers.EVERYTHING, groups=[str(place)]))
     return talk
 

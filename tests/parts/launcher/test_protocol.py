@@ -37,7 +37,7 @@ from daemon.launcher.messages import (
     SignalResult,
     StartTask,
 )
-from daemon.launcher.server import LOCK, say
+from daemon.launcher.server import LOCK, write_log
 from tests import launchers
 from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, ordered, passed, payload, policed
 from tests.parts.launcher.fuzzing import fuzz, until_readable
@@ -483,7 +483,7 @@ def test_random_messages_make_nothing_and_end_the_launcher(tmp_path: Path) -> No
 
 
 def test_a_text_is_one_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    say("volume 'a\nsteward: launcher: forged\r\x1b[2J\u2028\udc80' is none")
+    write_log("volume 'a\nsteward: launcher: forged\r\x1b[2J\u2028\udc80' is none")
     assert capsys.readouterr().err == (
         "steward: launcher: volume 'a\\nsteward: launcher: forged\\r\\x1b[2J\\u2028\\udc80' is none\n"
     )

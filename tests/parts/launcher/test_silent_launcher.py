@@ -96,7 +96,7 @@ async def test_clients_request_that_a_child_handles_may_take_longer(
     silent: Silent, autojump_clock: trio.testing.MockClock
 ) -> None:
     with impatient(), trio.move_on_after(1000) as wait:
-        await silent.client._ask(RemoveVolume(volume=ALLOCATION))
+        await silent.client._request(RemoveVolume(volume=ALLOCATION))
     assert wait.cancelled_caught
 
 

@@ -121,12 +121,12 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIt
                 (),
                 listeners.places,
                 most=wrapper.MOST,
-                doorkeeper=wrapper.authenticate_wrapper(),
+                authenticate_wrapper=wrapper.authenticate_wrapper(),
             ):
                 world = PoolWorld(store, runner, config, tokens)
                 world.slurm, world.engine = slurm, engine
                 url = f"http://127.0.0.1:{listeners.port}"
-                every = store.read(nodes.every)
+                every = store.read(nodes.list_all)
                 world.node_id = next(one.id for one in every if one.node_pool == POOL)
                 async with httpx.AsyncClient(base_url=url, trust_env=False) as world.client:
                     try:

@@ -402,7 +402,7 @@ async def test_an_allocation_that_takes_more_disk_than_it_may_has_an_event_once(
         await trio.sleep(1)
         assert stage.runner.disk == 1 << 20
         for _ in range(2):
-            await stage.runner.take_less((2 << 20) + 1)
+            await stage.runner.report_over_limit((2 << 20) + 1)
         await trio.sleep(1)
         assert [one[1:] for one in stage.told()].count(TOO_MUCH) == 1
         assert stage.status == "running"
@@ -416,7 +416,7 @@ async def test_where_the_agent_says_so_it_fails_and_is_not_started_again(
     job = service(*tasks, ephemeral_disk=DISK)
     async with on_stage(job, tmp_path, disk_is_limit=True) as stage:
         await trio.sleep(1)
-        await stage.runner.take_less((2 << 20) + 1)
+        await stage.runner.report_over_limit((2 << 20) + 1)
         await stage.runner.ended.wait()
         assert [one[1:] for one in stage.told()].count(TOO_MUCH) == 1
         assert stage.types()[-1] == "Not Restarting"

@@ -330,7 +330,7 @@ async def test_an_answer_older_than_the_claim_changes_nothing(
     one = await world.place(batch(script(f"echo begun; read -r line <{pipe.path}")))
     await world.until_printed(one, "begun")
     (run,) = world.engine.desk.of_allocation(one)
-    run._take(msgspec.structs.replace(run.row, status=RunStatus.WAITING))
+    run._apply(msgspec.structs.replace(run.row, status=RunStatus.WAITING))
     assert run.row.status == RunStatus.RUNNING
     with pipe.path.open("w") as opened:
         opened.write("continue\n")

@@ -98,7 +98,7 @@ async def run(world: World, alloc_id: str, *command: str, tty: bool = False) -> 
     """Run a command without input to its end."""
     client = Client()
     client.end_input()
-    await world.runner.converse(alloc_id, "main", command, client, tty=tty)
+    await world.runner.run_exec_session(alloc_id, "main", command, client, tty=tty)
     return client
 
 
@@ -109,7 +109,7 @@ async def talking(
     """Run a command while the block talks with it, and then to its end."""
 
     async def talk() -> None:
-        await world.runner.converse(alloc_id, "main", command, client, tty=tty)
+        await world.runner.run_exec_session(alloc_id, "main", command, client, tty=tty)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(talk)
@@ -128,7 +128,7 @@ async def test_the_end_comes_with_the_process_while_input_stays_open(
     world: World, running: str
 ) -> None:
     client = Client()
-    await world.runner.converse(running, "main", ["/bin/true"], client, tty=False)
+    await world.runner.run_exec_session(running, "main", ["/bin/true"], client, tty=False)
     assert client.others[-1] == {"exited": True, "result": {}}
 
 
@@ -194,7 +194,7 @@ async def test_all_output_arrives_also_at_a_slow_client(world: World, running: s
 
     client = Slow()
     text = "head -c 1000000 /dev/zero | tr '\\0' x; echo end"
-    await world.runner.converse(running, "main", ["/bin/sh", "-c", text], client, tty=False)
+    await world.runner.run_exec_session(running, "main", ["/bin/sh", "-c", text], client, tty=False)
     assert client.seen() == "x" * 1000000 + "end\n"
 
 
@@ -305,7 +305,7 @@ async def test_a_text_that_no_process_can_be_given_is_refused(world: World, runn
 
 async def test_there_must_be_something_to_run_it_in(world: World, running: str) -> None:
     with pytest.raises(Refused, match=r"^task not found$"):
-        await world.runner.converse(running, "nope", ["/bin/true"], Client(), tty=False)
+        await world.runner.run_exec_session(running, "nope", ["/bin/true"], Client(), tty=False)
     with pytest.raises(NotFound, match="Unknown allocation"):
         await run(world, "nope", "/bin/true")
     done = await world.place(batch(script("exit 0"), job_id="done"))
@@ -321,7 +321,7 @@ async def test_a_frame_that_cannot_be_read_ends_the_command(
     client = Client()
     client.say(frame)
     with pytest.raises(Malformed, match="a frame cannot be read"):
-        await world.runner.converse(running, "main", ["/bin/cat"], client, tty=False)
+        await world.runner.run_exec_session(running, "main", ["/bin/cat"], client, tty=False)
 
 
 async def test_unknown_frames_are_passed_over(world: World, running: str) -> None:
@@ -329,7 +329,7 @@ async def test_unknown_frames_are_passed_over(world: World, running: str) -> Non
     for frame in ({}, {"version": 1}, {"stdin": None}, {"stdin": {"data": None}}):
         client.say(frame)
     client.end_input()
-    await world.runner.converse(running, "main", ["/bin/cat"], client, tty=False)
+    await world.runner.run_exec_session(running, "main", ["/bin/cat"], client, tty=False)
     assert client.others[-1] == {"exited": True, "result": {}}
 
 

@@ -42,7 +42,7 @@ async def test_a_thousand_open_sessions_harm_nobody_and_there_is_a_most(world: W
     clients = [Client() for _ in range(_MOST_SESSIONS)]
 
     async def talk(client: Client) -> None:
-        await world.runner.converse(alloc_id, "main", ["/bin/cat"], client, tty=False)
+        await world.runner.run_exec_session(alloc_id, "main", ["/bin/cat"], client, tty=False)
 
     async with trio.open_nursery() as nursery:
         for client in clients:

@@ -71,7 +71,7 @@ class Held:
         self.identities = WorkloadIdentities(Signer(), PLACE, files, wanted, services)
 
     def hand_over(self, now: int = NOW) -> None:
-        trio.run(self.identities.hand_over, self.allocation, self.job, now)
+        trio.run(self.identities.deliver, self.allocation, self.job, now)
 
     def recall(self, allocation: Allocation, job: Job, started: int, now: int) -> None:
         trio.run(self.identities.recall, allocation, job, started, now)

@@ -79,7 +79,7 @@ def size_of(directory: Path) -> int:
 async def swept(log: TaskLog, sweeper: LogRotator, writers: Writers | None = None) -> None:
     sweeper.add(log, writers or Writers())
     sweeper.remove(log)
-    await sweeper.look()
+    await sweeper.trim_all()
 
 
 # ---- reading ------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ async def test_a_task_may_have_no_logs(world: World) -> None:
     task = script("echo lost; echo lost >&2", log_config=LogConfig(disabled=True))
     alloc_id = await world.place(batch(task))
     await world.until_done(alloc_id)
-    assert (await world.runner.log(alloc_id, task, "stdout").look()).files() == []
+    assert (await world.runner.log(alloc_id, task, "stdout").current()).files() == []
     assert not (world.directory(alloc_id) / "alloc/logs/main.stdout.0").exists()
 
 
@@ -246,13 +246,13 @@ async def test_a_log_is_kept_open_while_its_task_runs_and_no_longer(log: TaskLog
 
     sweeper = LogRotator()
     write(log, b"text")
-    await log.look()
+    await log.current()
     assert not is_open()
     sweeper.add(log, Writers())
-    await log.look()
+    await log.current()
     assert is_open()
     sweeper.remove(log)
-    await sweeper.look()
+    await sweeper.trim_all()
     assert not is_open()
 
 
@@ -262,10 +262,10 @@ async def test_no_more_logs_are_kept_open_than_there_may_be(directory: Path) -> 
     for log in found:
         write(log, log.stem.encode())
         log.grow(grows=True)
-        await log.look()
+        await log.current()
     assert len(logs._open) == 2
     for log in found:
-        assert text_of((await log.look()).chunks(0)) == log.stem.encode()
+        assert text_of((await log.current()).chunks(0)) == log.stem.encode()
 
 
 # ---- limits -------------------------------------------------------------------------------------
@@ -288,10 +288,10 @@ async def test_what_is_kept_follows_a_definition_that_changes_meanwhile(
     write(log, b"x" * 5 * MEGABYTE)
     more = LogConfig(max_files=4, max_file_size_mb=1)
     sweeper.update(log_in(directory, "main", "stdout", more))
-    await sweeper.look()
+    await sweeper.trim_all()
     assert os.stat(path_of(log)).st_blocks * 512 >= 4 * MEGABYTE
     sweeper.update(log)
-    await sweeper.look()
+    await sweeper.trim_all()
     assert os.stat(path_of(log)).st_blocks * 512 < 3 * MEGABYTE
 
 
@@ -303,7 +303,7 @@ async def test_the_logs_of_a_task_that_writes_fast_are_kept_small(world: World, 
     while path.stat().st_blocks * 512 > 3 * MEGABYTE:  # noqa: ASYNC110  # nobody tells
         await trio.sleep(0.05)
     names = [
-        file.name for file in (await world.runner.log(alloc_id, task, "stdout").look()).files()
+        file.name for file in (await world.runner.log(alloc_id, task, "stdout").current()).files()
     ]
     assert names == ["alloc/logs/main.stdout.46", "alloc/logs/main.stdout.47"]
 
@@ -339,9 +339,9 @@ async def test_what_was_moved_is_given_back_when_more_is_written_as_soon_as_a_mo
     writers.when_let_go = lambda: write(log, b"x" * (2 * MEGABYTE))
     write(log, b"x" * (3 * MEGABYTE))
     sweeper.add(log, writers)
-    await sweeper.look()
+    await sweeper.trim_all()
     writers.when_let_go = lambda: None
-    await sweeper.look()
+    await sweeper.trim_all()
     assert seen(log).span() == (3 * MEGABYTE, 5 * MEGABYTE)
     assert size_of(directory.parent) == 2 * MEGABYTE
 
@@ -394,9 +394,9 @@ async def test_a_real_task_loses_nothing_without_holes(
     await pipe.line()
     log = held_world.runner.log(alloc_id, task, "stdout")
     # How much is moved, and whether twice, depends on when the sweeper has looked meanwhile.
-    while not (await log.look()).pieces()[:-1]:  # noqa: ASYNC110  # nobody tells
+    while not (await log.current()).pieces()[:-1]:  # noqa: ASYNC110  # nobody tells
         await trio.sleep(0.05)
-    text = text_of((await log.look()).chunks(0)).decode()
+    text = text_of((await log.current()).chunks(0)).decode()
     numbers = [int(line) for line in text.splitlines()[1:]]
     assert numbers == list(range(numbers[0], 400_001))
     assert len(text) > 2 * MEGABYTE

@@ -33,7 +33,7 @@ from tests.unit.runner.placements import placed
 
 
 def only_node(store: Store) -> Node:
-    (node,) = store.read(nodes.every)
+    (node,) = store.read(nodes.list_all)
     return node
 
 

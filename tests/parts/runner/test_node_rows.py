@@ -41,7 +41,7 @@ async def test_unreadable_row_is_restored_from_the_newest_event(store: Store, le
     await store.write(lambda tx: nodes.put(tx, drained, "NodeEligibility"))
     damage(store, before.id, left)
     with pytest.raises(StorageUnreadable, match=f"the row of node {before.id}"):
-        store.read(nodes.every)
+        store.read(nodes.list_all)
     after = await start(store)
     assert (after.id, after.scheduling_eligibility) == (before.id, "ineligible")
 
@@ -53,7 +53,7 @@ async def test_own_row_without_an_event_is_built_anew_under_its_id(
     await forget_events(store)
     damage(store, before.id, b"{")
     after = await start(store)
-    assert (after.id, store.read(nodes.every)) == (before.id, [after])
+    assert (after.id, store.read(nodes.list_all)) == (before.id, [after])
     assert f"the row of node {before.id}" in caplog.text
     assert "its drain, its eligibility" in caplog.text
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.runner import nosuid_mount
-from daemon.runner.nosuid_mount import cover, mounts, uncover
+from daemon.runner.nosuid_mount import cover, mounts, unmount
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.test_secret_dirs import may_mount
 
@@ -40,9 +40,9 @@ def test_set_user_id_files_and_devices_have_no_effect_below_it(tasks: Path) -> N
     assert {"nosuid", "nodev", "rw"} <= {*found}
     assert cover(tasks) == ""
     assert options(tasks) == [found]
-    uncover(tasks)
+    unmount(tasks)
     assert options(tasks) == []
-    uncover(tasks)
+    unmount(tasks)
 
 
 @needs_root

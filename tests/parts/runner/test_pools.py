@@ -52,7 +52,7 @@ def slurm(tmp_path: Path) -> Iterator[FakeSlurm]:
 
 
 def node_of(store: Store, pool: str) -> Node:
-    (found,) = (one for one in store.read(nodes.every) if one.node_pool == pool)
+    (found,) = (one for one in store.read(nodes.list_all) if one.node_pool == pool)
     return found
 
 

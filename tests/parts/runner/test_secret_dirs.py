@@ -124,7 +124,7 @@ async def test_what_a_daemon_did_not_live_to_unmount_the_next_one_does(
         await world.until_done(alloc_id)
         secrets = world.directory(alloc_id) / "main/secrets"
     async with launchers.open_launcher(world.config.alloc_dir) as launcher:
-        await launcher.seclude(alloc_id, "main", 0)
+        await launcher.mount_secrets(alloc_id, "main", 0)
     assert mounted(str(data_dir)) == [str(secrets)]
     async with open_world(store, data_dir) as world:
         await until_unmounted(world)
@@ -150,7 +150,7 @@ async def test_a_directory_in_memory_belongs_to_whom_it_belonged(
     os.chown(task / "secrets", 7, 8)
     (task / "secrets").chmod(0o700)
     for _ in range(2):
-        await alone.seclude(ALLOCATION, "main", 0)
+        await alone.mount_secrets(ALLOCATION, "main", 0)
     assert mounted(str(task)) == [str(task / "secrets")]
     found = (task / "secrets").stat()
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (7, 8, 0o700)
@@ -161,7 +161,7 @@ async def test_a_directory_in_memory_belongs_to_whom_it_belonged(
 
 
 async def test_what_is_in_memory_goes_with_its_allocation(alone: Launcher, task: Path) -> None:
-    await alone.seclude(ALLOCATION, "main", 0)
+    await alone.mount_secrets(ALLOCATION, "main", 0)
     await alone.remove(ALLOCATION)
     assert mounted(str(task.parent.parent)) == []
     assert not task.parent.exists()
@@ -172,15 +172,15 @@ async def test_what_holds_something_or_is_no_directory_is_left_as_it_is(
 ) -> None:
     dirs, secrets = SecretsTmpfs(str(task.parent.parent), alone), task / "secrets"
     (secrets / "x").touch()
-    await dirs.seclude(ALLOCATION, "main", 0)
+    await dirs.mount_secrets(ALLOCATION, "main", 0)
     secrets.rename(tmp_path / "elsewhere")
-    await dirs.seclude(ALLOCATION, "main", 0)
+    await dirs.mount_secrets(ALLOCATION, "main", 0)
     (tmp_path / "elsewhere/x").unlink()
     secrets.symlink_to(tmp_path / "elsewhere")
-    await dirs.seclude(ALLOCATION, "main", 0)
+    await dirs.mount_secrets(ALLOCATION, "main", 0)
     secrets.unlink()
     secrets.touch()
-    await dirs.seclude(ALLOCATION, "main", 0)
+    await dirs.mount_secrets(ALLOCATION, "main", 0)
     assert mounted(str(tmp_path)) == []
     await dirs.release(ALLOCATION)
     assert dirs.allocations() == set()
@@ -194,7 +194,7 @@ async def test_a_link_that_is_swapped_in_is_not_mounted_on(
     with swapping(task / "secrets", outside):
         for _ in range(100):
             with suppress(OSError):
-                await alone.seclude(ALLOCATION, "main", 0)
+                await alone.mount_secrets(ALLOCATION, "main", 0)
             await alone.reveal(ALLOCATION)
     assert str(outside) not in mounted(str(tmp_path))
     await alone.reveal(ALLOCATION)

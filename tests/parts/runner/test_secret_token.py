@@ -46,7 +46,7 @@ async def put_role(world: World, **fields: Any) -> None:
 
 
 def of_tasks(world: World) -> list[Token]:
-    return [one for one in world.store.read(tokens.every) if one.allocation]
+    return [one for one in world.store.read(tokens.list_all) if one.allocation]
 
 
 async def said_by(world: World, block: SecretsConfig, **fields: Any) -> list[str]:
@@ -201,8 +201,8 @@ async def test_a_token_is_renewed_as_long_as_that_goes_and_then_replaced(
 ) -> None:
     lender = Lender(prolongs=3)
     token = kept_by(lender, tmp_path, asking(change_mode="signal", change_signal="SIGHUP"))
-    await token.bring()
-    (wish,) = await token.keep()
+    await token.deliver()
+    (wish,) = await token.renew_when_due()
     assert (wish.mode, wish.signal) == ("signal", "SIGHUP")
     assert (lender.renewed, lender.made, lender.ended) == (["0", "0", "0"], ["0", "1"], ["0"])
     assert (tmp_path / "main/secrets/vault_token").read_text() == "secret-1"
@@ -215,8 +215,8 @@ async def test_the_task_is_told_as_its_block_says_whenever_the_token_is_replaced
 ) -> None:
     lender = Lender(prolongs=0)
     token = kept_by(lender, tmp_path, asking(change_mode=mode))
-    await token.bring()
-    told = [(await token.keep())[0].mode for _ in range(3)]
+    await token.deliver()
+    told = [(await token.renew_when_due())[0].mode for _ in range(3)]
     assert told == [mode] * 3
     assert lender.ended == ["0", "1", "2"]
 
@@ -233,9 +233,9 @@ async def test_a_token_that_cannot_be_replaced_is_an_event_and_asked_for_again(
     told: list[TaskEvent] = []
     lender = Reluctant(prolongs=0)
     token = kept_by(lender, tmp_path, asking(), told.append)
-    await token.bring()
+    await token.deliver()
     began = trio.current_time()
-    assert [one.said for one in await token.keep()] == ["Vault: new Vault token acquired"]
+    assert [one.said for one in await token.renew_when_due()] == ["Vault: new Vault token acquired"]
     assert [(one.type, one.secrets_error) for one in told] == [
         ("Secrets Error", 'no new token: there is no role "web"')
     ] * 2
@@ -248,9 +248,9 @@ async def test_a_token_that_may_end_is_left_alone(
 ) -> None:
     lender = Lender(prolongs=3)
     token = kept_by(lender, tmp_path, asking(allow_token_expiration=True))
-    await token.bring()
+    await token.deliver()
     with trio.move_on_after(7200):
-        await token.keep()
+        await token.renew_when_due()
     assert (lender.renewed, lender.made) == ([], ["0"])
 
 
@@ -259,7 +259,7 @@ async def test_a_token_that_cannot_be_handed_over_is_ended(tmp_path: Path) -> No
     token = kept_by(lender, tmp_path, asking())
     (tmp_path / "main/secrets/vault_token").mkdir()
     with pytest.raises(OSError, match="directory"):
-        await token.bring()
+        await token.deliver()
     assert (lender.made, lender.ended) == (["0"], ["0"])
 
 
@@ -268,21 +268,21 @@ async def test_a_daemon_that_was_killed_while_it_handed_over_a_token_hands_over_
 ) -> None:
     lender = Lender(prolongs=3)
     token = kept_by(lender, tmp_path, asking())
-    await token.bring()
+    await token.deliver()
 
     async def write_once(files: TaskFiles, kind: str, text: str | None) -> None:
         if text is not None:
             raise KeyboardInterrupt
         await note(files, "token", text)
 
-    note = TaskFiles.note
+    note = TaskFiles.write_note
     with monkeypatch.context() as patch:
-        patch.setattr(TaskFiles, "note", write_once)
+        patch.setattr(TaskFiles, "write_note", write_once)
         with pytest.raises(KeyboardInterrupt):
-            await token.bring()
+            await token.deliver()
     later = kept_by(lender, tmp_path, asking())
     await later.recall()
-    assert (await later.keep())[0].mode == "restart"
+    assert (await later.renew_when_due())[0].mode == "restart"
     assert (lender.made, lender.renewed) == (["0", "1"], [])
     assert (tmp_path / "main/secrets/vault_token").read_text() == "secret-1"
 
@@ -292,7 +292,7 @@ async def test_what_a_task_writes_in_the_place_of_its_token_is_never_handed_over
     tmp_path: Path, put: str
 ) -> None:
     lender = Lender(prolongs=3)
-    await kept_by(lender, tmp_path, asking()).bring()
+    await kept_by(lender, tmp_path, asking()).deliver()
     path = tmp_path / "main/secrets/vault_token"
     path.unlink()
     if put == "pipe":
@@ -302,7 +302,7 @@ async def test_what_a_task_writes_in_the_place_of_its_token_is_never_handed_over
     later = kept_by(lender, tmp_path, asking())
     await later.recall()
     assert later.environment == {}
-    await later.bring()
+    await later.deliver()
     assert set(later.environment.values()) == {f"secret-{lender.made[-1]}"}
 
 

@@ -58,7 +58,7 @@ async def until_registered(world: World, names: set[str]) -> list[Registration]:
     """Return all registrations once these services are there, and no others."""
     while True:
         with world.store.watch("services/") as watch:
-            found = world.store.read(lambda db: services.every(db, "*"))
+            found = world.store.read(lambda db: services.list_all(db, "*"))
             if {one.service_name for one in found} == names:
                 return found
             await watch.wait()

@@ -183,13 +183,13 @@ async def test_a_job_from_before_the_users_were_listed_is_found_again(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     run = await stage.start(users=of(Settings()))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run.begun, silent)
+        nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         await trio.testing.wait_all_tasks_blocked()
         ours = SlurmJobState(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=0)
         theirs = SlurmJobState(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=1)
         for one, known in ((theirs, []), (ours, [ours])):
-            run.sight([one], trio.current_time())
+            run.update_jobs([one], trio.current_time())
             assert run._seen == known
         nursery.cancel_scope.cancel()
 
@@ -205,7 +205,7 @@ async def test_a_user_that_does_not_exist_is_named_before_anything_is_submitted(
 async def test_the_daemons_own_user_is_accepted(stage: Stage) -> None:
     run = await stage.start(user=str(os.geteuid()))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run.begun, silent)
+        nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         nursery.cancel_scope.cancel()
     assert stage.tools.users == [""]
@@ -253,7 +253,7 @@ async def test_a_job_is_cancelled_by_its_number_and_its_name(stage: Stage) -> No
     run = await stage.start()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.cluster.run)
-        nursery.start_soon(run.begun, silent)
+        nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().status == RunStatus.WAITING)
         await run.stop("SIGINT", 0)
         await stage.until(lambda: bool(stage.asked("scancel")))
@@ -306,7 +306,7 @@ async def test_a_session_enters_no_job_but_its_own(stage: Stage, line: str) -> N
 async def test_a_claim_names_its_job_by_a_number(stage: Stage, job: str) -> None:
     run = await stage.start()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run.begun, silent)
+        nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         with pytest.raises(WrapperRejected, match="at most 10 digits"):
             await stage.desk.claim(stage.claim_of(), nonce="n", job_id=job, host="h")
@@ -335,7 +335,7 @@ async def test_only_lines_of_the_asked_name_and_user_are_believed(stage: Stage) 
     said: list[str] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.cluster.run)
-        nursery.start_soon(run.begun, said.append)
+        nursery.start_soon(run.wait_for_start, said.append)
         await stage.until(lambda: any("waits" in text for text in said))
         nursery.cancel_scope.cancel()
     assert stage.asked("scancel") == []
@@ -345,12 +345,12 @@ async def test_only_lines_of_the_asked_name_and_user_are_believed(stage: Stage) 
 async def test_a_job_without_its_comment_is_known_all_the_same(stage: Stage) -> None:
     run = await stage.start()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run.begun, silent)
+        nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         waits = SlurmJobState(
             job_id="17", state="PENDING", reason="", host="", name=NAME, user=os.geteuid()
         )
-        run.sight([waits], trio.current_time())
+        run.update_jobs([waits], trio.current_time())
         await trio.testing.wait_all_tasks_blocked()
         assert len(stage.asked("sbatch")) == 1
         nursery.cancel_scope.cancel()
@@ -383,12 +383,12 @@ async def test_nothing_is_concluded_while_somebody_claims(
         (await stage.desk.claim(secret, nonce="n", job_id="17", host="h")).close()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run.begun, silent)
+        nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         nursery.start_soon(claim, stage.claim_of())
         await packs.wait()
         for _ in range(3):
-            run.sight([], trio.current_time())
+            run.update_jobs([], trio.current_time())
             await trio.testing.wait_all_tasks_blocked()
         assert (stage.row().status, len(stage.asked("sbatch"))) == (RunStatus.WAITING, 1)
         may_go_on.set()
@@ -401,11 +401,11 @@ async def test_what_was_claimed_meanwhile_is_not_submitted_again(
     monkeypatch.setattr("daemon.runner.drivers.slurm.attempt.LATE", 0.0)
     run = await stage.start()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run.begun, silent)
+        nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         row = msgspec.structs.replace(stage.row(), status=RunStatus.RUNNING, claimed_at=1)
         await stage.store.write(lambda tx: cluster_runs.put(tx, row))  # it has not heard of that
-        run.sight([], trio.current_time())
+        run.update_jobs([], trio.current_time())
     assert stage.row() == row
     assert run.row == row
     assert len(stage.asked("sbatch")) == 1
@@ -444,7 +444,7 @@ async def test_a_bundle_has_no_name_that_could_be_left_behind(stage: Stage) -> N
     run = await stage.start()
     (stage.directory / "main/secrets/x").write_text("a secret")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run.begun, silent)
+        nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         claim = stage.claim_of()
         before = sorted(stage.directory.rglob("*"))
@@ -476,7 +476,7 @@ async def test_one_claim_of_an_attempt_comes_after_another(
         (await stage.desk.claim(secret, nonce="n", job_id="17", host="h")).close()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run.begun, silent)
+        nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         secret = stage.claim_of()
         nursery.start_soon(claim, secret)

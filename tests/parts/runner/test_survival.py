@@ -369,7 +369,7 @@ async def test_who_got_the_room_of_a_purged_job_begins_when_what_was_left_of_it_
     ):
         driver = Tardy(neighbour, launcher)
         await purge_job(store, batch(script(text)))
-        (here,) = store.read(nodes.every)
+        (here,) = store.read(nodes.list_all)
         await place_job(store, batch(script("exit 0"), job_id="new"), here.id, new)
         async with open_world(store, data_dir, drivers={"raw_exec": driver}) as world:
             assert (await world.until_done(new)).client_status == "complete"

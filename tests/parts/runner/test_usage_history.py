@@ -92,9 +92,9 @@ async def test_samples_are_shown_before_they_are_stored(host: Host, alloc: Alloc
 
 
 async def test_one_write_stores_all_series_of_a_block(host: Host) -> None:
-    before = host.store.moment
+    before = host.store.change_number
     await host.sample(*range(SLOTS))
-    assert host.store.moment == (before or 0) + 1
+    assert host.store.change_number == (before or 0) + 1
     found = host.store.read(partial(usage_history.within, step=FINE, begin=BEGIN, end=BEGIN + 1))
     assert found[SeriesKey("alloc", "a", "default", "main")][BEGIN][CPU] == [500] * SLOTS
     assert found[NODE][BEGIN] == {CPU: [700] * SLOTS}

@@ -107,8 +107,8 @@ async def _trim(launcher: Launcher, data_dir: Path, sweeper: LogRotator) -> None
     _, log = await laid_out(launcher, data_dir)
     (await log.writing()).write(b"x" * (4 * MEGABYTE) + b"y" * MEGABYTE)
     sweeper.add(log, Still())
-    await sweeper.look()
-    stream = await log.look()
+    await sweeper.trim_all()
+    stream = await log.current()
     facts = stream.facts
     assert facts is not None
     assert facts.st_blocks * 512 < 3 * MEGABYTE
@@ -119,10 +119,10 @@ async def _trim(launcher: Launcher, data_dir: Path, sweeper: LogRotator) -> None
 async def read_on_when_logs_are_put_aside(launcher: Launcher, data_dir: Path) -> None:
     _, log = await laid_out(launcher, data_dir)
     (await log.writing()).write(b"last words")
-    before = await log.look()
-    await launcher.keep(ALLOCATION)
+    before = await log.current()
+    await launcher.retain_logs(ALLOCATION)
     await launcher.remove(ALLOCATION)
-    for stream in (before, await log.look()):
+    for stream in (before, await log.current()):
         assert [chunk.data for chunk in stream.chunks(0)] == [b"last words"]
     files = AllocFiles(launcher, ALLOCATION, "/shown", {"main.stdout": log})
     assert [one.name for one in await files.entries("/")] == ["alloc"]

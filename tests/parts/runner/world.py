@@ -114,7 +114,7 @@ class World:
 
     def node(self) -> Node:
         """Return what this machine says of itself."""
-        (found,) = self.store.read(nodes.every)
+        (found,) = self.store.read(nodes.list_all)
         return found
 
     def directory(self, alloc_id: str) -> Path:

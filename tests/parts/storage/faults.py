@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from storage.errors import StorageError, leaves
+from storage.errors import StorageError, leaf_errors
 from storage.store import open_store
 from tests.parts.storage.test_writer import add, names
 from tests.samples import NOW
@@ -39,4 +39,4 @@ if __name__ == "__main__":
     try:
         trio.run(main, Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     except* StorageError as group:
-        say("ended:", *(str(error) for error in leaves(group)))
+        say("ended:", *(str(error) for error in leaf_errors(group)))

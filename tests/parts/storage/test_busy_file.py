@@ -62,14 +62,14 @@ async def test_writes_that_wait_together_are_refused_together(
     """Otherwise the last of a long queue waits for the lock once for each batch before it."""
     monkeypatch.setattr(writer, "BUSY_WAIT", TOO_SHORT)
     waits = 0
-    begin = writer.Writer._begin_patiently
+    begin = writer.Writer._begin_when_unlocked
 
     def counted(self: writer.Writer) -> None:
         nonlocal waits
         waits += 1
         begin(self)
 
-    monkeypatch.setattr(writer.Writer, "_begin_patiently", counted)
+    monkeypatch.setattr(writer.Writer, "_begin_when_unlocked", counted)
     refused = 0
 
     async def write(number: int) -> None:

@@ -105,7 +105,7 @@ async def test_health_tells_that_the_store_is_damaged(tmp_path: Path, spoiled: i
     async with opened(tmp_path) as store:  # type: ignore[attr-defined]
         query = SimpleNamespace(text=lambda _: "")
         tasks = SimpleNamespace(egress=lambda: (True, ""))
-        logs = SimpleNamespace(launcher=SimpleNamespace(trouble=lambda _: ""))
+        logs = SimpleNamespace(launcher=SimpleNamespace(unresponsive_message=lambda _: ""))
         clock = SystemClock()
         parts = SimpleNamespace(
             store=store,

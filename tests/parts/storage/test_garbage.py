@@ -40,14 +40,14 @@ async def test_what_lives_on_is_looked_through_in_the_end(
 ) -> None:
     made = await garbage.in_thread(lambda: [[n] for n in range(10 * garbage.FEW)])
     with trio.move_on_after(60):
-        await garbage.keep_looking()
+        await garbage.run_collector()
     assert gc.isenabled()
     assert len(made) == 10 * garbage.FEW
 
 
 def test_newest_garbage_is_collected_only_when_no_thread_works_and_few_objects_live() -> None:
     gc.collect()
-    with garbage.put_off():
+    with garbage.paused():
         assert not garbage.collect_newest()
         made = [[n] for n in range(2 * garbage.FEW)]
     assert not garbage.collect_newest()
@@ -57,10 +57,10 @@ def test_newest_garbage_is_collected_only_when_no_thread_works_and_few_objects_l
 
 async def test_a_thread_frees_what_nobody_else_has(nursery: trio.Nursery) -> None:
     await trio.testing.wait_all_tasks_blocked()
-    nursery.start_soon(garbage.keep_looking)
+    nursery.start_soon(garbage.run_collector)
     await trio.testing.wait_all_tasks_blocked()
     thing = Thing()
-    garbage.keep(thing)
+    garbage.free_in_thread(thing)
     garbage._let_go()
     assert Thing.freed_by is None  # a reference exists
     del thing
@@ -71,5 +71,5 @@ async def test_a_thread_frees_what_nobody_else_has(nursery: trio.Nursery) -> Non
 
 
 async def test_nothing_is_kept_where_nobody_frees_it() -> None:
-    garbage.keep(Thing())
+    garbage.free_in_thread(Thing())
     assert not garbage._kept

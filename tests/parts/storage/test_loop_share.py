@@ -25,7 +25,7 @@ def work(_: ReadSnapshot) -> int:
 async def test_a_read_beyond_its_share_runs_in_a_thread(store: Store) -> None:
     with pytest.raises(LongRead):
         store.read_short(work)
-    assert await store.look(work) != threading.get_ident()
+    assert await store.read_any(work) != threading.get_ident()
 
 
 async def test_each_read_has_a_share_of_its_own(store: Store) -> None:
@@ -60,7 +60,7 @@ async def test_a_costly_filter_is_evaluated_in_a_thread(store: Store, text: str,
     def look(_: ReadSnapshot) -> tuple[bool, int]:
         return compile_filter(text, Job)(document), threading.get_ident()
 
-    found, thread = await store.look(look)
+    found, thread = await store.read_any(look)
     assert found is (meta == 0)
     assert (thread == threading.get_ident()) is (len(text) < 100 and meta == 0)
 
@@ -103,7 +103,7 @@ async def test_a_costly_pattern_is_searched_in_a_thread(
         compile_filter(f"Meta.a matches `{pattern}`", Job)({"Meta": {"a": value}})
         return threading.get_ident()
 
-    assert (await store.look(look) == threading.get_ident()) is on_loop
+    assert (await store.read_any(look) == threading.get_ident()) is on_loop
 
 
 async def test_a_pattern_is_not_compiled_on_the_event_loop(

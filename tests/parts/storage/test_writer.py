@@ -50,11 +50,11 @@ async def test_a_write_that_changes_nothing_uses_no_index(store: Store) -> None:
 
 
 async def test_a_moment_lasts_until_something_changes(store: Store) -> None:
-    before = store.moment
+    before = store.change_number
     await store.write(lambda tx: None)
-    assert store.moment == before is not None
+    assert store.change_number == before is not None
     await store.write(add("a"))
-    assert store.moment not in (before, None)
+    assert store.change_number not in (before, None)
 
 
 async def test_while_a_change_is_being_made_no_moment_lasts(
@@ -65,15 +65,15 @@ async def test_while_a_change_is_being_made_no_moment_lasts(
     run_sync = trio.to_thread.run_sync
 
     async def commit(*arguments: object) -> object:
-        seen.append((store.moment, "a" in names(store)))
+        seen.append((store.change_number, "a" in names(store)))
         result = await run_sync(*arguments)  # type: ignore[arg-type]  # whatever it is
-        seen.append((store.moment, "a" in names(store)))
+        seen.append((store.change_number, "a" in names(store)))
         return result
 
     monkeypatch.setattr(trio.to_thread, "run_sync", commit)
     await store.write(add("a"))
     assert seen == [(None, False), (None, True)]
-    assert store.moment is not None
+    assert store.change_number is not None
 
 
 async def test_waiting_writes_share_one_commit(

@@ -78,13 +78,13 @@ class Runner:
         count = (end - begin) // step
         return {"main" if key.kind == "alloc" else "": {UsageMetric.CPU: [500] * count}}
 
-    def machine_usage(self) -> MachineUsage:
+    def host_usage(self) -> MachineUsage:
         return machine()
 
     def egress(self) -> tuple[bool, str]:
         return False, "open"
 
-    async def converse(
+    async def run_exec_session(
         self, alloc_id: str, task: str, command: Sequence[str], line: MessageChannel, *, tty: bool
     ) -> None:
         """Say what is to be done, and say again whatever is said, until nobody is there."""

@@ -132,7 +132,7 @@ async def test_a_session_ends_with_its_token(site: Site) -> None:
 async def test_a_session_ends_when_its_token_is_revoked(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token())
-    (token,) = site.cluster.store.read(tokens.every)
+    (token,) = site.cluster.store.read(tokens.list_all)
     await site.cluster.store.write(lambda tx: tokens.remove(tx, token.accessor))
     assert (await browser.get("/ui/")).status_code == 303
 
@@ -219,7 +219,7 @@ async def test_many_sessions_of_one_token_leave_those_of_others(site: Site) -> N
     assert (await first.get("/ui/jobs")).status_code == 303
 
 
-async def _never(asked: Request, trail: AuditScope) -> HandlerReply:
+async def _never(asked: Request, audit_scope: AuditScope) -> HandlerReply:
     raise AssertionError(asked.path)
 
 
@@ -233,8 +233,8 @@ async def test_an_evicted_session_takes_along_the_token_that_was_made_for_it(
     async def sign_in(given: str, *, is_own: bool) -> None:
         asked = request(site.cluster.store, ANYONE, caller())
         asked = msgspec.structs.replace(asked, parts=site.parts)
-        trail = site.parts.audit.begin("POST", "/ui/sign-in", "", "")
-        visit = UiRequest(asked, None, _never, sessions, trail, Router(()))
+        audit_scope = site.parts.audit.open_scope("POST", "/ui/sign-in", "", "")
+        visit = UiRequest(asked, None, _never, sessions, audit_scope, Router(()))
         await visit.sign_in(given, is_own=is_own)
 
     await sign_in(secret, is_own=is_own)

@@ -51,7 +51,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], trio.Event]:
     """Return an event that is set when so many more connections have ended."""
     waiting = list[tuple[int, trio.Event]]()
     number = 0
-    leave = Admission.leave
+    leave = Admission.disconnect
 
     def noted(self: Admission, client: str) -> None:
         nonlocal number
@@ -65,7 +65,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], trio.Event]:
         waiting.append((number + more, trio.Event()))
         return waiting[-1][1]
 
-    monkeypatch.setattr(Admission, "leave", noted)
+    monkeypatch.setattr(Admission, "disconnect", noted)
     return after
 
 

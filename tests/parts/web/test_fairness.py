@@ -23,7 +23,7 @@ from daemon.web.reply import HandlerReply, ListPart
 from daemon.web.request import ReadRoute, Request, WebSocketRoute, WriteRoute
 from daemon.web.server import open_web
 from daemon.web.websocket import WebSocketChannel
-from storage.account import RequestCost, charged, counted, present, under
+from storage.account import RequestCost, charged, charged_to, counted, present
 from storage.errors import TooOften
 from storage.read_pool import ReadSnapshot
 from storage.records.acl import Token
@@ -93,7 +93,7 @@ async def test_what_others_do_for_a_request_is_put_down_to_it(store: Store, wher
         burn()
 
     account = RequestCost()
-    with under(account):
+    with charged_to(account):
         if where == "long read":
             await store.read_long(work)
         else:

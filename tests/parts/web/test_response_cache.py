@@ -106,17 +106,17 @@ async def test_while_nothing_is_written_the_store_is_not_asked(
     store: Store, handler: Counting
 ) -> None:
     kept, of = ResponseCache(), route(handler, "things")
-    moment = store.moment
+    moment = store.change_number
     assert kept.at(moment, of, ask()) is None
     made = store.read(lambda db: kept.reply(of, ask(), db, moment))
-    assert kept.at(store.moment, of, ask()) is made
-    assert kept.at(store.moment, of, ask("prefix=a")) is None
-    assert kept.at(store.moment, route(handler), ask()) is None
+    assert kept.at(store.change_number, of, ask()) is made
+    assert kept.at(store.change_number, of, ask("prefix=a")) is None
+    assert kept.at(store.change_number, route(handler), ask()) is None
     await touch(store, "others")
-    assert kept.at(store.moment, of, ask()) is None
-    again = store.moment
+    assert kept.at(store.change_number, of, ask()) is None
+    again = store.change_number
     assert store.read(lambda db: kept.reply(of, ask(), db, again)) is made
-    assert kept.at(store.moment, of, ask()) is made
+    assert kept.at(store.change_number, of, ask()) is made
 
 
 async def test_what_was_read_while_something_changed_may_not_hold_any_more(

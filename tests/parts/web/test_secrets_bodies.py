@@ -32,7 +32,7 @@ async def test_a_thread_reads_a_large_body(
     path = "/v1/sys/capabilities-self"
     asked = msgspec.structs.replace(asked, method="POST", path=path)
     side = VaultApi(asked.parts, ENDPOINTS)
-    trail = asked.parts.audit.begin("POST", path, "", "")
+    trail = asked.parts.audit.open_scope("POST", path, "", "")
     await trio.lowlevel.checkpoint()
     await side.answer(asked, {}, trail)
     assert [one is not threading.current_thread() for one in threads] == [in_thread]

@@ -2,7 +2,7 @@
 
 import json
 
-from daemon.cli.core.mcp_tools import MOST_OUTCOME, told
+from daemon.cli.core.mcp_tools import MOST_OUTCOME, log_line
 
 
 def test_a_record_has_no_values_that_can_be_secret() -> None:
@@ -12,16 +12,18 @@ def test_a_record_has_no_values_that_can_be_secret() -> None:
         "meta": {"key": "hidden-value"},
         "source": "hidden-source",
     }
-    assert told("dispatch_job", arguments, "done") == (
+    assert log_line("dispatch_job", arguments, "done") == (
         'tool dispatch_job {"job": "etl", "payload": "14 characters", "meta": "1 entries", '
         '"source": "13 characters"}: "done"'
     )
-    assert "hidden" not in told("run_job", {"source": None, "meta": ["hidden"], "payload": 7}, "x")
+    assert "hidden" not in log_line(
+        "run_job", {"source": None, "meta": ["hidden"], "payload": 7}, "x"
+    )
 
 
 def test_an_outcome_is_cut_and_cannot_forge_a_line() -> None:
     forged = "no\n2026-01-01 tool stop_job {}: done\x1b[2J" + "x" * 10_000
-    line = told("list_jobs", {"k" * 10_000: "v" * 10_000}, forged)
+    line = log_line("list_jobs", {"k" * 10_000: "v" * 10_000}, forged)
     assert line.isprintable()
     assert len(line) < 500
     assert json.loads(line.partition("}: ")[2]) == forged[:MOST_OUTCOME]

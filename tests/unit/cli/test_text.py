@@ -39,7 +39,7 @@ def test_a_moment_is_told_to_the_second() -> None:
     ],
 )
 def test_a_moment_of_the_wire_that_never_was_is_not_available(wire: str, words: str) -> None:
-    assert formatting.moment_of(wire) == words
+    assert formatting.format_api_time(wire) == words
 
 
 def test_how_long_ago_something_was_is_told_if_it_was() -> None:

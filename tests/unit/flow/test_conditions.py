@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from daemon.flow.conditions import RunFacts, Undecidable, holds, problems
+from daemon.flow.conditions import RunFacts, Undecidable, is_true, problems
 from daemon.jobspec import filter as filters
 from daemon.jobspec.filter import compile_filter
 from storage.errors import Malformed
@@ -27,13 +27,13 @@ def test_nested_collections_are_refused() -> None:
     assert list(problems(hidden, ())) == [expected]
     flat = f"({nested(1, 'run.meta')}) or {nested(1, 'run.meta')}"
     assert list(problems(flat, ())) == []
-    assert holds(flat, FACTS, {})
+    assert is_true(flat, FACTS, {})
 
 
 def test_a_stored_condition_that_takes_too_long_is_undecidable() -> None:
     began = time.thread_time()
     with pytest.raises(Undecidable, match="the condition takes too long: more than 2000 steps"):
-        holds(nested(12, "run.meta"), FACTS, {})
+        is_true(nested(12, "run.meta"), FACTS, {})
     assert time.thread_time() - began < MOST
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from daemon.flow import conditions, outputs
-from daemon.flow.conditions import NeedFacts, RunFacts, Undecidable, holds
+from daemon.flow.conditions import NeedFacts, RunFacts, Undecidable, is_true
 from daemon.flow.graph import problems
 from daemon.flow.lists import Reference
 from storage.records.flow import StepOutputs
@@ -61,10 +61,10 @@ def test_a_condition_over_outputs_that_cannot_be_read_has_no_answer(
 ) -> None:
     needs, faults = {"a": NeedFacts(), "b": NeedFacts()}, {"a": "too many"}
     if is_decided:
-        assert not holds(text, RunFacts(), needs, faults)
+        assert not is_true(text, RunFacts(), needs, faults)
     else:
         with pytest.raises(Undecidable, match="too many"):
-            holds(text, RunFacts(), needs, faults)
+            is_true(text, RunFacts(), needs, faults)
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_a_reference_to_a_step_further_up_is_fine() -> None:
 )
 def test_conditions_compare_outputs(text: str, *, answer: bool) -> None:
     assert list(conditions.problems(text, ["a"])) == []
-    assert holds(text, RunFacts(), FACTS) is answer
+    assert is_true(text, RunFacts(), FACTS) is answer
 
 
 def test_an_output_that_is_no_number_has_no_order() -> None:
     with pytest.raises(Undecidable, match='is "x", which is not a number'):
-        holds("needs.a.outputs.name > 3", RunFacts(), FACTS)
+        is_true("needs.a.outputs.name > 3", RunFacts(), FACTS)

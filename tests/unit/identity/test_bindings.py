@@ -2,7 +2,12 @@
 
 import pytest
 
-from daemon.identity.bindings import check_bounds, check_claims, check_request, speaks_of_another
+from daemon.identity.bindings import (
+    check_bounds,
+    check_claims,
+    check_request,
+    names_another_resource,
+)
 from daemon.identity.jwt_verification import Claims
 from daemon.identity.login_request import LoginRequest
 from daemon.identity.resource_id import parse
@@ -282,4 +287,4 @@ def test_only_xms_az_rid_says_that_a_token_is_for_another_resource(
 ) -> None:
     site = parse(SITE)
     assert site is not None
-    assert speaks_of_another(claims, site) is another
+    assert names_another_resource(claims, site) is another

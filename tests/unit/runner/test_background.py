@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 
 import daemon
-from daemon.runner.core.background import start_apart
+from daemon.runner.core.background import start_detached
 
 WHOSE: ContextVar[str] = ContextVar("whose", default="nobody")
 KEPT = re.compile(r"self\.\w*nursery\.start_soon\(")
@@ -21,12 +21,12 @@ async def test_a_task_has_the_variables_of_the_owner_of_its_nursery() -> None:
 
     async def ask(nursery: trio.Nursery) -> None:
         WHOSE.set("request")
-        start_apart(nursery, note, 1)
+        start_detached(nursery, note, 1)
 
     WHOSE.set("owner")
     async with trio.open_nursery() as kept, trio.open_nursery() as requests:
         requests.start_soon(ask, kept)
-        start_apart(kept, note, 2)
+        start_detached(kept, note, 2)
     assert sorted(found, key=lambda one: one[1]) == [("owner", 1), ("owner", 2)]
 
 

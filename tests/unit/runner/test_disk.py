@@ -9,7 +9,7 @@ class Tenant:
         self.id, self.disk = name, disk
         self.told: list[int] = []
 
-    async def take_less(self, used: int) -> None:
+    async def report_over_limit(self, used: int) -> None:
         self.told.append(used)
 
 

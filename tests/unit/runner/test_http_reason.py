@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from daemon.net.http_client import reason
-from storage.errors import told
+from storage.errors import describe_error
 
 REFUSED = OSError(errno.ECONNREFUSED, "Error connecting to ('127.0.0.1', 1): Connection refused")
 UNREACHABLE = OSError(errno.ENETUNREACH, "Error connecting to ('::1', 1): Network is unreachable")
@@ -34,5 +34,5 @@ def test_a_reason_names_each_cause_once_without_the_group(error: Exception, word
 
 def test_an_unexpected_error_is_told_without_the_group_around_it() -> None:
     group = ExceptionGroup("in a nursery", [OSError("disk"), ExceptionGroup("", [KeyError("a")])])
-    assert told(group) == "OSError('disk'); KeyError('a')"
-    assert told(KeyError("a")) == "KeyError('a')"
+    assert describe_error(group) == "OSError('disk'); KeyError('a')"
+    assert describe_error(KeyError("a")) == "KeyError('a')"

@@ -31,7 +31,7 @@ async def test_while_nothing_comes_looks_become_seldom(
 ) -> None:
     with register_follower() as pace:
         assert await pauses(pace, 7) == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
-        pace.hurry()
+        pace.reset()
         assert await pauses(pace, 2) == [0.01, 0.02]
 
 
@@ -40,7 +40,7 @@ async def test_beat_comes_after_a_second_without_news(
 ) -> None:
     with register_follower() as pace:
         await trio.sleep(0.9)
-        pace.hurry()
+        pace.reset()
         await trio.sleep(0.9)
         assert not pace.beats()
         await trio.sleep(0.1)

@@ -95,10 +95,10 @@ def test_a_trial_of_the_filter_that_fails_drops_no_filter_and_is_made_again(
 ) -> None:
     said = ["", "no sandbox within 10 s", "", ""]
     it, order = starter(tmp_path, monkeypatch, said), ordered("/bin/true", driver="exec")
-    found = it.look()
+    found = it.probe()
     assert (found.no_filter, "no sandbox within 10 s" in found.walls) == ("", True)
     assert it._filter(order) == b"filter"
-    assert it.look() == SandboxSupport(tools="", walls="", no_filter="")
+    assert it.probe() == SandboxSupport(tools="", walls="", no_filter="")
     assert not said
     assert it._filter(order) == b"filter"
 
@@ -107,9 +107,9 @@ def test_a_trial_of_the_filter_that_fails_drops_no_filter_and_is_made_again(
 def test_without_a_filter_are_only_development_and_kernels_that_have_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dev: bool, has_filters: bool
 ) -> None:
-    monkeypatch.setattr(task_start, "takes_filters", lambda: has_filters)
+    monkeypatch.setattr(task_start, "supports_filters", lambda: has_filters)
     it = starter(tmp_path, monkeypatch, ["", "it went wrong"], is_dev=is_dev)
-    found = it.look()
+    found = it.probe()
     assert found.walls == ""
     assert ("it went wrong" if has_filters else "CONFIG_SECCOMP_FILTER") in found.no_filter
     assert it._filter(ordered("/bin/true", driver="exec")) == b""

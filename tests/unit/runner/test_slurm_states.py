@@ -115,8 +115,8 @@ def test_a_launch_that_was_refused_is_stuck() -> None:
 
 
 def test_a_job_says_where_it_stands() -> None:
-    assert sighting("SUSPENDED", host="node1").said == "job 7 is suspended on node1"
-    assert sighting("PENDING", "Priority").said == (
+    assert sighting("SUSPENDED", host="node1").description == "job 7 is suspended on node1"
+    assert sighting("PENDING", "Priority").description == (
         "job 7 waits: others that wait in the cluster come first (Priority)"
     )
 

@@ -176,11 +176,11 @@ def test_room_is_the_same_again_after_something_came_and_went() -> None:
     placed = plan_of(sized(cores=1, memory_mb=30), HERE).place[0]
     room = NodeCapacity(NodeState(node=HERE), [])
     everything = resource_ask(sized(cores=4, memory_mb=1000, disk=1000))
-    assert room.lack(everything) is None
+    assert room.missing_resource(everything) is None
     room.hold(placed)
-    assert room.lack(everything) == "cores"
+    assert room.missing_resource(everything) == "cores"
     room.free(placed)
-    assert room.lack(everything) is None
+    assert room.missing_resource(everything) is None
     assert room.groups["web"] == 0
 
 

@@ -12,7 +12,7 @@ from tests.unit.ui.test_charts import history
 
 
 class Visit:
-    """A visit that gets the same document from the API."""
+    """A UI request that gets the same document from the API."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         self.query, self.found = QueryParameters(""), found

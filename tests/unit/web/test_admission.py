@@ -34,7 +34,7 @@ class Clients:
 
     def connect(self, *args: str, times: int = 1) -> None:
         for _ in range(times):
-            self.open.callback(self._admission.leave, self._admission.enter(connection(*args)))
+            self.open.callback(self._admission.disconnect, self._admission.enter(connection(*args)))
 
 
 def clients(share: Share = Share.PORT, *, has_hosts: bool = False, **settings: Any) -> Clients:

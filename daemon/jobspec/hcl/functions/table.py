@@ -21,7 +21,9 @@ from daemon.jobspec.hcl.scope import FunctionEnvironment, HclFunction, Parameter
 from daemon.jobspec.hcl.values import ANY, Value
 
 
-def _late(name: str, parameter: Parameter, cost: Callable[[tuple[Value, ...]], int]) -> HclFunction:
+def _lazy_function(
+    name: str, parameter: Parameter, cost: Callable[[tuple[Value, ...]], int]
+) -> HclFunction:
     """Return a YAML function that imports its library on first use."""
 
     def run(values: tuple[Value, ...], _: FunctionEnvironment) -> Value:
@@ -39,8 +41,10 @@ FUNCTIONS: Mapping[str, HclFunction] = MappingProxyType(
         **numeric.FUNCTIONS,
         **sequences.FUNCTIONS,
         **encoding.FUNCTIONS,
-        "yamlencode": _late("yamlencode", Parameter("value", ANY, may_be_null=True), per_part),
-        "yamldecode": _late("yamldecode", text_parameter("src"), per_character),
+        "yamlencode": _lazy_function(
+            "yamlencode", Parameter("value", ANY, may_be_null=True), per_part
+        ),
+        "yamldecode": _lazy_function("yamldecode", text_parameter("src"), per_character),
         **formatting.FUNCTIONS,
         **crypto.FUNCTIONS,
         **network.FUNCTIONS,

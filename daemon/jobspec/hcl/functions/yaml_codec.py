@@ -156,11 +156,11 @@ def _plain(written: str) -> Value:
     if _FLOAT.fullmatch(written):
         return read_number(written)
     if _DATE.match(written):
-        return _moment(written)
+        return _format_time(written)
     return normal(written)
 
 
-def _moment(written: str) -> str:
+def _format_time(written: str) -> str:
     """Return a date or time as an RFC 3339 timestamp; an invalid one stays text."""
     try:
         if _DATE.fullmatch(written):

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 import trio
 
-from daemon.net.http_client import Header, HttpError, ask
+from daemon.net.http_client import Header, HttpError, send_request
 from storage.errors import StewardError
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class PodmanClient:
         """Take the socket; `dial` connects to it if the daemon has no permission to."""
         self.socket, self.dial = socket, dial or partial(trio.open_unix_socket, socket)
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         path: str,
@@ -154,7 +154,7 @@ class PodmanClient:
         said = bytearray()
         try:
             with trio.fail_after(within):
-                async with ask(
+                async with send_request(
                     url, method=method, headers=[*sort, *headers], body=content, dial=self.dial
                 ) as reply:
                     async for piece in reply.body:
@@ -170,7 +170,7 @@ class PodmanClient:
         return bytes(said)
 
     async def _read(self, kind: type[T], path: str, query: Mapping[str, str] | None = None) -> T:
-        return _decode(kind, await self._ask("GET", path, query))
+        return _decode(kind, await self._request("GET", path, query))
 
     async def info(self) -> PodmanInfo:
         """Return podman's description of itself."""
@@ -179,7 +179,7 @@ class PodmanClient:
     async def has_image(self, image: str) -> bool:
         """Return whether an image exists locally."""
         try:
-            await self._ask("GET", f"/images/{quote(image, safe='')}/exists")
+            await self._request("GET", f"/images/{quote(image, safe='')}/exists")
         except PodmanFailed as error:
             if error.status == _NOT_FOUND:
                 return False
@@ -189,7 +189,7 @@ class PodmanClient:
     async def pull(self, image: str, headers: Sequence[Header]) -> None:
         """Pull an image."""
         query = {"reference": image, "quiet": "true"}
-        said = await self._ask("POST", "/images/pull", query, headers=headers, within=inf)
+        said = await self._request("POST", "/images/pull", query, headers=headers, within=inf)
         for line in said.splitlines():
             if line.strip() and (error := _decode(PullProgress, line).error):
                 raise PodmanFailed(error)
@@ -197,7 +197,7 @@ class PodmanClient:
     async def create(self, spec: Mapping[str, object]) -> bool:
         """Create a container; return false if one with this name exists."""
         try:
-            await self._ask("POST", "/containers/create", body=spec)
+            await self._request("POST", "/containers/create", body=spec)
         except PodmanFailed as error:
             if error.status in {_CONFLICT, 500} and "already in use" in str(error):
                 return False
@@ -206,7 +206,7 @@ class PodmanClient:
 
     async def start(self, name: str) -> None:
         """Start a container, unless it is running."""
-        await self._ask("POST", f"/containers/{name}/start", done=[_DONE_BEFORE])
+        await self._request("POST", f"/containers/{name}/start", done=[_DONE_BEFORE])
 
     async def find(self, name: str) -> Container | None:
         """Return a container, or None."""
@@ -221,23 +221,23 @@ class PodmanClient:
         """Return when a container has ended or was removed."""
         query = [("condition", "exited"), ("condition", "stopped"), ("interval", _POLL)]
         path = f"/containers/{name}/wait?{urlencode(query)}"
-        await self._ask("POST", path, done=[_NOT_FOUND], within=inf)
+        await self._request("POST", path, done=[_NOT_FOUND], within=inf)
 
     async def kill(self, name: str, signal: str) -> None:
         """Send a signal to the first process of a running container."""
         path = f"/containers/{name}/kill"
-        await self._ask("POST", path, {"signal": signal}, done=[_NOT_FOUND, _CONFLICT])
+        await self._request("POST", path, {"signal": signal}, done=[_NOT_FOUND, _CONFLICT])
 
     async def remove(self, name: str) -> None:
         """Kill and remove a container with its anonymous volumes."""
         query = {"force": "true", "v": "true", "timeout": "0"}
-        await self._ask("DELETE", f"/containers/{name}", query, done=[_NOT_FOUND])
+        await self._request("DELETE", f"/containers/{name}", query, done=[_NOT_FOUND])
 
     async def labelled(self, labels: Mapping[str, str]) -> list[str]:
         """Return the containers with all of these labels, in any state."""
         words = {"label": [f"{name}={value}" for name, value in labels.items()]}
         query = {"all": "true", "filters": msgspec.json.encode(words).decode()}
-        said = await self._ask("GET", "/containers/json", query)
+        said = await self._request("GET", "/containers/json", query)
         return [
             one.id
             for one in _decode(list[ContainerListItem], b"[]" if said.strip() == b"null" else said)
@@ -254,7 +254,7 @@ class PodmanClient:
 
     async def prepare(self, name: str, command: Mapping[str, object]) -> str:
         """Create an exec session in a container and return its ID."""
-        said = await self._ask("POST", f"/containers/{name}/exec", body=command)
+        said = await self._request("POST", f"/containers/{name}/exec", body=command)
         return _decode(CreatedContainer, said).id
 
     def start_path(self, command: str) -> str:
@@ -268,7 +268,7 @@ class PodmanClient:
     async def resize(self, command: str, height: int, width: int) -> None:
         """Resize the terminal of an exec session."""
         query = {"h": str(height), "w": str(width)}
-        await self._ask("POST", f"/exec/{command}/resize", query, done=[_NOT_FOUND, _CONFLICT])
+        await self._request("POST", f"/exec/{command}/resize", query, done=[_NOT_FOUND, _CONFLICT])
 
 
 def _decode(kind: type[T], said: bytes) -> T:

@@ -57,7 +57,7 @@ class PodmanDriver:
     own.
     """
 
-    whose: Whose = "anybody"
+    file_owner_rule: Whose = "anybody"
     is_prompt = False  # an image may have to be pulled first
 
     def __init__(
@@ -94,7 +94,7 @@ class PodmanDriver:
             attributes={prefix: "true", **{f"{prefix}.{key}": text for key, text in said.items()}}
         )
 
-    def places(self, directory: str, task: str) -> TaskDirectories:
+    def task_dirs(self, directory: str, task: str) -> TaskDirectories:
         """Return the task directories inside the container."""
         return _PLACES
 
@@ -282,12 +282,12 @@ class ContainerTask:
             await self._ended.wait()
             return ""
         while not self._ended.is_set():
-            trouble = await self._kill("SIGKILL")
+            problem = await self._kill("SIGKILL")
             with trio.move_on_after(_ANSWERS_WITHIN):
                 await self._ended.wait()
                 return ""
-            if trouble:
-                return trouble
+            if problem:
+                return problem
         return ""
 
     async def usage(self) -> UsageReading:

@@ -90,7 +90,7 @@ class SlurmAttempt:
         self._used = UsageReading()
         self._ended = trio.Event()
         self._asking = trio.CancelScope()  # scope of the query for the reason, which a stop cancels
-        self._note: Callable[[str], None] = _say_nothing
+        self._note: Callable[[str], None] = _discard_message
         self._said = ""
         self.intakes = {
             kind: LogReceiver(log, getattr(row, f"{kind}_base"))
@@ -105,14 +105,14 @@ class SlurmAttempt:
         said = {"pool": self.row.pool, "job": self.row.job_id, "run": self.row.comment}
         return msgspec.json.encode(said)
 
-    async def begun(self, note: Callable[[str], None]) -> int | None:
+    async def wait_for_start(self, note: Callable[[str], None]) -> int | None:
         """Return the claim time; None if the attempt ended before. Raises `StartFailed`."""
-        self._note, tell = note, self._tell
+        self._note, tell = note, self._report_queue_state
         while self.row.status in BEFORE_CLAIM:
             if self.row.status == RunStatus.SUBMITTING:
                 await self._submit(tell)
                 continue
-            if standing := self._standing():
+            if standing := self._queue_description():
                 tell(standing)
             if self._is_settled() and not self.claiming.locked():
                 await self._conclude_unclaimed(tell)
@@ -131,7 +131,7 @@ class SlurmAttempt:
         if self.row.status == RunStatus.RUNNING:
             self._said = self._place
 
-    def _tell(self, text: str) -> None:
+    def _report_queue_state(self, text: str) -> None:
         """Report the queue state, unless it is the last reported one."""
         if text != self._said:
             self._said = text
@@ -150,13 +150,13 @@ class SlurmAttempt:
             shown = await self.cluster.shown(self.row.job_id)
             self._word = job_states.end_of(shown, self.row.name)
 
-    def _standing(self) -> str:
+    def _queue_description(self) -> str:
         """Return a description of the queue state; empty while it is unknown."""
         if not self.cluster.is_reachable:
             return f"the cluster does not answer, and nothing is concluded: {self.cluster.trouble}"
         if not self._seen or (self._seen[0].state in _EXPECTED and self.row.claimed_at):
             return ""
-        return self._seen[0].said
+        return self._seen[0].description
 
     async def _conclude_unclaimed(self, note: Callable[[str], None]) -> None:
         """Resubmit an attempt that no host has run, or finish it. Raises `StartFailed`."""
@@ -164,7 +164,7 @@ class SlurmAttempt:
         if end is None:
             note(f"the cluster does not know job {self.row.job_id} any more: it is submitted again")
             self._vanished += 1
-        elif not self._may_go_better(end):
+        elif not self._may_succeed_again(end):
             await self._finish(end)
             return
         elif self._renewals < _RENEWALS:
@@ -185,7 +185,7 @@ class SlurmAttempt:
             while self.row.status == RunStatus.SUBMITTING:
                 await self._changes.wait()
 
-    def _may_go_better(self, end: ExitResult) -> bool:
+    def _may_succeed_again(self, end: ExitResult) -> bool:
         """Return whether an attempt that never started may succeed when resubmitted."""
         hosts = any(one.lost_its_host for one in self._seen or ())
         return self._is_stuck or hosts or end.code in {job_states.UNHEARD, job_states.NO_DIRECTORY}
@@ -262,7 +262,7 @@ class SlurmAttempt:
                 row = msgspec.structs.replace(row, status=RunStatus.WAITING)
             return cluster_runs.put(tx, msgspec.structs.replace(row, job_id=row.job_id or job_id))
 
-        self._take(await self.cluster.write(write))
+        self._apply(await self.cluster.write(write))
         self.cluster.watch(self)
 
     async def wait(self) -> ExitResult:
@@ -333,7 +333,7 @@ class SlurmAttempt:
                 row = msgspec.structs.replace(row, status=RunStatus.VOID)
             return cluster_runs.put(tx, row)
 
-        self._take(await self.cluster.write(write))
+        self._apply(await self.cluster.write(write))
         if self.row.status == RunStatus.VOID:
             self.cluster.cancel(self.row.name, self.row.job_id)
 
@@ -347,7 +347,7 @@ class SlurmAttempt:
             return
         order = self._orders.fetch_files()
         with trio.move_on_after(_DELIVERY):
-            while not (self._orders.is_taken(order) or self._ended.is_set()):
+            while not (self._orders.is_acknowledged(order) or self._ended.is_set()):
                 await self._changes.wait()
 
     async def usage(self) -> UsageReading:
@@ -375,7 +375,7 @@ class SlurmAttempt:
 
     # --- polled state ---
 
-    def sight(self, found: list[SlurmJobState], asked_at: float) -> None:
+    def update_jobs(self, found: list[SlurmJobState], asked_at: float) -> None:
         """Handle the listed jobs of the attempt."""
         looked = {RunStatus.WAITING, RunStatus.RUNNING}
         if asked_at < self._asked_since or self.row.status not in looked:
@@ -401,18 +401,18 @@ class SlurmAttempt:
             self._over_since = trio.current_time()
         if ours != self._seen or not active:
             self._seen = ours
-            self._say_how_it_goes()
+            self._report_progress()
             self._changes.announce()
 
-    def _say_how_it_goes(self) -> None:
+    def _report_progress(self) -> None:
         """Report notable states while the task runs."""
-        if self.row.status == RunStatus.RUNNING and (standing := self._standing()):
-            self._tell(standing)
+        if self.row.status == RunStatus.RUNNING and (standing := self._queue_description()):
+            self._report_queue_state(standing)
 
-    def lose_sight(self) -> None:
+    def cluster_unreachable(self) -> None:
         """Draw no conclusions until the cluster answers again."""
         self._over_since = None
-        self._say_how_it_goes()
+        self._report_progress()
         self._changes.announce()
 
     def _is_settled(self) -> bool:
@@ -422,7 +422,7 @@ class SlurmAttempt:
 
     def _is_alive(self) -> bool:
         """Return whether the wrapper has connected recently or is connected."""
-        return self._orders.is_heard or trio.current_time() < self._heard + LATE
+        return self._orders.is_waiting or trio.current_time() < self._heard + LATE
 
     # --- wrapper side ---
 
@@ -433,13 +433,13 @@ class SlurmAttempt:
 
     def claimed(self, row: ClusterRun) -> None:
         """Continue as a claimed attempt."""
-        self.heard()
-        self._take(row)
+        self.record_contact()
+        self._apply(row)
         self.cluster.watch(self)
 
     def reread(self) -> None:
         """Load the record again after another party changed it."""
-        self._take(self._stored())
+        self._apply(self._stored())
 
     def _stored(self) -> ClusterRun:
         """Return the record in the store; a deleted one counts as withdrawn."""
@@ -447,7 +447,7 @@ class SlurmAttempt:
         row = self.cluster.store.read(lambda db: cluster_runs.find(db, *key))
         return row or msgspec.structs.replace(self.row, status=RunStatus.VOID)
 
-    def heard(self) -> None:
+    def record_contact(self) -> None:
         """Record contact with the wrapper."""
         self._heard = trio.current_time()
 
@@ -456,9 +456,9 @@ class SlurmAttempt:
         try:
             return await self._orders.after(seen, lambda: self.row.status == RunStatus.RUNNING)
         finally:
-            self.heard()
+            self.record_contact()
 
-    def dismiss(self) -> None:
+    def end_waiting_requests(self) -> None:
         """End waiting requests, because the daemon exits."""
         self._orders.close()
 
@@ -494,9 +494,9 @@ class SlurmAttempt:
                 return row
             return cluster_runs.put(tx, msgspec.structs.replace(row, **fields))
 
-        self._take(await self.cluster.write(write))
+        self._apply(await self.cluster.write(write))
 
-    def _take(self, row: ClusterRun) -> None:
+    def _apply(self, row: ClusterRun) -> None:
         """Continue with a changed record. This is the only way to another state."""
         if not self._machine.allows(row.status):
             # Two writes shared a commit, and the caller of the later one resumed first.
@@ -517,5 +517,5 @@ def _number_of(user: str, users: TaskUsers) -> int:
     return found.uid if found else os.geteuid()
 
 
-def _say_nothing(text: str) -> None:
+def _discard_message(text: str) -> None:
     del text

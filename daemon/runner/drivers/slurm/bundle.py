@@ -50,7 +50,7 @@ def home_of(folder: str, attempt: Attempt) -> str:
     return f"{folder}/steward-{attempt.alloc_id}-{attempt.task}"
 
 
-def places_of(folder: str, alloc_id: str, task: str) -> TaskDirectories:
+def task_dirs_of(folder: str, alloc_id: str, task: str) -> TaskDirectories:
     """Return the task directories on the host."""
     return directories(f"{folder}/steward-{alloc_id}-{task}", task)
 

@@ -42,11 +42,11 @@ class WatchedJob(Protocol):
 
     row: ClusterRun
 
-    def sight(self, found: list[SlurmJobState], asked_at: float) -> None:
+    def update_jobs(self, found: list[SlurmJobState], asked_at: float) -> None:
         """Handle the jobs with its name as they were at `asked_at`."""
         ...
 
-    def lose_sight(self) -> None:
+    def cluster_unreachable(self) -> None:
         """Handle that the cluster is unreachable."""
         ...
 
@@ -175,10 +175,10 @@ class SlurmCluster:
                 self._arrived = trio.Event()
                 continue
             await self._cancel_unwanted()
-            await self._look(void)
+            await self._poll(void)
             await trio.sleep(max(_LOOK, len(self._watched) / _JOBS_PER_SECOND))
 
-    async def _look(self, void: list[ClusterRun]) -> None:
+    async def _poll(self, void: list[ClusterRun]) -> None:
         watched, asked_at = dict(self._watched), trio.current_time()
         names = {one.row.name for one in watched.values()} | {one.name for one in void}
         if not names:
@@ -186,14 +186,14 @@ class SlurmCluster:
         try:
             listed = await self.listed(*sorted(names))
         except SlurmCommandFailed as error:
-            self._note_failure(str(error))
+            self._record_failure(str(error))
             return
-        self._note_answer()
+        self._record_answer()
         found: dict[str, list[SlurmJobState]] = {}
         for one in listed:
             found.setdefault(one.name, []).append(one)
         for run in watched.values():
-            run.sight(found.get(run.row.name, []), asked_at)
+            run.update_jobs(found.get(run.row.name, []), asked_at)
         for row in void:
             await self._clear(row, found.get(row.name, []))
 
@@ -247,15 +247,15 @@ class SlurmCluster:
             found += [one for one in job_states.parse_job_list(text) if one.name in some]
         return found
 
-    def _note_failure(self, trouble: str) -> None:
-        self.trouble, self._failed = trouble, min(self._failed + 1, _TRIES)
+    def _record_failure(self, problem: str) -> None:
+        self.trouble, self._failed = problem, min(self._failed + 1, _TRIES)
         if self._failed == _TRIES and self.is_reachable:
             self.is_reachable = False
-            _log.warning("pool %s: its cluster cannot be reached: %s", self.name, trouble)
+            _log.warning("pool %s: its cluster cannot be reached: %s", self.name, problem)
             for run in list(self._watched.values()):
-                run.lose_sight()
+                run.cluster_unreachable()
 
-    def _note_answer(self) -> None:
+    def _record_answer(self) -> None:
         if not self.is_reachable:
             _log.info("pool %s: its cluster answers again", self.name)
         self.trouble, self._failed, self.is_reachable = "", 0, True

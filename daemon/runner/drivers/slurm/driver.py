@@ -24,7 +24,7 @@ from daemon.runner.core.task_env import TaskDirectories
 from daemon.runner.drivers import driver_config
 from daemon.runner.drivers.local_exec import PassedSession
 from daemon.runner.drivers.permitted_users import EVERYBODY, TaskUsers
-from daemon.runner.drivers.slurm.bundle import SlurmConfig, home_of, places_of
+from daemon.runner.drivers.slurm.bundle import SlurmConfig, home_of, task_dirs_of
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed
 from daemon.runner.drivers.slurm.exec import SlurmExec
@@ -44,7 +44,7 @@ _WALLED = "exec"  # the driver name under which no task runs as root
 class SlurmDriver:
     """The driver, under its own name or the name of a local process driver."""
 
-    whose: Whose = "ours"
+    file_owner_rule: Whose = "ours"
     is_prompt = False
 
     def __init__(
@@ -72,9 +72,9 @@ class SlurmDriver:
             )
         return Fingerprint(attributes={f"driver.{self.name}": "true"})
 
-    def places(self, directory: str, task: str) -> TaskDirectories:
+    def task_dirs(self, directory: str, task: str) -> TaskDirectories:
         """Return the task directories on its host."""
-        return places_of(self._cluster.pool.directory, os.path.basename(directory), task)
+        return task_dirs_of(self._cluster.pool.directory, os.path.basename(directory), task)
 
     def check(self, block: Mapping[str, object]) -> None:
         """Raise `InvalidConfig` unless the configuration has a command and no unknown setting."""

@@ -91,7 +91,7 @@ class SlurmJobState(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED"}
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """Return a description of the state, with Slurm's words in parentheses."""
         if self.state == "CONFIGURING":
             return f"job {self.job_id}: the cluster makes {self.host or 'a host'} ready"

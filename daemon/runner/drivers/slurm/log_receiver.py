@@ -21,7 +21,7 @@ class LogReceiver:
 
     async def end(self) -> int:
         """Return the length of the log."""
-        return (await self._log.look()).pieces()[-1].end
+        return (await self._log.current()).pieces()[-1].end
 
     async def gap(self, offset: int) -> int:
         """Return the number of bytes missing before an offset.

@@ -73,7 +73,7 @@ class WrapperApi:
     def close(self) -> None:
         """Answer all waiting requests; the wrappers retry and reach the next daemon."""
         for run in self._runs.values():
-            run.dismiss()
+            run.end_waiting_requests()
 
     def of_allocation(self, alloc_id: str) -> list[SlurmAttempt]:
         """Return the attempts of an allocation."""
@@ -222,7 +222,7 @@ class WrapperApi:
         run = self._find(row)
         if run.row.status != RunStatus.RUNNING:
             run.claimed(row)
-        run.heard()
+        run.record_contact()
         return run
 
     def _find(self, row: ClusterRun) -> SlurmAttempt:

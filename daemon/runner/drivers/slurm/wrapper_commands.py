@@ -36,7 +36,7 @@ class WrapperCommandQueue:
         self._taken = 0  # the last acknowledged number
 
     @property
-    def is_heard(self) -> bool:
+    def is_waiting(self) -> bool:
         """Return whether the wrapper is waiting for a command now."""
         return self._waiting > 0
 
@@ -47,17 +47,17 @@ class WrapperCommandQueue:
 
     def stop(self, signal: str, grace: float) -> None:
         """Order the wrapper to signal the task, and to kill it after `grace` seconds."""
-        self._give(f"stop {_shell_name(signal)} {seconds(grace)}")
+        self._add(f"stop {_shell_name(signal)} {seconds(grace)}")
 
     def signal(self, name: str) -> None:
         """Order the wrapper to signal the main process of the task."""
-        self._give(f"signal {_shell_name(name)}")
+        self._add(f"signal {_shell_name(name)}")
 
     def fetch_files(self) -> WrapperCommand:
         """Order the wrapper to download the files of the task again."""
-        return self._give("files")
+        return self._add("files")
 
-    def _give(self, text: str) -> WrapperCommand:
+    def _add(self, text: str) -> WrapperCommand:
         """Add a command with a number higher than those of earlier daemons."""
         last = self._given[-1].number if self._given else 0
         order = WrapperCommand(max(last, self._taken, self._clock.now() // 1_000_000) + 1, text)
@@ -65,7 +65,7 @@ class WrapperCommandQueue:
         self._changes.announce()
         return order
 
-    def is_taken(self, order: WrapperCommand) -> bool:
+    def is_acknowledged(self, order: WrapperCommand) -> bool:
         """Return whether the wrapper has acknowledged a command."""
         return self._taken >= order.number
 

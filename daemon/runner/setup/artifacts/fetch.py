@@ -92,11 +92,11 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
             os.mkdir(f"{workshop}/{_OUT}", 0o700)
             try:
                 with trio.fail_after(self.seconds):
-                    await self._bring(source, order, workshop)
+                    await self._fetch_source(source, order, workshop)
                     unpack = partial(self._unpack, source, order, workshop, target)
                     tree = await trio.to_thread.run_sync(unpack)
                     is_read_only = source.options.get("readonly") == "true"
-                    await self._hand_over(tree, order, target[0], is_read_only=is_read_only)
+                    await self._install_tree(tree, order, target[0], is_read_only=is_read_only)
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(partial(install.discard, workshop))
@@ -108,7 +108,9 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         except (HttpError, OSError) as error:
             raise FetchFailed(given, error, recoverable=True) from error
 
-    async def _bring(self, source: ArtifactSource, order: ArtifactRequest, workshop: str) -> None:
+    async def _fetch_source(
+        self, source: ArtifactSource, order: ArtifactRequest, workshop: str
+    ) -> None:
         match source.kind:
             case SourceType.HTTP:
                 await self._download(source, order, f"{workshop}/{_FETCHED}/file")
@@ -123,11 +125,15 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
                     raise InvalidSource(
                         f"the job has no file {name!r}: dispatch it with --file {name}=PATH"
                     )
-                take = partial(self._take, order.namespace, digest, f"{workshop}/{_FETCHED}/file")
+                take = partial(
+                    self._copy_upload, order.namespace, digest, f"{workshop}/{_FETCHED}/file"
+                )
                 await trio.to_thread.run_sync(take)
             case SourceType.KEPT:
                 digest = await _kept_digest(source, order)
-                take = partial(self._take, order.namespace, digest, f"{workshop}/{_FETCHED}/file")
+                take = partial(
+                    self._copy_upload, order.namespace, digest, f"{workshop}/{_FETCHED}/file"
+                )
                 await trio.to_thread.run_sync(take)
 
     # --- http ---
@@ -146,7 +152,9 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     ) -> AsyncIterator[tuple[str, http_client.HttpResponse]]:
         """Yield the response at the end of all redirects, and its address. Raises `HttpError`."""
         for _ in range(_REDIRECTS + 1):
-            question = http_client.ask(url, headers=headers, verify=verify, permit=self.permit)
+            question = http_client.send_request(
+                url, headers=headers, verify=verify, permit=self.permit
+            )
             async with question as answer:
                 if answer.status not in _MOVED or "location" not in answer.headers:
                     yield url, answer
@@ -237,7 +245,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
 
     # --- payload ---
 
-    def _take(self, namespace: str, digest: str, path: str) -> None:
+    def _copy_upload(self, namespace: str, digest: str, path: str) -> None:
         """Copy an uploaded file, and verify its content. Raises `BadArchive`."""
         source = f"{payload_dir(self.payloads, namespace)}/{digest}"
         try:
@@ -261,7 +269,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
 
     # --- installation ---
 
-    async def _hand_over(
+    async def _install_tree(
         self, tree: str, order: ArtifactRequest, folder: str, *, is_read_only: bool
     ) -> None:
         """Install a tree into a directory of the task. Raises `BadArchive` or `OSError`."""
@@ -356,7 +364,7 @@ def destination(order: ArtifactRequest) -> tuple[str, str]:
     Raises `PathEscape`, or `EgressDenied` when artifacts may not be placed there.
     """
     given = order.artifact.relative_dest or "local/"
-    folder, name = order.files.meant(given), ""
+    folder, name = order.files.resolve(given), ""
     if order.artifact.getter_mode == "file":
         folder, _, name = folder.rpartition("/")
     if not places.may_be_filled(folder, order.files.task):
