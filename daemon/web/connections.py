@@ -266,6 +266,8 @@ class _Connection(TCPServer):
             patience = self.config.graceful_timeout
             if not self._has_asked and trio.current_time() <= since + patience:
                 await trio.sleep(patience)
+        if not self._awaits_head:  # a request has begun, and will cancel this wait
+            return
         with trio.CancelScope(shield=True):
             await self._initiate_server_close()
 

@@ -1,5 +1,6 @@
 """The fast path and the server behind it: routing of requests, and shared state."""
 
+import os
 import re
 import socket
 import struct
@@ -339,6 +340,30 @@ async def test_when_the_daemon_ends_idle_connections_do(
     # No time has passed on the clock since: nothing was waited for.
     assert await to_its_end(stream) == b""
     await stream.aclose()
+
+
+@pytest.mark.parametrize("lean", [True, False])
+async def test_requests_that_arrive_while_the_daemon_ends_are_answered(
+    store: Store, tmp_path: Path, *, lean: bool
+) -> None:
+    """A wait for a request that ends with the daemon closes no connection with a request."""
+    each, steps = 5, 20
+    async with trio.open_nursery() as nursery:
+        async with serving(store, tmp_path, lean=lean) as port:
+            streams = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(each * steps)]
+            await trio.testing.wait_all_tasks_blocked(0.01)
+
+            async def send() -> None:
+                for first in range(0, len(streams), each):
+                    for stream in streams[first : first + each]:
+                        os.write(stream.socket.fileno(), READ)
+                    await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(send)
+        answers = [await to_its_end(stream) for stream in streams]
+    assert [one[:12] for one in answers] == [b"HTTP/1.1 200"] * len(streams)
+    for stream in streams:
+        await stream.aclose()
 
 
 async def test_what_is_answered_while_the_daemon_ends_is_done_once(
