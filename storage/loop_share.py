@@ -6,10 +6,12 @@ thread starts it again. That thread lets the event loop run after each share: th
 take turns only every 5 ms. Elsewhere, counting has no effect.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 SHARE = 1_500  # units of work, of about 1 µs of CPU time
 _TURN = 50e-6  # seconds in which the event loop gets the interpreter
@@ -50,6 +52,18 @@ def spend(units: int) -> None:
     _LEFT.units -= units
     if _LEFT.units < 0:
         raise LongRead
+
+
+async def import_in_thread(*modules: str) -> None:
+    """Import modules that are not imported yet in a thread, because an import takes milliseconds.
+
+    Raises `ImportError` or `OSError`.
+    """
+    import trio  # imported late: pure packages import this module
+
+    for name in modules:
+        if name not in sys.modules:
+            await trio.to_thread.run_sync(import_module, name)
 
 
 def _take_turns(units: int) -> None:

@@ -5,15 +5,14 @@ from Nomad: deploy-canary, deploy-fail-pause, deploy-auto-revert).
 """
 
 from collections.abc import Collection
-from importlib import import_module
 
 import msgspec
-import trio
 
 from daemon.evals.deployment_health import decide_deployment
 from daemon.jobs.evaluate import new_evaluation
 from daemon.text.go_format import multi_error
 from storage.errors import Refused
+from storage.loop_share import import_in_thread
 from storage.queries import allocations, deployments, evaluations, job_status, jobs
 from storage.records.allocation import Allocation, DeploymentHealth
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
@@ -111,7 +110,7 @@ async def fail(store: Store, deployment_id: str, *, now: int, eval_id: str) -> D
         create_evaluation(tx, deployment, now, eval_id)
         return DeploymentChange(index=tx.index, eval_id=eval_id, reverted_version=version)
 
-    await trio.to_thread.run_sync(import_module, HISTORY)
+    await import_in_thread(HISTORY)
     return await store.write(write)
 
 

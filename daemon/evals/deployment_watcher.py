@@ -6,10 +6,8 @@ The scheduler places allocations and completes deployments, through the evaluati
 of health creates.
 """
 
-import sys
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
 
 import msgspec
 import trio
@@ -22,6 +20,7 @@ from daemon.evals.deployment_health import (
     policy_of,
 )
 from daemon.fences import Fences
+from storage.loop_share import import_in_thread
 from storage.queries import allocations, deployments, job_status, jobs, notifications
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
@@ -107,17 +106,13 @@ async def _watch(store: Store, clock: Clock, ids: Iterator[str], watched: Deploy
                 with trio.move_on_after(pause):
                     await change.wait()
                 continue
-        await _load(_ACTIONS, *([_HISTORY] if verdict.failure and verdict.reverts else []))
+        # A write would otherwise import them on the event loop.
+        await import_in_thread(
+            _ACTIONS, *([_HISTORY] if verdict.failure and verdict.reverts else [])
+        )
         work = partial(_advance, deployment_id=watched.id, now=now, eval_id=next(ids))
         async with tolerate_disk_full(f"deployment {watched.id} waits"):
             await store.write(work)
-
-
-async def _load(*modules: str) -> None:
-    """Import modules in a thread, which a write would otherwise import on the event loop."""
-    for name in modules:
-        if name not in sys.modules:
-            await trio.to_thread.run_sync(import_module, name)
 
 
 def _read_decision(

@@ -8,7 +8,6 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,6 +31,7 @@ from daemon.runner.setup.workload_identity import IssuerInfo, WorkloadIdentities
 from daemon.text.masking import Matcher
 from storage import request_context
 from storage.errors import Refused
+from storage.loop_share import import_in_thread
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
 from storage.records.group import TaskGroup, Volume
@@ -424,8 +424,8 @@ class TaskSetup:
         task = self._task
         if not task.artifacts or await self._files.recall("fetched") is not None:
             return None
-        try:  # imported late, for few tasks, and in a thread, because it takes milliseconds
-            await trio.to_thread.run_sync(import_module, _FETCH)
+        try:  # imported late, for few tasks
+            await import_in_thread(_FETCH)
             from daemon.runner.setup.artifacts.fetch import FetchFailed
         except (ImportError, OSError) as error:
             text = f"the part that downloads artifacts is missing: {error}"
