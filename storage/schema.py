@@ -116,7 +116,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         raise StorageUnusable(f"{path} is an SQLite file, but not a store of Steward")
     if version > VERSION:
         raise StorageUnusable(
-            f"{path} has version {version}, this program knows versions up to {VERSION}: "
+            f"{path} has version {version}, but this program supports versions up to {VERSION}: "
             "use the program that wrote it, or a newer one"
         )
 

@@ -123,7 +123,9 @@ def _checked(connection: sqlite3.Connection, file: Path) -> SnapshotSummary:
     if application != APPLICATION_ID:
         raise StorageUnusable(f"{file} is an SQLite file, but not a snapshot of Steward")
     if version > VERSION:
-        raise StorageUnusable(f"{file} has version {version}, this program knows {VERSION}")
+        raise StorageUnusable(
+            f"{file} has version {version}, but this program supports version {VERSION}"
+        )
     if (fault := connection.execute("PRAGMA integrity_check").fetchone()[0]) != "ok":
         raise StorageUnusable(f"{file} is damaged: {fault}")
     index, cluster_id = connection.execute("SELECT last_index, cluster_id FROM store").fetchone()

@@ -364,7 +364,7 @@ def _text(body: PolicyObject, key: str, where: str) -> str:
     if item is None:
         return ""
     if not isinstance(item.value, str):
-        raise Malformed(f"{where}{key} must be a text")
+        raise Malformed(f"{where}{key} must be a string")
     return item.value
 
 

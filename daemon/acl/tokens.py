@@ -164,7 +164,7 @@ class TokenStore:
         return self.caller(db, token)
 
     def again(self, token: Token) -> Caller:
-        """Return the caller with a token that its last use has deleted, with its present rights.
+        """Return the caller of a token whose last use deleted it, with its current permissions.
 
         Raises `UnknownToken` after the token's end, and `UnusableToken`.
         """

@@ -308,7 +308,7 @@ def outputs(text: str) -> tuple[str, ...]:
         if not is_output_name(one):
             raise Invalid(
                 f"names {quote(one[:_LONGEST_OUTPUT_NAME])}; a name has letters, digits and _, "
-                "and begins with none of the digits"
+                "and does not begin with a digit"
             )
     return found
 

@@ -60,5 +60,5 @@ def _whole(query: QueryParameters, name: str, default: int) -> int:
     if not text:
         return default
     if not text.isdecimal() or parse_integer(text) >= _NEWEST:
-        raise Malformed(f"{name}={text} is not a number of entries")
+        raise Malformed(f"{name}={text} must be a number of entries, such as 100")
     return parse_integer(text) or default

@@ -67,7 +67,7 @@ def _time(query: QueryParameters, name: str, now: int) -> int | None:
         if (found := nanoseconds(text) // SECOND) >= 0:
             return found
     raise Malformed(
-        f"{name}={text[:40]!r} is no time: give 2026-11-21T01:40:00Z, seconds since 1970, or a "
+        f"{name}={text[:40]!r} is not a time: give 2026-11-21T01:40:00Z, seconds since 1970, or a "
         "duration before now such as 6h"
     )
 

@@ -28,7 +28,7 @@ def _named(allocation: AllocationDetail, task: str | None, word: str | None) -> 
 @_ALLOCATION
 @_WORD
 @_TASK
-@click.option("--all-tasks", is_flag=True, help="Also ended tasks.")
+@click.option("--all-tasks", is_flag=True, help="Include ended tasks.")
 @with_output
 @with_client
 def restart(

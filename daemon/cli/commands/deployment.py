@@ -147,7 +147,7 @@ def promote_job(
 @click.argument("job_id", metavar="JOB")
 @click.option("--latest", is_flag=True, help="Show the latest one in full.")
 @click.option(
-    "--all", "every", is_flag=True, help="Also deployments of a purged job with this name."
+    "--all", "every", is_flag=True, help="Include deployments of a purged job with this name."
 )
 @with_output
 @with_client

@@ -37,7 +37,9 @@ _RUN = click.option(
 _SINCE = click.option(
     "--since", default="", metavar="TIME", help="Lines since 10m, or 2026-11-21T01:40:00Z."
 )
-_CONTAINS = click.option("--contains", default="", metavar="TEXT", help="Lines with TEXT only.")
+_CONTAINS = click.option(
+    "--contains", default="", metavar="TEXT", help="Show only lines that contain TEXT."
+)
 _PREVIOUS = click.option("--previous", is_flag=True, help="The attempt before the current one.")
 
 

@@ -53,7 +53,7 @@ def start(client: ApiClient, screen: Screen, job_id: str, *, detach: bool) -> in
 @click.argument("job_id", metavar="JOB")
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="Only this group.")
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Only this task.")
-@click.option("--all-tasks", is_flag=True, help="Also ended tasks.")
+@click.option("--all-tasks", is_flag=True, help="Include ended tasks.")
 @click.option(
     "--batch-size", default="1", metavar="N|N%", help="Allocations per batch [default: 1]."
 )

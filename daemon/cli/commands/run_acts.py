@@ -49,7 +49,7 @@ class _Done(Record, frozen=True, kw_only=True):
 @click.command()
 @_JOB
 @_RUN
-@click.option("--now", is_flag=True, help="Also leave out the steps for every end.")
+@click.option("--now", is_flag=True, help="Skip the clean-up steps, too.")
 @_NOTE
 @_TOKEN
 @with_output

@@ -32,7 +32,9 @@ _LOOKED_AT = 5  # allocations searched for the latest error
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option("--short", "brief", is_flag=True, help="Only the overview.")
 @click.option("--evals", is_flag=True, help="Also show all evaluations.")
-@click.option("--all-allocs", is_flag=True, help="Also allocations of a purged job with this name.")
+@click.option(
+    "--all-allocs", is_flag=True, help="Include allocations of a purged job with this name."
+)
 @click.option("--children", is_flag=True, help="Also list child jobs.")
 @with_output
 @with_client
@@ -86,7 +88,7 @@ def status(
 @click.command()
 @click.argument("job_id", metavar="JOB")
 @click.option(
-    "--all", "every", is_flag=True, help="Also allocations of a purged job with this name."
+    "--all", "every", is_flag=True, help="Include allocations of a purged job with this name."
 )
 @with_output
 @with_client

@@ -94,8 +94,8 @@ async def test_time_has_three_forms(placed: Cluster, given: str, begin: int) -> 
 @pytest.mark.parametrize(
     ("query", "complaint"),
     [
-        ({"from": "yesterday"}, "from='yesterday' is no time"),
-        ({"to": "-1h"}, "to='-1h' is no time"),
+        ({"from": "yesterday"}, "from='yesterday' is not a time"),
+        ({"to": "-1h"}, "to='-1h' is not a time"),
         ({"from": "1h", "to": "2h"}, "from is not before to"),
         ({"step": "15s"}, "step='15s' is no step"),
         ({"step": "0"}, "step='0' is no step"),
