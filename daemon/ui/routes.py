@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         job,
         jobs,
         live_updates,
+        login_methods,
         logs,
         plan_and_run,
         render,
@@ -41,6 +42,7 @@ else:  # Jinja and all pages are imported at the first request
     job = LazyModule("daemon.ui.job")
     jobs = LazyModule("daemon.ui.jobs")
     live_updates = LazyModule("daemon.ui.live_updates")
+    login_methods = LazyModule("daemon.ui.login_methods")
     logs = LazyModule("daemon.ui.logs")
     plan_and_run = LazyModule("daemon.ui.plan_and_run")
     render = LazyModule("daemon.ui.render")
@@ -204,6 +206,48 @@ PAGES: tuple[UiPage, ...] = (
         identity.explain_login,
         "POST",
         calls="POST /v1/auth/{mount}/explain",
+    ),
+    UiPage("/ui/methods", login_methods.new_method),
+    UiPage("/ui/methods", login_methods.enable, "POST", calls="POST /v1/sys/auth/{mount}"),
+    UiPage("/ui/method/{path}/edit", login_methods.edit_method),
+    UiPage(
+        "/ui/method/{path}/edit",
+        login_methods.tune,
+        "POST",
+        calls="POST /v1/sys/auth/{mount}/tune",
+    ),
+    UiPage(
+        "/ui/method/{path}/disable",
+        login_methods.disable,
+        "POST",
+        calls="DELETE /v1/sys/auth/{mount}",
+    ),
+    UiPage("/ui/method/{path}/config", login_methods.edit_config),
+    UiPage(
+        "/ui/method/{path}/config",
+        login_methods.write_config,
+        "POST",
+        calls="POST /v1/auth/{mount}/config",
+    ),
+    UiPage("/ui/method/{path}/roles", login_methods.new_role),
+    UiPage(
+        "/ui/method/{path}/roles",
+        login_methods.create_role,
+        "POST",
+        calls="POST /v1/auth/{mount}/role/{name}",
+    ),
+    UiPage("/ui/method/{path}/role/{name}", login_methods.edit_role),
+    UiPage(
+        "/ui/method/{path}/role/{name}",
+        login_methods.write_role,
+        "POST",
+        calls="POST /v1/auth/{mount}/role/{name}",
+    ),
+    UiPage(
+        "/ui/method/{path}/role/{name}/remove",
+        login_methods.remove_role,
+        "POST",
+        calls="DELETE /v1/auth/{mount}/role/{name}",
     ),
     UiPage("/ui/log", cluster.events),
     UiPage("/ui/settings", cluster.settings),

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 import trio
@@ -144,12 +144,14 @@ class UiRequest:
 
     def _lacks(self, target: str, namespace: str, path: str, method: str) -> str:
         place = urlsplit(target)
-        pages, _ = self._router.find(place.path)
+        pages, values = self._router.find(place.path)
         calls = next((one.calls for one in pages if one.method == method), "")
         if not calls:
             return ""
         verb, _, address = calls.partition(" ")
         address = address.replace("{mount}", path)
+        if (name := values.get("name")) is not None:
+            address = address.replace("{name}", quote(name, safe=""))
         right = self.request.parts.rights().of(verb, address, lambda mount: mount == f"{path}/")
         within = namespace or QueryParameters(place.query).text("namespace") or right.namespace
         named = right.path if right.needs.asks is Requirement.PATH else path

@@ -222,3 +222,36 @@ async def test_a_session_that_is_over_leads_to_signing_in(browser: Tab, steward:
     # The page notices it by itself, because its stream of events ends.
     await browser.until("location.pathname === '/ui/sign-in'")
     await browser.until_text("main", "Your session is over")
+
+
+async def test_a_login_method_and_its_roles_are_edited(browser: Tab, steward: Steward) -> None:
+    await sign_in(browser, steward)
+    await browser.open(f"{steward.address}/ui/access")
+    await browser.press("#methods a.button")
+    await browser.write("#path", "azure")
+    await browser.press("form[action='/ui/methods'] button")
+    assert await browser.value("location.pathname") == "/ui/method/azure"
+    await browser.press("#config a.button")
+    await browser.write("#tenant_id", "7f6ad4f4-1f4a-4a04-8a08-2ac4b2e7f001")
+    await browser.write("#resource", "https://management.azure.com/")
+    await browser.press("form[action$='/config'] button")
+    await browser.until_text("#config", "https://management.azure.com/")
+
+    await browser.press("#login-roles a.button")
+    await browser.write("#name", "web")
+    await browser.write("#bound_locations", "westeurope")
+    await browser.write("#token_ttl", "2h")
+    await browser.write("#token_max_ttl", "1h")
+    await browser.press("form[action$='/roles'] button")
+    await browser.until_text("#token_max_ttl-about", "cannot be greater than")
+    assert await browser.value("document.getElementById('bound_locations').value") == "westeurope"
+    await keep(browser, "login-role")
+    await browser.value("document.getElementById('token_max_ttl').value = ''")
+    await browser.write("#token_max_ttl", "4h")
+    await browser.press("form[action$='/roles'] button")
+    assert await browser.value("location.pathname") == "/ui/method/azure"
+    await browser.until_text("#login-roles", "westeurope")
+    await browser.press("#login-roles h3 a")
+    await browser.value("document.getElementById('bound_locations').value = 'northeurope'")
+    await browser.press("form[action$='/role/web'] button")
+    await browser.until_text("#login-roles", "northeurope")

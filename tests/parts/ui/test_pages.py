@@ -84,6 +84,10 @@ MISSING = {
     "/ui/policy/{name}": 400,
     "/ui/role/{role_id}": 400,
     "/ui/method/{path}": 404,
+    "/ui/method/{path}/edit": 404,
+    "/ui/method/{path}/config": 404,
+    "/ui/method/{path}/roles": 404,
+    "/ui/method/{path}/role/{name}": 404,
     "/ui/job/{job_id}/run": 404,  # of a job that is no workflow
 }
 # Streams and files of tasks are no pages.

@@ -1,0 +1,493 @@
+"""The forms of login methods: the method, its configuration, and its roles with their bounds.
+
+The API validates all values. A rejected form is shown again with its values, and with the message
+at the fields that the message names. A client secret is never sent to a browser.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from daemon.ui import formatting
+from daemon.ui.identity import ACCESS, text
+from daemon.ui.render import Found, action, page, render_page, status_of, with_error_message
+from daemon.web.reply import HandlerReply
+from daemon.web.ui_session import UiRequest
+from storage.errors import Malformed, NotFound, StewardError
+from storage.records.base import SECOND
+
+_SECRET = "client_secret"  # noqa: S105  # a field, not a secret
+_REMOVES_SECRET = "remove_client_secret"  # noqa: S105  # a field, not a secret
+_IN_NANOSECONDS = frozenset({"retry_delay", "max_retry_delay"})  # in responses of the API
+_UNITS = ((3600, "h"), (60, "m"), (1, "s"))
+
+
+class FormField(NamedTuple):
+    """A field of a form, with the name that the API has for it.
+
+    The kinds are `text`, `secret`, `seconds`, `number`, `flag`, `list`, `pairs` and `choice`. The
+    API has a default for an empty `optional` field.
+    """
+
+    name: str
+    label: str
+    kind: str = "text"
+    hint: str = ""
+    choices: Sequence[str] = ()
+    optional: bool = False
+    required: bool = False
+
+
+class FormSection(NamedTuple):
+    """The fields below a heading. A message with the text `subject` concerns all of them."""
+
+    heading: str
+    fields: Sequence[FormField]
+    subject: str = ""
+
+
+_DEFAULT = "such as 8h; empty: the default of the system"
+METHOD = (
+    FormSection(
+        "Method",
+        (
+            FormField("description", "Description"),
+            FormField("default_lease_ttl", "Default TTL of tokens", "seconds", _DEFAULT),
+            FormField("max_lease_ttl", "Maximum TTL of tokens", "seconds", _DEFAULT),
+        ),
+    ),
+)
+NEW_METHOD = (
+    FormSection(
+        "Method",
+        (
+            FormField("path", "Path", hint="such as azure", required=True),
+            FormField("type", "Type", "choice", choices=("azure", "cloudid")),
+            *METHOD[0].fields,
+        ),
+    ),
+)
+CONFIG = (
+    FormSection(
+        "Directory",
+        (
+            FormField("tenant_id", "Tenant", hint="UUID of the directory"),
+            FormField("resource", "Resource", hint="audience that tokens must have"),
+            FormField("environment", "Cloud", hint="such as AzurePublicCloud"),
+            FormField("clock_leeway", "Clock difference", "seconds", "at most 10m"),
+            FormField("look_up_groups", "Query the directory for the groups of a login", "flag"),
+        ),
+    ),
+    FormSection(
+        "Steward's own account",
+        (
+            FormField("client_id", "Client"),
+            FormField(_SECRET, "Client secret", "secret", "empty: unchanged"),
+            FormField(_REMOVES_SECRET, "Delete the stored client secret", "flag"),
+            FormField("identity_token_audience", "Audience of the identity token"),
+            FormField("identity_token_ttl", "TTL of the identity token", "seconds"),
+            FormField("token_file", "File with a federated token"),
+        ),
+    ),
+    FormSection(
+        "Rotation of the client secret",
+        (
+            FormField("rotation_schedule", "Schedule", hint="cron expression"),
+            FormField("rotation_window", "Window after each time", "seconds"),
+            FormField("rotation_period", "Period", "seconds", "instead of a schedule"),
+            FormField("root_password_ttl", "TTL of a new secret", "seconds", optional=True),
+            FormField("disable_automated_rotation", "Rotate only on request", "flag"),
+            FormField("remove_foreign_passwords", "Delete passwords of other programs", "flag"),
+        ),
+    ),
+    FormSection(
+        "Requests to the cloud",
+        (
+            FormField("max_retries", "Retries", "number", optional=True),
+            FormField("retry_delay", "First delay", "seconds", optional=True),
+            FormField("max_retry_delay", "Longest delay", "seconds", optional=True),
+        ),
+    ),
+)
+ROLE = (
+    FormSection(
+        "Bounds",
+        (
+            FormField("bound_service_principal_ids", "Service principals", "list", "object IDs"),
+            FormField("bound_group_ids", "Groups", "list", "object IDs"),
+            FormField("bound_subscription_ids", "Subscriptions", "list"),
+            FormField("bound_resource_groups", "Resource groups", "list"),
+            FormField("bound_locations", "Locations", "list", "such as westeurope"),
+            FormField("bound_scale_sets", "Scale sets", "list"),
+        ),
+        subject="bound constraint",
+    ),
+    FormSection(
+        "Tokens",
+        (
+            FormField("token_policies", "Policies", "list"),
+            FormField("token_no_default_policy", "Without the policy default", "flag"),
+            FormField("token_type", "Type", "choice", choices=("default", "service", "batch")),
+            FormField("token_ttl", "TTL", "seconds", "such as 1h; empty: that of the method"),
+            FormField("token_max_ttl", "Maximum TTL", "seconds"),
+            FormField("token_explicit_max_ttl", "Maximum TTL, also of renewals", "seconds"),
+            FormField("token_period", "Period of renewals", "seconds", "without a maximum TTL"),
+            FormField("token_num_uses", "Number of uses", "number", "0: no limit"),
+            FormField("token_bound_cidrs", "Client addresses", "list", "such as 10.0.0.0/8"),
+            FormField("alias_metadata", "Metadata of the alias", "pairs", "key=value"),
+        ),
+    ),
+)
+Sections = Sequence[FormSection]
+
+
+# --- the method ---------------------------------------------------------------------------------
+
+
+@page("login_form.html")
+async def new_method(ui_request: UiRequest) -> Found:
+    """Show the form for a new login method."""
+    del ui_request
+    return _new_method({})
+
+
+@with_error_message
+async def enable(ui_request: UiRequest) -> HandlerReply:
+    """Enable a login method."""
+    path = text(ui_request, "path").strip("/")
+
+    async def send() -> object:
+        body = _body(ui_request, NEW_METHOD)
+        ttls = {name: body.pop(name) for name in ("default_lease_ttl", "max_lease_ttl")}
+        body.pop("path")
+        if not path:
+            raise Malformed('path = "" is empty: write a path, such as azure')
+        return await ui_request.post(f"/v1/sys/auth/{quote(path)}", {**body, "config": ttls})
+
+    return await _sent(ui_request, send, _new_method, NEW_METHOD, method_url(path))
+
+
+@page("login_form.html")
+async def edit_method(ui_request: UiRequest) -> Found:
+    """Show the form of a login method."""
+    path = _path(ui_request)
+    found = await _mount(ui_request, path)
+    return _method(path, _values({**found["config"], **found}, METHOD))
+
+
+@with_error_message
+async def tune(ui_request: UiRequest) -> HandlerReply:
+    """Change a login method."""
+    path = _path(ui_request)
+
+    async def send() -> object:
+        return await ui_request.post(f"/v1/sys/auth/{quote(path)}/tune", _body(ui_request, METHOD))
+
+    return await _sent(
+        ui_request, send, lambda values: _method(path, values), METHOD, method_url(path)
+    )
+
+
+@action
+async def disable(ui_request: UiRequest) -> str:
+    """Disable a login method, and revoke its tokens."""
+    await ui_request.ask("DELETE", f"/v1/sys/auth/{quote(_path(ui_request))}")
+    return ACCESS
+
+
+# --- the configuration --------------------------------------------------------------------------
+
+
+@page("login_form.html")
+async def edit_config(ui_request: UiRequest) -> Found:
+    """Show the form of a configuration."""
+    path = _path(ui_request)
+    await _mount(ui_request, path)
+    try:
+        found = (await ui_request.get(f"/v1/auth/{quote(path)}/config"))["data"]
+    except NotFound:
+        found = {}
+    return _config(path, _values(found, CONFIG))
+
+
+@with_error_message
+async def write_config(ui_request: UiRequest) -> HandlerReply:
+    """Create or change a configuration."""
+    path = _path(ui_request)
+
+    async def send() -> object:
+        body = _body(ui_request, CONFIG)
+        removes = body.pop(_REMOVES_SECRET)
+        if removes and _SECRET in body:
+            raise Malformed(
+                f"{_SECRET} and {_REMOVES_SECRET} are both set: a new secret replaces the old one"
+            )
+        if removes:
+            body[_SECRET] = ""
+        return await ui_request.post(f"/v1/auth/{quote(path)}/config", body)
+
+    return await _sent(
+        ui_request, send, lambda values: _config(path, values), CONFIG, method_url(path)
+    )
+
+
+# --- roles --------------------------------------------------------------------------------------
+
+
+@page("login_form.html")
+async def new_role(ui_request: UiRequest) -> Found:
+    """Show the form for a new role."""
+    path = _path(ui_request)
+    await _mount(ui_request, path)
+    return _role(path, "", {})
+
+
+@page("login_form.html")
+async def edit_role(ui_request: UiRequest) -> Found:
+    """Show the form of a role."""
+    path, name = _path(ui_request), ui_request["name"]
+    found = await ui_request.get(_role_address(path, name))
+    return _role(path, name, _values(found["data"], ROLE))
+
+
+@with_error_message
+async def create_role(ui_request: UiRequest) -> HandlerReply:
+    """Create a role with the name in the form."""
+    path, name = _path(ui_request), text(ui_request, "name")
+
+    async def send() -> object:
+        if not name:
+            raise Malformed('name = "" is empty: write a name, such as web')
+        if await _exists(ui_request, path, name):
+            raise Malformed(f"name {name!r} is used by another role: change that role on its page")
+        return await ui_request.post(_role_address(path, name), _body(ui_request, ROLE))
+
+    return await _sent(
+        ui_request, send, lambda values: _role(path, "", values), _NEW_ROLE, method_url(path)
+    )
+
+
+@with_error_message
+async def write_role(ui_request: UiRequest) -> HandlerReply:
+    """Change a role."""
+    path, name = _path(ui_request), ui_request["name"]
+
+    async def send() -> object:
+        return await ui_request.post(_role_address(path, name), _body(ui_request, ROLE))
+
+    return await _sent(
+        ui_request, send, lambda values: _role(path, name, values), ROLE, method_url(path)
+    )
+
+
+@action
+async def remove_role(ui_request: UiRequest) -> str:
+    """Delete a role."""
+    path = _path(ui_request)
+    await ui_request.ask("DELETE", _role_address(path, ui_request["name"]))
+    return method_url(path)
+
+
+_NEW_ROLE = (FormSection("Role", (FormField("name", "Name", required=True),)), *ROLE)
+
+
+async def _exists(ui_request: UiRequest, path: str, name: str) -> bool:
+    try:
+        await ui_request.get(_role_address(path, name))
+    except NotFound:
+        return False
+    return True
+
+
+def _role_address(path: str, name: str) -> str:
+    return f"/v1/auth/{quote(path)}/role/{quote(name, safe='')}"
+
+
+# --- forms --------------------------------------------------------------------------------------
+
+
+def method_url(path: str) -> str:
+    """Return the page of a login method."""
+    return formatting.address("/ui/method/", path)
+
+
+def _new_method(values: Mapping[str, object]) -> Found:
+    return {
+        "heading": "New login method",
+        "form": "/ui/methods",
+        "sections": NEW_METHOD,
+        "values": values,
+        "line": "steward auth enable -path PATH azure",
+        "button": "Enable method",
+    }
+
+
+def _method(path: str, values: Mapping[str, object]) -> Found:
+    return {
+        "heading": f"Login method {path}",
+        "place": path,
+        "form": f"{method_url(path)}/edit",
+        "sections": METHOD,
+        "values": values,
+        "line": formatting.command("auth", "tune", "-description", "TEXT", path),
+        "button": "Save method",
+    }
+
+
+def _config(path: str, values: Mapping[str, object]) -> Found:
+    return {
+        "heading": f"Configuration of {path}",
+        "place": path,
+        "form": f"{method_url(path)}/config",
+        "sections": CONFIG,
+        "values": values,
+        "line": formatting.command("write", f"auth/{path}/config", "client_id=ID"),
+        "button": "Save configuration",
+    }
+
+
+def _role(path: str, name: str, values: Mapping[str, object]) -> Found:
+    base = method_url(path)
+    line = formatting.command("write", f"auth/{path}/role/{name or 'NAME'}", "bound_group_ids=ID")
+    return {
+        "heading": f"Role {name}" if name else "New role",
+        "place": path,
+        "form": formatting.address(f"{base}/role/", name) if name else f"{base}/roles",
+        "sections": ROLE if name else _NEW_ROLE,
+        "values": values,
+        "line": line,
+        "button": "Save role" if name else "Create role",
+        "remove": formatting.address(f"{base}/role/", name, "/remove") if name else "",
+        "remove_line": formatting.command("delete", f"auth/{path}/role/{name}"),
+    }
+
+
+async def _mount(ui_request: UiRequest, path: str) -> dict[str, Any]:
+    found: dict[str, Any] | None = (await ui_request.get("/v1/sys/auth"))["data"].get(f"{path}/")
+    if found is None:
+        raise NotFound(f"there is no login method at {path}")
+    return found
+
+
+def _path(ui_request: UiRequest) -> str:
+    return ui_request["path"].strip("/")
+
+
+async def _sent(
+    ui_request: UiRequest,
+    send: Callable[[], Awaitable[object]],
+    form: Callable[[Mapping[str, object]], Found],
+    sections: Sections,
+    target: str,
+) -> HandlerReply:
+    """Send a form to the API; redirect, or show it again with the error or the warnings."""
+    try:
+        found = await send()
+    except StewardError as error:
+        status = status_of(error)
+        if status not in (400, 422):
+            raise
+        errors = errors_at(str(error), sections, ui_request.form)
+        shown = {**form(_entered(ui_request, sections)), "errors": errors, "message": str(error)}
+        return await render_page(ui_request, "login_form.html", shown, status)
+    warnings = (found or {}).get("warnings") if isinstance(found, dict) else None
+    if warnings:
+        shown = {**form(_entered(ui_request, sections)), "warnings": warnings, "target": target}
+        return await render_page(ui_request, "login_form.html", shown)
+    return HandlerReply(status=303, headers={"Location": target})
+
+
+def errors_at(message: str, sections: Sections, values: Mapping[str, str]) -> dict[str, str]:
+    """Return a message by the fields that it names, or else by those whose value it quotes.
+
+    A message on the subject of a section belongs to the section's first field. The message of no
+    field is in no value.
+    """
+    fields = [field for section in sections for field in section.fields]
+    words = set(re.findall(r"\w+", message))
+    found = [one.name for one in fields if one.name in words]
+    found = found or [one.name for one in fields if one.name.replace("_", " ") in message.lower()]
+    found = found or [
+        section.fields[0].name
+        for section in sections
+        if section.subject and section.subject in message
+    ]
+    found = found or [
+        one.name
+        for one in fields
+        if any(f'"{line}"' in message for line in _lines(values.get(one.name, "")))
+    ]
+    return dict.fromkeys(found, message)
+
+
+def _lines(text_: str) -> list[str]:
+    return [line.strip() for line in text_.splitlines() if line.strip()]
+
+
+def _entered(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
+    """Return the values of a form as entered, without secrets."""
+    return {
+        field.name: bool(ui_request.form.get(field.name))
+        if field.kind == "flag"
+        else ui_request.form.get(field.name, "")
+        for section in sections
+        for field in section.fields
+        if field.kind != "secret"
+    }
+
+
+def _body(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
+    """Return the fields of a form as the API expects them. Raises `Malformed`."""
+    found: dict[str, object] = {}
+    for field in (one for section in sections for one in section.fields):
+        entered = ui_request.form.get(field.name, "")
+        if field.kind == "flag":
+            found[field.name] = bool(entered)
+        elif field.kind == "list":
+            found[field.name] = _lines(entered)
+        elif field.kind == "pairs":
+            found[field.name] = dict(_pairs(field.name, _lines(entered)))
+        elif field.kind == "secret" or field.optional:
+            if entered.strip():
+                found[field.name] = entered.strip()
+        elif field.kind in ("seconds", "number"):
+            found[field.name] = entered.strip() or 0
+        else:
+            found[field.name] = entered.strip()
+    return found
+
+
+def _pairs(name: str, lines: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for line in lines:
+        key, separator, value = line.partition("=")
+        if not separator or not key.strip():
+            raise Malformed(f"{name} has the line {line[:80]!r}: write each line as key=value")
+        yield key.strip(), value.strip()
+
+
+def _values(found: Mapping[str, Any], sections: Sections) -> dict[str, object]:
+    """Return the values of an object of the API as a form shows them."""
+    shown: dict[str, object] = {}
+    for field in (one for section in sections for one in section.fields):
+        value = found.get(field.name)
+        if field.kind == "flag":
+            shown[field.name] = bool(value)
+        elif field.kind == "list":
+            shown[field.name] = "\n".join(value or ())
+        elif field.kind == "pairs":
+            shown[field.name] = "\n".join(f"{key}={one}" for key, one in (value or {}).items())
+        elif field.kind == "seconds":
+            seconds = int(value or 0)
+            shown[field.name] = _duration(
+                seconds // SECOND if field.name in _IN_NANOSECONDS else seconds
+            )
+        else:
+            shown[field.name] = "" if value is None else str(value)
+    return shown
+
+
+def _duration(seconds: int) -> str:
+    """Return a duration in its largest whole unit, such as `8h`; empty for 0."""
+    size, unit = next(one for one in _UNITS if seconds % one[0] == 0)
+    return f"{seconds // size}{unit}" if seconds else ""
