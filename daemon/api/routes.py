@@ -264,7 +264,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     ReadRoute("/v1/concurrency", concurrency.index, READ_ALL, ("queues/",)),
     ReadRoute("/v1/concurrency/{name}", concurrency.read, READ, ("queues/{namespace}/{name}",)),
-    WriteRoute("PUT", "/v1/concurrency/{name}", concurrency.put, SUBMIT_HERE),
+    WriteRoute("POST", "/v1/concurrency/{name}", concurrency.put, SUBMIT_HERE),
     WriteRoute("DELETE", "/v1/concurrency/{name}", concurrency.delete, SUBMIT_HERE),
     ReadRoute("/v1/runs", flows.list_runs, LIST, ("runs/",)),
     ReadRoute("/v1/job/{job_id}/run", flows.read_run, READ, _RUN),

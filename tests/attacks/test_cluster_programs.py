@@ -6,6 +6,7 @@ The programs here say as whom, with what and in which environment they run.
 import os
 import pwd
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import msgspec
@@ -69,8 +70,9 @@ def policy_for(directory: Path, **texts: str) -> LauncherPolicy:
 @pytest.fixture
 def cluster(talk: Talk, tmp_path: Path) -> Talk:
     """A launcher with the six programs of a cluster, for which others can reach the directory."""
-    for one in (tmp_path, *tmp_path.parents[:2]):
-        one.chmod(one.stat().st_mode | 0o011)
+    for one in (tmp_path, *tmp_path.parents):
+        if one.is_relative_to(Path(gettempdir())) and one != Path(gettempdir()):
+            one.chmod(one.stat().st_mode | 0o011)
     talk.greet(tmp_path, policy_for(tmp_path, **dict.fromkeys(PROGRAMS, SHOW)))
     return talk
 
@@ -228,15 +230,16 @@ def test_input_is_bounded() -> None:
 def test_a_program_without_end_is_killed_and_its_output_waits_for_a_reader(
     tmp_path: Path,
 ) -> None:
-    for one in (tmp_path, *tmp_path.parents[:2]):
-        one.chmod(one.stat().st_mode | 0o011)
+    for one in (tmp_path, *tmp_path.parents):
+        if one.is_relative_to(Path(gettempdir())) and one != Path(gettempdir()):
+            one.chmod(one.stat().st_mode | 0o011)
     policy = policy_for(tmp_path, squeue=ENDLESS)
     order = ProgramCommand(program="squeue", user="", args=[])
     pid, received = programs.start(
         policy, find_tools(), UserPolicy(policy), order, [], is_terminal=False
     )
     sessions = ExecSessions()
-    number = sessions.note(pid, 30.0)
+    number = sessions.register(pid, 30.0)
     assert sessions.kill_late(29.0) == 1.0
     assert sessions.bounded == 1
     assert sessions.kill_late(30.0) is None
@@ -247,8 +250,9 @@ def test_a_program_without_end_is_killed_and_its_output_waits_for_a_reader(
 
 
 def test_programs_without_end_are_counted(talk: Talk, tmp_path: Path) -> None:
-    for one in (tmp_path, *tmp_path.parents[:2]):
-        one.chmod(one.stat().st_mode | 0o011)
+    for one in (tmp_path, *tmp_path.parents):
+        if one.is_relative_to(Path(gettempdir())) and one != Path(gettempdir()):
+            one.chmod(one.stat().st_mode | 0o011)
     talk.greet(tmp_path, policy_for(tmp_path, squeue="#!/bin/sh\nexec sleep 60\n"))
     order = asked("squeue")
     opened = [talk.ask(ASK, order).body for _ in range(MOST_PROGRAMS + 1)]

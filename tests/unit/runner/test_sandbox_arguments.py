@@ -85,7 +85,7 @@ def starter(
     """Return what starts tasks, with what its trials say, one after the other."""
     policy = msgspec.structs.replace(EVERYTHING, filter=b"filter", is_dev=is_dev)
     found = Starter(policy, str(tmp_path), UserPolicy(policy))
-    monkeypatch.setattr(found, "_tools", TOOLS)
+    monkeypatch.setattr(found, "tools", TOOLS)
     monkeypatch.setattr(found, "_try", lambda _: said.pop(0))
     return found
 
