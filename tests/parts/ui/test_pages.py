@@ -78,7 +78,7 @@ async def filled(site: Site, job_id: str = "web", browser: Browser | None = None
 
 
 # No runner has made a directory; where nobody is asked for a token there are no policies; nobody
-# has enabled a login method.
+# has enabled a login method or made a calendar.
 MISSING = {
     "/ui/allocation/{alloc_id}/files": 404,
     "/ui/policy/{name}": 400,
@@ -88,6 +88,7 @@ MISSING = {
     "/ui/method/{path}/config": 404,
     "/ui/method/{path}/roles": 404,
     "/ui/method/{path}/role/{name}": 404,
+    "/ui/calendar/{name}": 404,
     "/ui/job/{job_id}/run": 404,  # of a job that is no workflow
 }
 # Streams and files of tasks are no pages.
