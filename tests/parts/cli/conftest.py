@@ -51,6 +51,9 @@ def _usual(path: str) -> Told:
         return Told(b"[]")
     if path.startswith("/v1/job/") and path.endswith("/state"):
         return Told(b'{"State": "running", "Reason": ""}')
+    if path.startswith("/v1/job/") and path.endswith("/links"):
+        links = {"JobID": "web", "Namespace": "default", "When": "success", "Join": "any"}
+        return Told(json.dumps({**links, "Sources": [], "Followers": []}).encode())
     if path.endswith("/error"):
         return Told(b'{"Error": null}')
     return Told(b"no such thing", 404)
