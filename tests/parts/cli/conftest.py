@@ -52,7 +52,7 @@ def _usual(path: str) -> Told:
     if path.startswith("/v1/job/") and path.endswith("/state"):
         return Told(b'{"State": "running", "Reason": ""}')
     if path.startswith("/v1/job/") and path.endswith("/links"):
-        links = {"JobID": "web", "Namespace": "default", "When": "success", "Join": "any"}
+        links = {"JobID": "web", "Namespace": "default", "When": "success", "Join": "each"}
         return Told(json.dumps({**links, "Sources": [], "Followers": []}).encode())
     if path.endswith("/error"):
         return Told(b'{"Error": null}')
