@@ -1,11 +1,12 @@
 """Import of iCalendar files (RFC 5545): whole-day events become holidays.
 
-The library that parses files is imported with the first import, in a thread. All rules together
-pass over a limited number of days, which is known before a rule is expanded.
+The library that parses files is imported with the first import, in a thread. The days of all events,
+and those over which their rules pass, are limited together. They are counted before any work on them.
 """
 
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from daemon.flow.repetitions import FREQUENCIES, Repetition, occurrences, weekday
@@ -20,7 +21,7 @@ MAX_SIZE = 1024 * 1024  # bytes
 MAX_EVENTS = 2000
 MAX_YEARS = 20
 MAX_HOLIDAYS = 2000
-_MOST_DAYS = 500_000  # that all rules pass over: about two seconds
+_MOST_DAYS = 500_000  # of all events and rules: about two seconds
 _MOST_OF_EVENT = 366  # days of one event
 _MOST_SKIPPED = 50  # shown
 _MAX_RULE_PARTS = 400  # numbers in one rule
@@ -60,7 +61,7 @@ class _Import:
 
     def __init__(self, first: int, last: int) -> None:
         self._first, self._last = date(first, 1, 1), date(last, 12, 31)
-        self._days = 0  # of the rules so far
+        self._days = 0  # counted so far
         self._holidays: dict[str, str] = {}
 
     def read(self, content: bytes) -> ImportedDays:
@@ -112,11 +113,13 @@ class _Import:
         start, length = _whole_days(event)
         excluded = set(_dates(event, "EXDATE"))
         uid = str(event.get("UID", ""))
-        for first in (*self._repetitions(event, start), *_dates(event, "RDATE")):
+        for first in chain(self._repetitions(event, start), _dates(event, "RDATE")):
+            self._count(1)
             if first in excluded:
                 continue
             if "RECURRENCE-ID" not in event and (uid, first) in replaced:
                 continue
+            self._count(length)
             for number in range(length):
                 yield first + timedelta(days=number)
 
@@ -132,12 +135,17 @@ class _Import:
         except (Invalid, ValueError, TypeError) as error:
             raise _Skipped(f"its rule (RRULE): {str(error)[:_MAX_TEXT]}") from error
         start = _later(found, start, self._first)
-        self._days += max((self._last - start).days, 0)
+        self._count(max((self._last - start).days, 0))
+        yield from occurrences(found, start, self._last)
+
+    def _count(self, days: int) -> None:
+        """Count days before the work on them. Raises `Malformed`."""
+        self._days += days
         if self._days > _MOST_DAYS:
             raise Malformed(
-                f"the rules of the file pass over more than {_MOST_DAYS} days: choose fewer years"
+                f"the events and rules (RRULE, RDATE) of the file have more than {_MOST_DAYS} days: "
+                "choose fewer years, or import a smaller file"
             )
-        yield from occurrences(found, start, self._last)
 
 
 def _repetition(rule: "vRecur") -> Repetition:

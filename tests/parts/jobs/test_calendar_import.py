@@ -110,8 +110,42 @@ def test_rules_pass_over_a_limited_number_of_days() -> None:
     never = event(
         "UID:1", "DTSTART;VALUE=DATE:19700101", "RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"
     )
-    with pytest.raises(Malformed, match="pass over more than 500000 days"):
+    with pytest.raises(Malformed, match="have more than 500000 days"):
         read(file(*[never] * 30), 2026, 2026)
+
+
+def test_long_events_are_counted_with_each_occurrence(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = []
+    add = calendar_import._Import._add
+    monkeypatch.setattr(
+        calendar_import._Import,
+        "_add",
+        lambda self, day, name: (added.append(day), add(self, day, name)),
+    )
+    daily = event(
+        "UID:1", "DTSTART;VALUE=DATE:20260101", "DTEND;VALUE=DATE:20270101", "RRULE:FREQ=DAILY"
+    )
+    with pytest.raises(
+        Malformed, match=r"rules \(RRULE, RDATE\) of the file have more than 500000"
+    ):
+        read(file(*[daily] * 273), 2026, 2030)
+    assert len(added) < 500_000
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_extra_dates_are_counted(is_long: bool) -> None:
+    dates = ",".join(["20260101"] * 2000)
+    extra = event(
+        "UID:1",
+        "DTSTART;VALUE=DATE:20260101",
+        *(["DTEND;VALUE=DATE:20270101"] if is_long else []),
+        f"RDATE;VALUE=DATE:{dates}",
+    )
+    if is_long:
+        with pytest.raises(Malformed, match="have more than 500000 days"):
+            read(file(extra), 2026, 2026)
+    else:
+        assert list(read(file(extra), 2026, 2026).holidays) == ["2026-01-01"]
 
 
 @pytest.mark.parametrize("years", [(1969, 1970), (2026, 2025), (2026, 2046), (2199, 2200)])
