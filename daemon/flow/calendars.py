@@ -2,10 +2,14 @@
 
 Local times follow the wall clock of the calendar's zone. An hour that a clock change skips is not
 open, and an hour that comes twice is open twice. All moments are nanoseconds since the epoch.
+
+Many calendars may refer to the same one. Each computation looks at a calendar once, and its steps are
+limited.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 
@@ -26,10 +30,12 @@ MAX_DAYS = 2000  # of holidays, and of extra days
 MAX_BLACKOUTS = 500
 MAX_HOURS = 24  # periods of a day
 MAX_PARTS = 16  # calendars that one refers to, directly or through others
+MAX_DEPTH = 5  # calendars in a chain of references, without the first
 MAX_NAME_LENGTH = 200  # of a day, or a reason
 MAX_DESCRIPTION = 256
 YEARS = range(1970, 2200)  # of dates and moments
 HORIZON = 5 * 366  # days in which an opening is searched
+MAX_STEPS = 400_000  # of one computation, see `Steps`: about two seconds
 
 _DAY = 24 * HOUR
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -37,6 +43,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(Z|[+-]\d{2}:\d{2})")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d:[0-5]\d|2[0-3]:[0-5]\d|24:00)")
 _FIRST_STEP, _LONGEST_STEP = 2, 64  # days of one search
+_SPANS_OF_STEP = 8  # spans that are compared in one step
 
 Span = tuple[int, int]  # from the first moment up to, but without, the second
 
@@ -237,6 +244,26 @@ def _without(ours: list[Span], others: list[Span]) -> list[Span]:
 # --- calendars ---
 
 
+class TooManySteps(Exception):
+    """A computation about calendars needs more steps than permitted."""
+
+
+class Steps:
+    """Counts the steps of a computation up to `most`: one for each day, and each period of a day."""
+
+    def __init__(self, most: int = MAX_STEPS) -> None:
+        self.most, self.number = most, 0
+
+    def spend(self, number: int) -> None:
+        """Count steps before they are made. Raises `TooManySteps`."""
+        self.number += number
+        if self.number > self.most:
+            raise TooManySteps(
+                f"its calendar needs more than {self.most} steps: give it fewer Hours, or fewer "
+                "calendars in Only and Except"
+            )
+
+
 class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
     """A calendar in a form in which moments can be looked up, with the calendars it refers to."""
 
@@ -248,65 +275,48 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
     extra_days: Mapping[date, str]
     periods: tuple[tuple[int, int], ...]
     blackouts: tuple[tuple[int, int, str], ...]
+    blocked: tuple[Span, ...]  # the blackouts, joined
     only: tuple["CompiledCalendar", ...]
     excluded: tuple["CompiledCalendar", ...]
 
-    def spans(self, first: int, last: int) -> list[Span]:
-        """Return when the calendar is open in a period, in order."""
-        day, until = local_date(first, self.zone), local_date(last, self.zone)
-        found: list[Span] = []
-        while day <= until:
-            if not self._closed_day(day):
-                found += _local_spans(day, self.periods, self.zone)
-            day += timedelta(days=1)
-        return self._restricted(_common(_joined(found), [(first, last)]))
+    def spans(self, first: int, last: int, steps: Steps | None = None) -> list[Span]:
+        """Return when the calendar is open in a period, in order. Raises `TooManySteps`."""
+        return _Period(first, last, steps or Steps()).open_spans(self)
 
-    def _restricted(self, found: list[Span]) -> list[Span]:
-        """Return the parts of spans without blackouts, and within the other calendars."""
-        if found and self.blackouts:
-            found = _without(found, _joined([(begin, end) for begin, end, _ in self.blackouts]))
-        for one in self.only:
-            if found:
-                found = _common(found, one.spans(found[0][0], found[-1][1]))
-        for one in self.excluded:
-            if found:
-                found = _without(found, one.spans(found[0][0], found[-1][1]))
-        return found
+    def day_spans(self, day: date, steps: Steps | None = None) -> list[Span]:
+        """Return when a local day of the calendar is open. Raises `TooManySteps`."""
+        steps = steps or Steps()
+        own = self.hours_of(day, steps)
+        return _Period(own[0][0], own[-1][1], steps).restricted(self, own) if own else []
 
-    def day_spans(self, day: date) -> list[Span]:
-        """Return when a local day of the calendar is open."""
-        if self._closed_day(day):
-            return []
-        return self._restricted(_local_spans(day, self.periods, self.zone))
+    def why_closed(self, at: int, steps: Steps | None = None) -> str:
+        """Return why the calendar is closed at a moment; empty if it is open.
 
-    def why_closed(self, at: int) -> str:
-        """Return why the calendar is closed at a moment; empty if it is open."""
-        if reason := self._closed_day(local_date(at, self.zone)):
-            return reason
-        if not any(begin <= at < end for begin, end in self._own_hours(at)):
-            return f"outside of {', '.join(map(_shown_period, self.periods))}"
-        for begin, end, reason in self.blackouts:
-            if begin <= at < end:
-                return f"blackout{f' ({reason})' if reason else ''}"
-        for one in self.only:
-            if reason := one.why_closed(at):
-                return f"calendar {quote(one.name)} is closed ({reason})"
-        for one in self.excluded:
-            if not one.why_closed(at):
-                return f"calendar {quote(one.name)} is open"
-        return ""
+        Raises `TooManySteps`.
+        """
+        return _Moment(at, steps or Steps()).why_closed(self)
 
     def why_closed_on(self, day: date) -> str:
         """Return why a whole local day is closed; a reason that holds at its begin."""
-        if reason := self._closed_day(day):
+        if reason := self.closed_day(day):
             return reason
         own = _local_spans(day, self.periods, self.zone)
         return self.why_closed(own[0][0]) if own else "its hours do not exist on this day"
 
-    def _own_hours(self, at: int) -> list[Span]:
-        return _local_spans(local_date(at, self.zone), self.periods, self.zone)
+    def hours_of(self, day: date, steps: Steps) -> list[Span]:
+        """Return the hours of a local day, apart from blackouts and other calendars."""
+        if self.closed_day(day):
+            steps.spend(1)
+            return []
+        steps.spend(1 + len(self.periods))
+        return _local_spans(day, self.periods, self.zone)
 
-    def _closed_day(self, day: date) -> str:
+    def blocked_within(self, first: int, last: int) -> Sequence[Span]:
+        """Return the blackouts that touch a period."""
+        begin = bisect_right(self.blocked, first, key=lambda one: one[1])
+        return self.blocked[begin : bisect_left(self.blocked, last, key=lambda one: one[0])]
+
+    def closed_day(self, day: date) -> str:
         """Return why a whole day is closed, apart from blackouts and other calendars."""
         if day in self.extra_days:
             return ""
@@ -315,37 +325,127 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
         return "" if day.weekday() in self.weekdays else DAY_NAMES[day.weekday()]
 
 
+class _Period:
+    """The open spans of calendars in one period. Each calendar is computed once."""
+
+    def __init__(self, first: int, last: int, steps: Steps) -> None:
+        self._first, self._last, self._steps = first, last, steps
+        self._known: dict[str, list[Span]] = {}
+
+    def open_spans(self, one: CompiledCalendar) -> list[Span]:
+        if one.name not in self._known:
+            self._known[one.name] = self.restricted(one, self._own(one))
+        return self._known[one.name]
+
+    def _own(self, one: CompiledCalendar) -> list[Span]:
+        day, until = local_date(self._first, one.zone), local_date(self._last - 1, one.zone)
+        found: list[Span] = []
+        while day <= until:
+            found += one.hours_of(day, self._steps)
+            day += timedelta(days=1)
+        return _common(_joined(found), [(self._first, self._last)])
+
+    def restricted(self, one: CompiledCalendar, found: list[Span]) -> list[Span]:
+        """Return the parts of spans without blackouts, and within the other calendars."""
+        if found and one.blocked:
+            blocked = one.blocked_within(found[0][0], found[-1][1])
+            found = self._compare(_without, found, list(blocked))
+        for part in one.only:
+            if found:
+                found = self._compare(_common, found, self.open_spans(part))
+        for part in one.excluded:
+            if found:
+                found = self._compare(_without, found, self.open_spans(part))
+        return found
+
+    def _compare(
+        self,
+        work: Callable[[list[Span], list[Span]], list[Span]],
+        ours: list[Span],
+        others: list[Span],
+    ) -> list[Span]:
+        self._steps.spend(1 + (len(ours) + len(others)) // _SPANS_OF_STEP)
+        return work(ours, others)
+
+
+class _Moment:
+    """Why calendars are closed at one moment. Each calendar is asked once."""
+
+    def __init__(self, at: int, steps: Steps) -> None:
+        self._at, self._steps = at, steps
+        self._known: dict[str, str] = {}
+
+    def why_closed(self, one: CompiledCalendar) -> str:
+        if one.name not in self._known:
+            self._known[one.name] = self._why_closed(one)
+        return self._known[one.name]
+
+    def _why_closed(self, one: CompiledCalendar) -> str:
+        at, day = self._at, local_date(self._at, one.zone)
+        own = one.hours_of(day, self._steps)
+        if reason := one.closed_day(day):
+            return reason
+        if not any(begin <= at < end for begin, end in own):
+            return f"outside of {', '.join(map(_shown_period, one.periods))}"
+        if one.blocked_within(at, at + 1):
+            for begin, end, reason in one.blackouts:
+                if begin <= at < end:
+                    return f"blackout{f' ({reason})' if reason else ''}"
+        for part in one.only:
+            if reason := self.why_closed(part):
+                return f"calendar {quote(part.name)} is closed ({reason})"
+        for part in one.excluded:
+            if not self.why_closed(part):
+                return f"calendar {quote(part.name)} is open"
+        return ""
+
+
 def _shown_period(period: tuple[int, int]) -> str:
     (first, first_minute), (last, last_minute) = (divmod(one, 60) for one in period)
     return f"{first:02}:{first_minute:02}-{last:02}:{last_minute:02}"
 
 
 class UnknownCalendar(Exception):
-    """A calendar does not exist, or refers to one that does not exist, or to itself."""
+    """A calendar does not exist, or refers to one that does not exist, to itself, or to too many."""
 
 
 def compiled(name: str, documents: Mapping[str, bytes]) -> CompiledCalendar:
     """Return a calendar with all that it refers to, from their stored documents.
 
-    Raises `UnknownCalendar`.
+    Calendars of an earlier release may refer to more than `MAX_PARTS`. Raises `UnknownCalendar`.
     """
-    return _compiled(name, documents, ())
+    return _Compilation(documents).compiled(name, ())
 
 
-def _compiled(
-    name: str, documents: Mapping[str, bytes], above: tuple[str, ...]
-) -> CompiledCalendar:
-    if name not in documents:
-        raise UnknownCalendar(f"calendar {quote(name)} does not exist")
-    if name in above:
-        chain = " -> ".join((*above[above.index(name) :], name))
-        raise UnknownCalendar(f"calendars refer to each other: {chain}")
-    found, only, excluded = _alone(documents[name])
+class _Compilation:
+    """The calendars that are compiled so far: each of them once."""
 
-    def parts(names: Sequence[str]) -> tuple[CompiledCalendar, ...]:
-        return tuple(_compiled(one, documents, (*above, name)) for one in names)
+    def __init__(self, documents: Mapping[str, bytes]) -> None:
+        self._documents = documents
+        self._known: dict[str, CompiledCalendar] = {}
+        self._begun = 0
 
-    return msgspec.structs.replace(found, only=parts(only), excluded=parts(excluded))
+    def compiled(self, name: str, above: tuple[str, ...]) -> CompiledCalendar:
+        if name in self._known:
+            return self._known[name]
+        if name not in self._documents:
+            raise UnknownCalendar(f"calendar {quote(name)} does not exist")
+        if name in above:
+            chain = " -> ".join((*above[above.index(name) :], name))
+            raise UnknownCalendar(f"calendars refer to each other: {chain}")
+        self._begun += 1
+        if self._begun > MAX_PARTS + 1:
+            raise UnknownCalendar(
+                f"Only and Except of calendar {quote(above[0])} refer to more than {MAX_PARTS} "
+                "calendars, directly or through others: remove some of them"
+            )
+        found, only, excluded = _alone(self._documents[name])
+        self._known[name] = msgspec.structs.replace(
+            found,
+            only=tuple(self.compiled(one, (*above, name)) for one in only),
+            excluded=tuple(self.compiled(one, (*above, name)) for one in excluded),
+        )
+        return self._known[name]
 
 
 @lru_cache(maxsize=64)
@@ -374,6 +474,7 @@ def _alone(document: bytes) -> tuple[CompiledCalendar, list[str], list[str]]:
         },
         periods=tuple(sorted(one for one in periods if one)),
         blackouts=tuple(sorted(blackouts)),
+        blocked=tuple(_joined([(begin, end) for begin, end, _ in blackouts])),
         only=(),
         excluded=(),
     )
@@ -389,6 +490,7 @@ _ALWAYS = CompiledCalendar(
     extra_days={},
     periods=((0, 24 * 60),),
     blackouts=(),
+    blocked=(),
     only=(),
     excluded=(),
 )
@@ -401,7 +503,8 @@ class Openings:
     """The moments in which a job may begin: while its calendar is open, on its days of the month.
 
     `days` are numbers of open days, counted from the end if negative; empty for all. Without a
-    calendar, every day is open, and days are those of `zone`.
+    calendar, every day is open, and days are those of `zone`. All searches together may take
+    `most_steps`, and so may all other questions.
     """
 
     def __init__(
@@ -411,10 +514,14 @@ class Openings:
         zone: tzinfo = UTC,
         *,
         fault: str = "",
+        most_steps: int = MAX_STEPS,
     ) -> None:
         self.days, self._fault = tuple(days), fault
         self._calendar = calendar or msgspec.structs.replace(_ALWAYS, zone=zone)
         self._chosen: dict[tuple[int, int], frozenset[date]] = {}
+        self._asked, self._searches = Steps(most_steps), Steps(most_steps)
+        self._begun = self.searched_until = 0  # the period that the last search found to be closed
+        self.is_limited = False
 
     @property
     def name(self) -> str:
@@ -422,48 +529,65 @@ class Openings:
         return self._calendar.name
 
     def why_closed(self, at: int) -> str:
-        """Return why a moment is closed; empty if it is open."""
+        """Return why a moment is closed; empty if it is open. Raises `TooManySteps`."""
         if self._fault:
             return f"{CLOSED_REASON}{self._fault}"
         one = self._calendar
         of_calendar = f"calendar {quote(one.name)} version {one.version}: " if one.name else ""
-        if reason := one.why_closed(at):
+        if reason := one.why_closed(at, self._asked):
             return f"{CLOSED_REASON}{of_calendar}{reason}"
-        if self.days and local_date(at, one.zone) not in self._days_of(local_date(at, one.zone)):
+        day = local_date(at, one.zone)
+        if self.days and day not in self._days_of(day, self._asked):
             numbers = ", ".join(map(str, self.days))
             kind = "open day" if one.name else "day"
             return f"{CLOSED_REASON}{of_calendar}it is not {kind} {numbers} of the month"
         return ""
 
     def next_open(self, at: int) -> int | None:
-        """Return the first open moment from a moment on; None if there is none within five years."""
+        """Return the first open moment from a moment on; None if there is none within five years.
+
+        None, too, if the searches need too many steps: then `is_limited` is set. Nothing opens before
+        `searched_until`.
+        """
         if self._fault:
             return None
+        if not self._begun <= at <= self.searched_until:
+            self._begun = self.searched_until = at
         end, step = at + HORIZON * _DAY, _FIRST_STEP
-        while at < end:
-            until = at + step * _DAY
-            if self.days:
-                found = self._by_days(at, until)
-            else:
-                found = next((max(begin, at) for begin, _ in self._calendar.spans(at, until)), None)
+        while self.searched_until < end:
+            begin = self.searched_until
+            until = min(begin + step * _DAY, end)
+            try:
+                found = self._first_open(begin, until)
+            except TooManySteps:
+                self.is_limited = True
+                return None
+            self.searched_until = until if found is None else found
             if found is not None:
                 return found
-            at, step = until, min(2 * step, _LONGEST_STEP)
+            step = min(2 * step, _LONGEST_STEP)
         return None
+
+    def _first_open(self, begin: int, until: int) -> int | None:
+        """Return the first open moment of a period. Raises `TooManySteps`."""
+        if self.days:
+            return self._by_days(begin, until)
+        return next(iter(self._calendar.spans(begin, until, self._searches)), (None,))[0]
 
     def _by_days(self, at: int, until: int) -> int | None:
         """Return the first open moment of a period that is on one of the days of its month."""
         zone = self._calendar.zone
-        day, last = local_date(at, zone), local_date(until, zone)
+        day, last = local_date(at, zone), local_date(until - 1, zone)
         while day <= last:
-            if day in self._days_of(day):
-                for begin, end in self._calendar.day_spans(day):
+            self._searches.spend(1)
+            if day in self._days_of(day, self._searches):
+                for begin, end in self._calendar.day_spans(day, self._searches):
                     if at < end and max(begin, at) < until:
                         return max(begin, at)
             day += timedelta(days=1)
         return None
 
-    def _days_of(self, day: date) -> frozenset[date]:
+    def _days_of(self, day: date, steps: Steps) -> frozenset[date]:
         """Return the days on which the job may begin, in the month of a day."""
         key = (day.year, day.month)
         if key not in self._chosen:
@@ -472,7 +596,7 @@ class Openings:
                 one
                 for number in range(31)
                 if (one := first + timedelta(days=number)).month == day.month
-                and self._calendar.day_spans(one)
+                and self._calendar.day_spans(one, steps)
             ]
             numbers = [one - 1 if one > 0 else one for one in self.days]
             length = len(in_month)

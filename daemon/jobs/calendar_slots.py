@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from daemon.flow.calendars import Openings, UnknownCalendar, compiled
+from daemon.flow.calendars import Openings, TooManySteps, UnknownCalendar, compiled
 from daemon.jobspec import cron
 from daemon.jobspec.steward_meta import RUN_CALENDAR, RUN_CALENDAR_ELSE, RUN_DAY, ClosedPolicy
 from storage.errors import Invalid
@@ -17,6 +17,7 @@ from storage.read_pool import ReadSnapshot
 from storage.records.job import Job
 
 _MOST_LOOKS = 2000  # slots in the search for a launch
+_LIMITED = "no opening was found within the limit of the search"
 
 
 class JobOpenings(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned(slots: Iterable[int], found: JobOpenings) -> list[Launch]:
-    """Return the outcomes of slots, which are in order."""
+    """Return the outcomes of slots, which are in order. Raises `TooManySteps`."""
     launches: list[Launch] = []
     for slot in slots:
         before = launches[-1] if launches else None
@@ -101,6 +102,8 @@ def _planned(slot: int, found: JobOpenings, before: Launch | None) -> Launch:
             at = before.at  # nothing opens in between
         else:
             at = found.openings.next_open(slot)
+            if at is None and found.openings.is_limited:
+                reason = f"{reason}; {_LIMITED}"
     return Launch(first=slot, last=slot, at=at, reason=reason)
 
 
@@ -113,7 +116,10 @@ def _are_one(before: Launch, one: Launch) -> bool:
 def launches_after(
     slot_after: Callable[[int], int | None], found: JobOpenings, after: int
 ) -> Iterator[int]:
-    """Yield the launches of the slots after a time, without a look at each closed slot."""
+    """Yield the launches of the slots after a time, without a look at each closed slot.
+
+    Raises `TooManySteps`.
+    """
     newest = None
     for _ in range(_MOST_LOOKS):
         slot = slot_after(after)
@@ -133,6 +139,17 @@ def launches_after(
             newest = after = opening
         else:
             after = opening - 1
+
+
+def _launch_after(
+    slot_after: Callable[[int], int | None], found: JobOpenings, after: int
+) -> int | None:
+    """Return the first launch after a time, `NEVER` for none, None if the search is too long."""
+    try:
+        launch = next(launches_after(slot_after, found, after), periodic.NEVER)
+    except TooManySteps:
+        return None
+    return None if launch == periodic.NEVER and found.openings.is_limited else launch
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,13 +176,13 @@ def forecast(
 ) -> Forecast:
     """Return the outcomes of slots up to `until`. May take long.
 
-    Raises any exception of `slot_after`.
+    Raises `TooManySteps`, and any exception of `slot_after`.
     """
     launches = planned(slots, found)
     closed = found.openings.why_closed(now)
     coming = next((one.at for one in launches if one.at is not None and one.at > until), None)
     if coming is None:
-        coming = next(launches_after(slot_after, found, until), periodic.NEVER)
+        coming = _launch_after(slot_after, found, until)
     return Forecast(
         found=found,
         launches=launches,

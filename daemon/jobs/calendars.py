@@ -1,7 +1,7 @@
 """Calendars: store, delete, import, and show their days."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
 
@@ -25,7 +25,7 @@ from storage.writer import Transaction
 
 MAX_CALENDARS = 1000  # of a namespace
 MAX_DAYS_SHOWN = 400
-_SHOWN_USERS = 5
+_SHOWN_NAMES = 5
 _ANY_INDEX = None
 
 
@@ -45,7 +45,8 @@ async def apply(
     `Conflict`.
     """
     _check(calendar)
-    return await store.write(partial(_put, calendar=calendar, enforced=enforced, now=now))
+    work = partial(_put, calendar=calendar, enforced=enforced, now=now)
+    return await store.write(work, is_long=bool(_parts(calendar)))
 
 
 def _check(calendar: Calendar) -> None:
@@ -61,7 +62,7 @@ def _put(tx: Transaction, *, calendar: Calendar, enforced: int | None, now: int)
     _check_index(before, name, enforced)
     if before is None and calendars.number(tx, namespace) >= MAX_CALENDARS:
         raise Malformed(f"namespace {quote(namespace)} has {MAX_CALENDARS} calendars, the most")
-    _check_parts(tx, calendar)
+    _check_parts(tx, calendar, before)
     complete = msgspec.structs.replace(
         calendar,
         version=before.version + 1 if before else 1,
@@ -92,24 +93,73 @@ def _check_index(before: Calendar | None, name: str, enforced: int | None) -> No
         )
 
 
-def _check_parts(tx: Transaction, calendar: Calendar) -> None:
-    """Raise `Malformed` if a calendar refers to unknown calendars, to itself, or to too many."""
-    namespace, known = calendar.namespace, set[str]()
-    for name in (*(calendar.only or ()), *(calendar.except_ or ())):
-        found = calendars.documents(tx, namespace, name)
-        if name not in found.documents:
-            raise Malformed(_unknown(name, calendars.names(tx, namespace)))
-        if calendar.name in found.documents:
+def _parts(calendar: Calendar) -> list[str]:
+    return [*(calendar.only or ()), *(calendar.except_ or ())]
+
+
+def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -> None:
+    """Raise `Malformed` if a calendar refers to unknown calendars, or to itself.
+
+    Neither the calendar nor any that uses it may refer to too many. A write that adds no reference
+    makes nothing worse, and is not checked.
+    """
+    namespace, parts = calendar.namespace, _parts(calendar)
+    if set(parts) <= set(_parts(before) if before else ()):
+        return
+    known = calendars.names(tx, namespace)
+    for name in parts:
+        if name not in known:
+            raise Malformed(_unknown(name, known))
+    found = calendars.references(tx, namespace, calendar.name, parts)
+    found[calendar.name] = set(parts)
+    for name in parts:
+        if calendar.name in _reached(found, name, most=len(known)):
             raise Malformed(
                 f"calendar {quote(calendar.name)} cannot refer to {quote(name)}, which refers to "
                 f"{quote(calendar.name)}"
             )
-        known |= found.documents.keys()
-    if len(known) > rules.MAX_PARTS:
-        raise Malformed(
-            f"calendar {quote(calendar.name)} refers to {len(known)} calendars; "
-            f"{rules.MAX_PARTS} is the most"
+    used_by: dict[str, set[str]] = {}
+    for name, names in found.items():
+        for part in names:
+            used_by.setdefault(part, set()).add(name)
+    for name in (calendar.name, *sorted(_reached(used_by, calendar.name, most=len(known)))):
+        if fault := _reference_fault(found, name):
+            user = "" if name == calendar.name else f"calendar {quote(name)}, which uses it, "
+            raise Malformed(
+                f"Only and Except of calendar {quote(calendar.name)} have {_listed(parts)}: "
+                f"{user or 'it '}would {fault}"
+            )
+
+
+def _reference_fault(found: Mapping[str, set[str]], name: str) -> str:
+    """Return the limit that the references of a calendar exceed; empty if there is none."""
+    if len(_reached(found, name, most=rules.MAX_PARTS)) > rules.MAX_PARTS:
+        return (
+            f"refer to more than {rules.MAX_PARTS} calendars, directly or through others: use fewer"
         )
+    level, depth = found.get(name, set()), 0
+    while level and depth <= rules.MAX_DEPTH:
+        level = set[str]().union(*(found.get(one, ()) for one in level))
+        depth += 1
+    if depth > rules.MAX_DEPTH:
+        return (
+            f"refer to calendars in a chain of more than {rules.MAX_DEPTH}: refer to fewer of them "
+            "through others"
+        )
+    return ""
+
+
+def _reached(found: Mapping[str, set[str]], name: str, *, most: int) -> set[str]:
+    """Return the names to which a name leads, directly or through others.
+
+    With more than `most` of them, some are missing.
+    """
+    reached, coming = set[str](), [name]
+    while coming and len(reached) <= most:
+        added = found.get(coming.pop(), set()) - reached
+        reached |= added
+        coming += added
+    return reached
 
 
 def _unknown(name: str, known: list[str]) -> str:
@@ -117,6 +167,11 @@ def _unknown(name: str, known: list[str]) -> str:
     return f"unknown calendar {quote(name)}" + (
         f"; did you mean {quote(close[0])}?" if close else ""
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = " and others" if len(names) > _SHOWN_NAMES else ""
+    return f"{', '.join(map(quote, names[:_SHOWN_NAMES]))}{more}"
 
 
 def unknown(db: ReadSnapshot, namespace: str, names: frozenset[str]) -> Iterator[str]:
@@ -139,14 +194,12 @@ async def remove(
         if before is None:
             raise NotFound(f"calendar {quote(name)} not found", index=tx.index)
         _check_index(before, name, enforced)
-        jobs, others = calendars.users(tx, namespace, name, _SHOWN_USERS + 1)
+        jobs, others = calendars.users(tx, namespace, name, _SHOWN_NAMES + 1)
         for kind, found in (("jobs", jobs), ("calendars", others)):
             if found:
-                shown = ", ".join(map(quote, found[:_SHOWN_USERS]))
-                more = " and others" if len(found) > _SHOWN_USERS else ""
                 raise Conflict(
-                    f"calendar {quote(name)} is used by {kind} {shown}{more}: change or stop them "
-                    "before"
+                    f"calendar {quote(name)} is used by {kind} {_listed(found)}: change or stop "
+                    "them before"
                 )
         calendars.remove(tx, before)
         return tx.index
@@ -177,13 +230,18 @@ def days(
     reason = openings.why_closed(now)
     at = openings.next_open(now) if reason else None
     day = first or rules.local_date(now, calendar.zone)
+
+    def shown(moment: int) -> str:
+        return rfc3339(moment // SECOND * SECOND, calendar.zone)
+
     return CalendarDays(
         name=name,
         namespace=namespace,
         version=calendar.version,
         is_open=not reason,
         reason=calendar.why_closed(now),
-        next_opening="" if at is None else rfc3339(at // SECOND * SECOND, calendar.zone),
+        next_opening="" if at is None else shown(at),
+        searched_until=shown(openings.searched_until) if reason and at is None else "",
         days=[_shown(calendar, day + timedelta(days=one)) for one in range(number)],
     )
 

@@ -118,6 +118,7 @@ def each_launch(block: Periodic, found: "JobOpenings | None", after: int) -> Ite
     if found is None:
         yield from each_slot(block, after)
         return
+    from daemon.flow.calendars import TooManySteps
     from daemon.jobs.calendar_slots import launches_after
 
     looks = CronEvaluationLimit(_MOST_LOOKS)
@@ -125,7 +126,7 @@ def each_launch(block: Periodic, found: "JobOpenings | None", after: int) -> Ite
         yield from launches_after(
             lambda time: next(each_slot(block, time, looks), None), found, after
         )
-    except TooManyExpressions:
+    except (TooManyExpressions, TooManySteps):
         return
 
 
@@ -136,7 +137,11 @@ def zone_of(job: Job) -> tzinfo:
     return cron.zone(job.periodic.time_zone if job.periodic else "")
 
 
-class TooManyExpressions(Exception):
+class TooMuchWork(Exception):
+    """The schedule of a job needs more work than permitted."""
+
+
+class TooManyExpressions(TooMuchWork):
     """The schedule of a job needs more evaluations of cron expressions than permitted."""
 
 
@@ -267,7 +272,7 @@ def precompute_slots(
 ) -> dict[tuple[str, str], Slots]:
     """Return the slots that the decisions about these jobs need. May take long.
 
-    Raises `TooManyExpressions`.
+    Raises `TooMuchWork`.
     """
     found = {}
     for one in due:
@@ -286,7 +291,8 @@ def precompute_slots(
 
 
 def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) -> "Forecast":
-    """Return the outcomes of the slots of a job with a calendar."""
+    """Return the outcomes of the slots of a job with a calendar. Raises `TooMuchWork`."""
+    from daemon.flow.calendars import TooManySteps
     from daemon.jobs.calendar_slots import forecast
 
     looks = CronEvaluationLimit(_MOST_LOOKS)
@@ -299,7 +305,10 @@ def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) ->
 
     first = slots.after(slots.followed_to)
     due = () if first is None else slots.known(first, until)
-    found = forecast(openings, due, slot_after, until=until, now=now)
+    try:
+        found = forecast(openings, due, slot_after, until=until, now=now)
+    except TooManySteps as error:
+        raise TooMuchWork(str(error)) from error
     for one in found.launches:
         slots.after(one.last, looks)
         if one.at is not None and one.at <= until:
@@ -730,7 +739,7 @@ async def _fenced(fences: Fences, unit: str, work: Callable[[], Awaitable[None]]
     with fences.around(_FENCED, unit), fences.at_work(_FENCED, [unit]):
         try:
             await work()
-        except TooManyExpressions as error:
+        except TooMuchWork as error:
             overrun = str(error)
     if overrun:
         fences.close(_FENCED, unit, overrun)

@@ -1,7 +1,7 @@
 """Calendars, their versions, and the jobs and calendars that use them."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -63,6 +63,23 @@ _JOBS = """
     SELECT job_id FROM calendar_jobs
      WHERE namespace = :namespace AND calendar = :name
   ORDER BY job_id LIMIT :most
+"""
+_REFERENCES = """
+    WITH RECURSIVE users (name) AS (
+        VALUES (:name)
+        UNION
+        SELECT p.name FROM users JOIN calendar_parts p
+            ON p.namespace = :namespace AND p.part = users.name
+    ), needed (name) AS (
+        SELECT name FROM users
+        UNION
+        SELECT value FROM json_each(:parts)
+        UNION
+        SELECT p.part FROM needed JOIN calendar_parts p
+            ON p.namespace = :namespace AND p.name = needed.name
+    )
+    SELECT p.name, p.part FROM needed JOIN calendar_parts p
+        ON p.namespace = :namespace AND p.name = needed.name
 """
 _LOOK_AGAIN = """
     WITH RECURSIVE users (name) AS (
@@ -142,6 +159,21 @@ def documents(db: ReadSnapshot, namespace: str, name: str) -> CalendarDocuments:
         {row["name"]: row["document"].encode() for row in rows},
         {row["name"]: (row["version"], row["create_index"]) for row in rows},
     )
+
+
+def references(
+    db: ReadSnapshot, namespace: str, name: str, parts: Sequence[str]
+) -> dict[str, set[str]]:
+    """Return the references of calendars to others, as they are stored.
+
+    The calendars are those that use `name`, `parts`, and all to which these refer, directly or through
+    others. The work grows with the number of references in the namespace.
+    """
+    values = {"namespace": namespace, "name": name, "parts": encode(parts).decode()}
+    found: dict[str, set[str]] = {}
+    for row in db.each(_REFERENCES, values):
+        found.setdefault(row["name"], set()).add(row["part"])
+    return found
 
 
 def has_versions(db: ReadSnapshot, namespace: str, wanted: Mapping[str, tuple[int, int]]) -> bool:

@@ -70,7 +70,10 @@ class OpenDay(Record, frozen=True, kw_only=True):
 
 
 class CalendarDays(Record, frozen=True, kw_only=True):
-    """Days of a calendar, and whether it is open now; else the next opening (RFC 3339)."""
+    """Days of a calendar, and whether it is open now; else the next opening (RFC 3339).
+
+    If no opening was found, it is closed until `searched_until`, the end of the search.
+    """
 
     name: str
     namespace: str
@@ -78,6 +81,7 @@ class CalendarDays(Record, frozen=True, kw_only=True):
     is_open: bool
     reason: str
     next_opening: str
+    searched_until: str = ""
     days: list[OpenDay]
 
 

@@ -152,7 +152,7 @@ def status(client: ApiClient, screen: Screen, name: str, *, first: str | None, d
             ("Name", found.name),
             ("Version", str(found.version)),
             ("Now", "open" if found.is_open else f"closed ({found.reason})"),
-            *([] if found.is_open else [("Next Opening", found.next_opening or "none")]),
+            *([] if found.is_open else [("Next Opening", found.next_opening or _none(found))]),
         ]
     )
     screen.table(
@@ -167,6 +167,10 @@ def status(client: ApiClient, screen: Screen, name: str, *, first: str | None, d
             for one in found.days
         ],
     )
+
+
+def _none(found: CalendarDays) -> str:
+    return f"none up to {found.searched_until}" if found.searched_until else "none"
 
 
 def _days_of(client: ApiClient, name: str, first: str | None, days: int) -> dict[str, str]:

@@ -43,6 +43,13 @@ async def test_a_calendar_is_stored_and_its_days_are_shown(store: Store) -> None
     assert found.next_opening == "2026-11-23T00:00:00Z"
 
 
+async def test_a_calendar_without_an_opening_names_the_end_of_the_search(store: Store) -> None:
+    await put(store, {"Blackouts": [{"Begin": "2020-01-01", "End": "2100-01-01"}]})
+    found = days(store)
+    assert (found.is_open, found.next_opening) == (False, "")
+    assert found.searched_until == "2031-11-25T01:40:00Z"  # after 5 * 366 days
+
+
 async def test_a_concurrent_change_has_status_409(store: Store) -> None:
     await put(store, cas="0")
     answer = await put(store, cas="0")

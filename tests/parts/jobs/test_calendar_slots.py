@@ -3,10 +3,21 @@
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
+from daemon.flow.calendars import Openings, compiled
+from daemon.jobs import calendar_slots
 from daemon.jobs import calendars as rules
-from daemon.jobs.periodic import decide_slot, foresee, next_launches, openings_of
+from daemon.jobs.calendar_slots import JobOpenings, forecast, planned
+from daemon.jobs.periodic import (
+    TooMuchWork,
+    decide_slot,
+    next_launches,
+    next_slot,
+    openings_of,
+    precompute_slots,
+)
 from storage.errors import Conflict, Malformed, NotFound
 from storage.queries import calendars, job_listings, job_status, jobs, periodic
 from storage.queries.pages import PageRequest
@@ -150,7 +161,7 @@ async def test_a_change_between_a_forecast_and_its_decision_is_seen(store: Store
     await look(store, FRIDAY, started=FRIDAY)
     now = at("2026-11-27T18:00:00")
     due = store.read(lambda db: periodic.due(db, now, 10))
-    ((key, slots),) = store.read(partial(foresee, due=due, now=now)).items()
+    ((key, slots),) = store.read(partial(precompute_slots, due=due, now=now)).items()
     await define(store, Calendar(name="business", namespace="default"))
     await store.write(
         lambda tx: decide_slot(tx, *key, slots, started=FRIDAY, now=now, eval_id="e-stale")
@@ -293,6 +304,120 @@ async def test_a_calendar_refers_to_known_calendars_without_a_cycle(store: Store
         Malformed, match='"business" cannot refer to "team", which refers to "business"'
     ):
         await define(store, Calendar(name="business", namespace="default", only=["team"]))
+
+
+def plain(number: int, *parts: int) -> Calendar:
+    only = [f"c{one}" for one in parts] or None
+    return Calendar(name=f"c{number}", namespace="default", only=only)
+
+
+async def store_unchecked(store: Store, *every: Calendar) -> None:
+    """Store calendars as an earlier release did, which checked less."""
+
+    def work(tx: Transaction) -> None:
+        for one in every:
+            calendars.put(tx, msgspec.structs.replace(one, version=1), person="", now=FRIDAY)
+
+    await store.write(work)
+
+
+async def test_a_write_counts_the_references_of_its_users(store: Store) -> None:
+    for number in range(64):
+        await define(store, plain(number))
+    await define(store, plain(63, *range(47, 63)))
+    with pytest.raises(
+        Malformed,
+        match='of calendar "c62" have "c46", "c47", "c48", "c49", "c50" and others: calendar "c63", '
+        "which uses it, would refer to more than 16 calendars, directly or through others: use fewer",
+    ):
+        await define(store, plain(62, *range(46, 62)))
+    with pytest.raises(Malformed, match='of calendar "c0" have "c63": it would refer to more than'):
+        await define(store, plain(0, 63))
+    await define(store, plain(62, 47, 48))  # none of them is new to c63
+
+
+async def test_a_chain_of_references_is_short(store: Store) -> None:
+    for number in range(8):
+        await define(store, plain(number))
+    for number in (7, 6, 5, 4, 3):
+        await define(store, plain(number, number - 1))
+    with pytest.raises(
+        Malformed,
+        match='of calendar "c2" have "c1": calendar "c7", which uses it, would refer to calendars '
+        "in a chain of more than 5: refer to fewer of them through others",
+    ):
+        await define(store, plain(2, 1))
+    await define(store, plain(7, 1))
+    await define(store, plain(2, 1))
+
+
+async def test_calendars_beyond_the_limit_can_be_repaired(store: Store) -> None:
+    ladder = [plain(number, *range(max(number - 16, 0), number)) for number in range(40)]
+    await store_unchecked(store, *ladder)
+    described = msgspec.structs.replace(ladder[30], description="of all teams")
+    assert await define(store, described) == 2
+    assert await define(store, plain(30, 29)) == 3
+    with pytest.raises(Malformed, match="refer to more than 16 calendars"):
+        await define(store, plain(30, 29, 28))
+
+
+async def test_calendars_beyond_the_limit_stop_no_other_job(store: Store) -> None:
+    ladder = [plain(number, *range(max(number - 16, 0), number)) for number in range(64)]
+    await store_unchecked(store, *ladder)
+    await register(store, steward_run_calendar="c63")
+    now = at("2026-11-27T18:00:00")
+    await look(store, now, started=FRIDAY)
+    assert ledger(store)[0][1:] == (
+        1,
+        "skipped",
+        'closed: Only and Except of calendar "c63" refer to more than 16 calendars, directly or '
+        "through others: remove some of them",
+    )
+    with pytest.raises(Malformed, match="refer to more than 16 calendars"):
+        store.read(lambda db: rules.days(db, "default", "c63", first=None, number=1, now=now))
+
+
+# --- limits ---
+
+
+def with_limit(most_steps: int, *, moves: bool) -> JobOpenings:
+    """Return the openings of a job whose calendar is closed until 2199."""
+    blackout = Blackout(begin="2020-01-01", end="2199-12-30", reason="r")
+    closed = Calendar(name="own", blackouts=[blackout])
+    calendar = compiled("own", {"own": msgspec.json.encode(closed)})
+    openings = Openings(calendar, most_steps=most_steps)
+    return JobOpenings(openings, "own", (), moves, "default", {})
+
+
+def test_the_reason_says_that_the_search_for_an_opening_was_limited() -> None:
+    (one,) = planned([FRIDAY], with_limit(300, moves=True))
+    assert one.at is None
+    assert one.reason.endswith("(r); no opening was found within the limit of the search")
+    (one,) = planned([FRIDAY], with_limit(100_000, moves=True))
+    assert one.reason.endswith("blackout (r)")
+
+
+@pytest.mark.parametrize(("most", "launch"), [(300, None), (100_000, periodic.NEVER)])
+def test_the_next_launch_is_unknown_if_the_search_was_limited(
+    most: int, launch: int | None
+) -> None:
+    slots = partial(next_slot, HOURLY)
+    found = forecast(with_limit(most, moves=False), [], slots, until=FRIDAY, now=FRIDAY)
+    assert (found.next_launch, found.reopens) == (launch, None)
+
+
+async def test_the_work_for_all_missed_slots_is_limited(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await define(store)
+    made = await register(store)
+    monkeypatch.setattr(calendar_slots, "Openings", partial(Openings, most_steps=50))
+    now = at("2026-11-30T12:30:00")  # 67 slots were missed
+    due = store.read(lambda db: periodic.due(db, now, 10))
+    with pytest.raises(TooMuchWork, match="its calendar needs more than 50 steps: give it fewer"):
+        store.read(partial(precompute_slots, due=due, now=now))
+    shown = store.read(lambda db: next_launches(made, FRIDAY, openings_of(db, made)))
+    assert len(shown) == 10
 
 
 async def test_old_versions_are_trimmed(store: Store) -> None:

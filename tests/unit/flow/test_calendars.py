@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.flow.calendars import (
+    MAX_PARTS,
     CompiledCalendar,
     Openings,
+    Steps,
+    TooManySteps,
     UnknownCalendar,
     compiled,
     faults,
@@ -121,6 +124,86 @@ def test_a_missing_calendar_and_a_cycle_are_named() -> None:
         made(only=["team"])
     with pytest.raises(UnknownCalendar, match="own -> team -> own"):
         made(Calendar(name="team", except_=["own"]), only=["team"])
+
+
+# --- many references ---
+
+
+class Documents(dict[str, bytes]):
+    """Stored calendars, and the number of those that were read."""
+
+    reads = 0
+
+    def __getitem__(self, name: str) -> bytes:
+        self.reads += 1
+        return super().__getitem__(name)
+
+
+def ladder(number: int, **fields: Any) -> Documents:
+    """Return calendars `c0`, `c1` …; each refers to the `MAX_PARTS` before it."""
+    every = [
+        Calendar(
+            name=f"c{one}",
+            only=[f"c{part}" for part in range(max(one - MAX_PARTS, 0), one)],
+            **fields,
+        )
+        for one in range(number)
+    ]
+    return Documents({one.name: msgspec.json.encode(one) for one in every})
+
+
+def test_each_calendar_is_looked_at_once() -> None:
+    documents = ladder(MAX_PARTS + 1)
+    found = compiled("c16", documents)
+    assert documents.reads == MAX_PARTS + 1
+    steps = Steps()
+    assert found.why_closed(moment("2026-11-26T11:00:00Z"), steps) == ""
+    assert steps.number == 2 * (MAX_PARTS + 1)  # the day, and its one period
+    steps = Steps()
+    first = moment("2026-11-26T00:00:00Z")
+    assert found.day_spans(date(2026, 11, 26), steps) == [(first, first + 24 * HOUR)]
+    comparisons = MAX_PARTS * (MAX_PARTS + 1) // 2
+    assert steps.number == 2 * (MAX_PARTS + 1) + comparisons
+
+
+def test_stored_calendars_beyond_the_limit_are_refused_after_few_of_them() -> None:
+    documents = ladder(64)
+    with pytest.raises(
+        UnknownCalendar, match=r'of calendar "c63" refer to more than 16 calendars, directly or'
+    ):
+        compiled("c63", documents)
+    assert documents.reads <= MAX_PARTS + 1
+
+
+def test_a_question_has_a_limited_number_of_steps() -> None:
+    found = compiled("c16", ladder(MAX_PARTS + 1))
+    with pytest.raises(TooManySteps, match="its calendar needs more than 20 steps: give it fewer"):
+        found.spans(moment("2026-11-01T00:00:00Z"), moment("2026-11-30T00:00:00Z"), Steps(20))
+
+
+@pytest.mark.parametrize("days", [(), (1,)])
+def test_a_search_ends_at_its_limit_of_steps(days: tuple[int, ...]) -> None:
+    never = made(Calendar(name="always"), except_=["always"])
+    openings, at = Openings(never, days, most_steps=500), moment("2026-11-26T00:00:00Z")
+    assert openings.next_open(at) is None
+    assert openings.is_limited
+    assert at < openings.searched_until < at + 366 * 24 * HOUR
+
+
+def test_a_second_search_goes_on_where_the_first_ended() -> None:
+    never = made(Calendar(name="always"), except_=["always"])
+    openings, at = Openings(never, most_steps=20_000), moment("2026-11-26T00:00:00Z")
+    for hour in range(1000):  # of which one takes about 8000 steps
+        assert openings.next_open(at + hour * HOUR) is None
+    assert not openings.is_limited
+    assert openings.searched_until == at + (5 * 366 * 24 + 999) * HOUR
+
+
+def test_a_search_from_an_earlier_moment_is_a_new_one() -> None:
+    openings = Openings(made(weekdays=["mon"]))
+    assert text(openings.next_open(moment("2026-12-01T00:00:00Z")))[:10] == "2026-12-07"
+    assert text(openings.next_open(moment("2026-11-24T00:00:00Z")))[:10] == "2026-11-30"
+    assert text(openings.next_open(moment("2026-12-01T00:00:00Z")))[:10] == "2026-12-07"
 
 
 # --- openings ---
