@@ -14,9 +14,38 @@ _RETRY = 1000  # milliseconds until a browser reconnects
 _BEAT = b": still here\n\n"
 
 
-class _Event(Record, frozen=True, kw_only=True):
-    """The fields of an event that a page needs, without its payload."""
+class _Changed(Record, frozen=True, kw_only=True):
+    """The time of an object's last change in nanoseconds, 0 if it has none."""
 
+    modify_time: int = 0
+
+
+class _Payload(Record, frozen=True, kw_only=True):
+    """The objects of an event whose last change is the write of the event."""
+
+    allocation: _Changed | None = None
+    evaluation: _Changed | None = None
+
+
+class _Event(Record, frozen=True, kw_only=True):
+    """The fields of an event that a page needs, and the times in its payload."""
+
+    topic: str
+    type: str
+    key: str
+    namespace: str
+    filter_keys: list[str] | None = None
+    payload: _Payload | None = None
+
+
+class EventLine(Record, frozen=True, kw_only=True):
+    """A line of the API's event stream; one without events is a heartbeat."""
+
+    index: int = 0
+    events: tuple[_Event, ...] = ()
+
+
+class _ShownEvent(Record, frozen=True, kw_only=True):
     topic: str
     type: str
     key: str
@@ -24,11 +53,12 @@ class _Event(Record, frozen=True, kw_only=True):
     filter_keys: list[str] | None = None
 
 
-class _Line(Record, frozen=True, kw_only=True):
-    """A line of the API's event stream; one without events is a heartbeat."""
+class ShownLine(Record, frozen=True, kw_only=True):
+    """The events of one write; `time` is that of the write in milliseconds, 0 if unknown."""
 
-    index: int = 0
-    events: tuple[_Event, ...] = ()
+    index: int
+    events: list[_ShownEvent]
+    time: int = 0
 
 
 async def events(ui_request: UiRequest) -> HandlerReply:
@@ -51,5 +81,29 @@ async def _frames(lines: AsyncIterator[bytes], index: int) -> AsyncIterator[byte
     yield b"retry: %d\nevent: begin\ndata: %d\n\n" % (_RETRY, index)
     async with aclosing(lines) as open_lines:  # type: ignore[type-var]  # a generator
         async for line in open_lines:
-            told = msgspec.json.decode(line, type=_Line)
-            yield b"data: " + msgspec.json.encode(told) + b"\n\n" if told.events else _BEAT
+            found = msgspec.json.decode(line, type=EventLine)
+            yield (
+                b"data: " + msgspec.json.encode(shown_line(found)) + b"\n\n"
+                if found.events
+                else _BEAT
+            )
+
+
+def shown_line(line: EventLine) -> ShownLine:
+    """Return the events of a write with its time, if an event has an object with that time."""
+    payloads = [one.payload for one in line.events if one.payload is not None]
+    objects = [one for payload in payloads for one in (payload.allocation, payload.evaluation)]
+    return ShownLine(
+        index=line.index,
+        events=[
+            _ShownEvent(
+                topic=one.topic,
+                type=one.type,
+                key=one.key,
+                namespace=one.namespace,
+                filter_keys=one.filter_keys,
+            )
+            for one in line.events
+        ],
+        time=max((one.modify_time for one in objects if one), default=0) // 1_000_000,
+    )

@@ -10,6 +10,11 @@ async def test_events_are_sentences_that_can_be_filtered(browser: Tab, filled: S
     await browser.open(f"{filled.address}/ui/log")
     await browser.until_text("#events", "Job etl was registered")
     await browser.until_text("#events", "Run etl/1 of etl began")
+    times = (
+        "[...document.querySelectorAll('#events tbody tr')].map((one) => one.cells[3].textContent)"
+    )
+    await browser.until(f"{times}.some((one) => /^\\d/.test(one))")
+    await browser.until(f"!{times}.some((one) => one.includes('before'))")
     for name, value in (("topic", "Job"), ("text", "TRAIN")):
         await browser.write(f"#event-filter [name={name}]", value)
     rows = await browser.value(SHOWN)

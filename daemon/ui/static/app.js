@@ -567,12 +567,25 @@ function filterEvents(form, rows) {
   }
 }
 
+// The time of an event; without one, the last known time before it.
+function eventTime(row, time, before) {
+  const place = row.insertCell();
+  if (!time && !before) return place.append("unknown");
+  const at = new Date(time || before);
+  const shown = document.createElement("time");
+  shown.dateTime = at.toISOString();
+  shown.title = `${at.toISOString()} (UTC)`;
+  shown.textContent = at.toLocaleString();
+  place.append(...(time ? [shown] : ["after ", shown]));
+}
+
 function listEvents(table) {
   const source = new EventSource(table.dataset.source);
   const rows = table.tBodies[0];
   const form = document.getElementById("event-filter");
   const topics = new Set();
   let first = Infinity; // the last index when the page was opened
+  let known = 0; // the time of the newest write whose time is known
   form.hidden = false;
   form.addEventListener("input", () => filterEvents(form, rows));
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -584,13 +597,14 @@ function listEvents(table) {
   source.addEventListener("error", () => showLink(false));
   source.addEventListener("message", (event) => {
     const told = JSON.parse(event.data);
+    if (told.Time) known = told.Time;
     for (const one of told.Events) {
       const row = rows.insertRow(0);
       row.dataset.topic = one.Topic;
       cell(row, sentence(one));
       cell(row, one.Type);
       cell(row, one.Namespace);
-      cell(row, told.Index > first ? new Date().toLocaleTimeString() : "before");
+      eventTime(row, told.Time || (told.Index > first ? Date.now() : 0), known);
       cell(row, String(told.Index));
       if (!topics.has(one.Topic)) {
         topics.add(one.Topic);
