@@ -303,7 +303,7 @@ def _keep_sensitive(seal: EnvelopeCipher, tx: Transaction, job: Job, values: Seq
     # Imported late, because few job files have sensitive variables.
     from daemon.variables import job_secrets
 
-    job_secrets.keep(tx, seal, (job.namespace, job.id, job.version), values)
+    job_secrets.keep(tx, seal, job, values)
 
 
 async def deregister_job(request: Request) -> HandlerReply:

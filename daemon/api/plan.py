@@ -6,6 +6,7 @@ from functools import partial
 from msgspec import UNSET, UnsetType
 
 from daemon.api.jobs import check_right, find_secret, launch_preview, registration_context
+from daemon.app.context import JobMaskSource
 from daemon.evals.dry_run import dry_run, external_port_listeners, static_ports
 from daemon.flow import graph
 from daemon.flow.workflow_keys import is_workflow
@@ -21,6 +22,7 @@ from daemon.jobs.register import (
 )
 from daemon.jobspec.rules.job import total_count
 from daemon.net.port_listeners import listeners_on
+from daemon.text.masking import Matcher
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage import garbage
@@ -118,18 +120,36 @@ async def plan(request: Request) -> HandlerReply:
 
     async with parts.admission.turn(request.client):  # a large job takes a second
         index, answer = await parts.store.read_long(lambda db: _encoded(look(db)))
-    if parts.tokens.asks and (source := body.submission) is not None and SENSITIVE in source.source:
-        answer = await garbage.in_thread(partial(_masked, answer, source))
+    if parts.tokens.asks:
+        named = namespace or body.job.get("Namespace")
+        key = (named if isinstance(named, str) and named else request.namespace, request["job_id"])
+        answer = await _masked(parts.job_masks, answer, body.submission, key)
     return HandlerReply(body=answer, index=index)
 
 
-def _masked(answer: bytes, source: Submission) -> bytes:
-    """Return a response with the sensitive variables of a source masked."""
+async def _masked(
+    masks: JobMaskSource | None, answer: bytes, source: Submission | None, key: tuple[str, str]
+) -> bytes:
+    """Return a response with the sensitive variables masked: of the source, and of the job."""
+    if masks is not None and (matcher := await masks.matcher(key)) is not None:
+        answer = await garbage.in_thread(partial(_with_masks, answer, matcher, key))
+    if source is None or SENSITIVE not in source.source:
+        return answer
+    return await garbage.in_thread(partial(_masked_by_source, answer, source, key))
+
+
+def _masked_by_source(answer: bytes, source: Submission, key: tuple[str, str]) -> bytes:
     # Imported late, because few job files have sensitive variables.
     from daemon.variables.task_secrets import matcher_of
 
     found = sensitive_variables(source)
-    return matcher_of(found.values).mask(answer) if found.values else answer
+    return _with_masks(answer, matcher_of(found.values), key) if found.values else answer
+
+
+def _with_masks(answer: bytes, matcher: Matcher, key: tuple[str, str]) -> bytes:
+    from daemon.text.json_masks import mask_json
+
+    return mask_json(answer, {key: matcher}, key)
 
 
 def _encoded(response: JobPlanResponse) -> tuple[int, bytes]:

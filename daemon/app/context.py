@@ -1,7 +1,7 @@
 """The open parts of the daemon, as the request handlers use them."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
@@ -226,8 +226,12 @@ class OutputMasks(Protocol):
 class JobMaskSource(Protocol):
     """The sensitive variables of job files, which are masked in responses."""
 
-    async def matcher(self) -> Matcher | None:
-        """Return the matcher, or None if no job has sensitive variables."""
+    async def jobs(self) -> Collection[tuple[str, str]]:
+        """Return the namespace and ID of each job with sensitive variables."""
+        ...
+
+    async def matcher(self, key: tuple[str, str]) -> Matcher | None:
+        """Return the matcher of one job, or None if it has no sensitive variables."""
         ...
 
 

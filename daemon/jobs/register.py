@@ -39,6 +39,8 @@ from storage.writer import Transaction
 PRIORITIES = range(1, 101)
 MAY_OPEN = "exec-unfiltered"  # capability in a namespace
 _LARGE = 4 * 1024  # bytes of a request; completing a larger one takes more than 3 ms
+_MOST_VALUES = 100  # texts in the sensitive variables of a job
+_MOST_OF_VALUES = 64 * 1024  # bytes of these texts
 SENSITIVE = "sensitive"  # in each source with such a variable
 MAX_SOURCE = 1_000_000  # bytes; a longer source is not stored (recorded from Nomad: submissions)
 
@@ -277,7 +279,7 @@ async def _sensitive_variables(source: Submission | None) -> SensitiveVariables:
 
 
 def sensitive_variables(source: Submission | None) -> SensitiveVariables:
-    """Return the sensitive variables of a source. A long source takes long."""
+    """Return the sensitive variables of a source. A long source takes long. Raises `Malformed`."""
     if source is None or SENSITIVE not in source.source:
         return SensitiveVariables()
     # Imported late, because few job files have such variables.
@@ -292,14 +294,24 @@ def sensitive_variables(source: Submission | None) -> SensitiveVariables:
         is_v1=source.format == "hcl1",
     )
     try:
-        return SensitiveVariables(
-            values=tuple(sensitive_values(file, FunctionEnvironment(random=bytes)))
-        )
+        values = tuple(sensitive_values(file, FunctionEnvironment(random=bytes)))
+        _check_sensitive(values)
+        return SensitiveVariables(values=values)
     except HclError as error:
         if source.format == "json":  # a job in the form of the API has no variables
             return SensitiveVariables()
         reason = f"sensitive variables are not masked, because their values are unknown: {error}"
         return SensitiveVariables(warnings=(reason,))
+
+
+def _check_sensitive(values: Sequence[str]) -> None:
+    """Raise `Malformed` if the masks of sensitive variables would cost too much."""
+    size = sum(len(value.encode(errors="replace")) for value in values)
+    if len(values) > _MOST_VALUES or size > _MOST_OF_VALUES:
+        raise Malformed(
+            f"Submission: the sensitive variables have {len(values)} texts of {size} bytes: "
+            f"at most {_MOST_VALUES} texts of {_MOST_OF_VALUES} bytes are possible"
+        )
 
 
 def _size(source: Submission) -> int:

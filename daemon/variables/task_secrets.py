@@ -5,18 +5,20 @@ with the logs of their allocation.
 """
 
 import json
+import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
+import trio
 
 from daemon.acl.seal import EnvelopeCipher
 from daemon.text.masking import Matcher, TaskSecrets
 from storage import garbage
 from storage.errors import Refused, StorageUnavailable, Unsealable
-from storage.queries import events, jobs, secrets
+from storage.queries import secrets
 from storage.queries.secrets import SealedSecret
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -24,10 +26,11 @@ from storage.store import Store
 from storage.writer import Transaction
 
 _ROOT = "output/"
-JOB_ROOT = "job-variables/"  # by namespace, job and version
+JOB_ROOT = "job-variables/"  # by namespace, job, and its create index and version
 JOB_TABLE = "job_secrets"  # the name of the index of their last change
 _MOST_ROWS = 200  # deliveries of an allocation, until one row replaces them
 _MOST_MATCHERS = 64  # allocations whose matcher is cached
+_MOST_OF_JOBS = 256  # jobs whose matcher is cached
 _STEP = 100  # allocations per write of a cleanup
 
 
@@ -88,9 +91,9 @@ class TaskSecretStore:
             await self._store.write(partial(_forget, ids=gone[first : first + _STEP]))
         for alloc_id in gone:
             self._in_use.pop(alloc_id, None)
-        purged = await self._store.read_long(purged_jobs)
-        for first in range(0, len(purged), _STEP):
-            await self._store.write(partial(_remove, places=purged[first : first + _STEP]))
+        unneeded = await self._store.read_long(unneeded_places)
+        for first in range(0, len(unneeded), _STEP):
+            await self._store.write(partial(_remove, places=unneeded[first : first + _STEP]))
 
 
 class _Known(NamedTuple):
@@ -126,37 +129,66 @@ class OutputMatchers:
         return known.matcher
 
 
-class _KnownOfJobs(NamedTuple):
-    """The matcher for the values at an index of their last change; None without values."""
+class _MadeOfJob:
+    """The matcher of one job, and the rows that it is for. The lock is held while it is made."""
 
-    changed: int
-    matcher: Matcher | None
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.changed = -1  # the index of the last change of any job that the rows are for
+        self.rows: list[SealedSecret] = []
+        self.matcher: Matcher | None = None
 
 
 class JobMasks:
-    """The matcher for the sensitive values of all jobs, made again after each change of a value."""
+    """The matchers for the sensitive values of jobs: one for each job, made when it is needed.
+
+    One request makes the matcher of a job in a thread, and others wait for it. A change of another
+    job's values leaves it as it is.
+    """
 
     def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
         self._store, self._seal = store, seal
-        self._moment, self._known = -1, _KnownOfJobs(-1, None)
+        self._moment, self._changed = -1, -1
+        self._lock = trio.Lock()
+        self._jobs: frozenset[tuple[str, str]] = frozenset()
+        self._made: OrderedDict[tuple[str, str], _MadeOfJob] = OrderedDict()
 
-    async def matcher(self) -> Matcher | None:
-        """Return the matcher, or None if no job has sensitive values."""
+    async def jobs(self) -> frozenset[tuple[str, str]]:
+        """Return the namespace and ID of each job with sensitive values."""
+        if self._store.commits != self._moment:
+            async with self._lock:
+                await self._refresh()
+        return self._jobs
+
+    async def matcher(self, key: tuple[str, str]) -> Matcher | None:
+        """Return the matcher of a job, or None if it has no sensitive values."""
+        if key not in await self.jobs():
+            return None
+        made = self._made.setdefault(key, _MadeOfJob())
+        self._made.move_to_end(key)
+        if len(self._made) > _MOST_OF_JOBS:
+            self._made.popitem(last=False)
+        async with made.lock:
+            changed = self._changed
+            if made.changed != changed:
+                rows = await self._store.read_any(lambda db: job_values(db, *key))
+                if rows != made.rows:
+                    work = partial(_matcher_of_job, self._seal, rows)
+                    made.matcher = await garbage.in_thread(work) if rows else None
+                    made.rows = rows
+                made.changed = changed
+            return made.matcher
+
+    async def _refresh(self) -> None:
         commits = self._store.commits
-        if commits != self._moment:
-            index = self._store.read(lambda db: db.table_index(JOB_TABLE))
-            if index != self._known.changed:
-                self._known = await self._read(index)
-            self._moment = commits
-        return self._known.matcher
-
-    async def _read(self, index: int) -> _KnownOfJobs:
-        rows = await self._store.read_long(partial(secrets.below, prefix=JOB_ROOT))
-        if not rows:
-            return _KnownOfJobs(index, None)
-        return _KnownOfJobs(
-            index, await garbage.in_thread(partial(_matcher_of_jobs, self._seal, rows))
-        )
+        if commits == self._moment:
+            return
+        index = self._store.read(lambda db: db.table_index(JOB_TABLE))
+        if index != self._changed:
+            found = await self._store.read_long(partial(secrets.places, prefix=JOB_ROOT))
+            self._jobs = frozenset(_key_of(place) for place in found)
+            self._changed = index
+        self._moment = commits
 
 
 def matcher_of(values: Sequence[str]) -> Matcher:
@@ -168,8 +200,8 @@ def matcher_of(values: Sequence[str]) -> Matcher:
     return found
 
 
-def _matcher_of_jobs(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Matcher:
-    """Return the matcher for stored values."""
+def _matcher_of_job(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Matcher:
+    """Return the matcher for stored values of a job."""
     return matcher_of(decrypted(seal, rows))
 
 
@@ -202,26 +234,63 @@ def job_prefix(namespace: str, job_id: str) -> str:
     return f"{JOB_ROOT}{namespace}/{job_id}/"
 
 
+def job_place(namespace: str, job_id: str, create_index: int, version: int) -> str:
+    """Return the path of the values of a version. A job registered after a purge has another."""
+    return f"{job_prefix(namespace, job_id)}{create_index:020d}-{version:010d}"
+
+
 def job_values(db: ReadSnapshot, namespace: str, job_id: str) -> list[SealedSecret]:
     """Return the encrypted values of a job's sensitive variables, oldest version first."""
     prefix = job_prefix(namespace, job_id)
     # The name of a child begins with that of its parent and a slash.
     rows = secrets.below(db, prefix)
-    return [row for row in rows if "/" not in row.place.removeprefix(prefix)]
+    own = [row for row in rows if "/" not in row.place.removeprefix(prefix)]
+    return sorted(own, key=lambda row: _version_of(row.place))
 
 
-def purged_jobs(db: ReadSnapshot) -> list[str]:
-    """Return the paths of values of jobs that do not exist, and that no stored event shows."""
+def unneeded_places(db: ReadSnapshot) -> list[str]:
+    """Return the paths of values that no version, allocation, child or event of the job needs."""
     places: dict[tuple[str, str], list[str]] = {}
     for place in secrets.places(db, JOB_ROOT):
-        namespace, _, rest = place.removeprefix(JOB_ROOT).partition("/")
-        places.setdefault((namespace, rest.rpartition("/")[0]), []).append(place)
-    return [
-        place
-        for key, found in places.items()
-        if jobs.current(db, *key) is None and not events.mentions(db, *key)
-        for place in found
-    ]
+        places.setdefault(_key_of(place), []).append(place)
+    return [one for key, found in places.items() for one in _unneeded(db, key, found)]
+
+
+def _unneeded(db: ReadSnapshot, key: tuple[str, str], places: Sequence[str]) -> list[str]:
+    """Return the paths of a job that are not needed."""
+    # Imported late, because few stores have such values.
+    from storage.queries import shown_versions
+
+    if shown_versions.has_children(db, *key):  # a child shows any version of its parent
+        return []
+    present = shown_versions.present(db, *key)
+    told = shown_versions.told(db, *key)
+    begins = sorted({_version_of(place)[0] for place in places} | {present.create_index})
+    unneeded = []
+    for place in places:
+        begin, version = _version_of(place)
+        end = next((one for one in begins if one > begin), sys.maxsize)
+        # A row from before the paths had the create index (0) may be of any registration.
+        is_present = begin in (0, present.create_index) and version in present.versions
+        is_told = any(
+            shown in (None, version) and (begin == 0 or begin <= index < end)
+            for shown, index in told
+        )
+        if not (is_present or is_told):
+            unneeded.append(place)
+    return unneeded
+
+
+def _key_of(place: str) -> tuple[str, str]:
+    """Return the namespace and ID of the job at a path."""
+    namespace, _, rest = place.removeprefix(JOB_ROOT).partition("/")
+    return namespace, rest.rpartition("/")[0]
+
+
+def _version_of(place: str) -> tuple[int, int]:
+    """Return the create index of the job at a path, 0 if the path lacks it, and the version."""
+    created, _, version = place.rpartition("/")[2].rpartition("-")
+    return int(created or 0), int(version)
 
 
 def _remove(tx: Transaction, *, places: Sequence[str]) -> None:

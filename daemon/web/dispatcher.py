@@ -392,7 +392,7 @@ class Dispatcher:
     ) -> HandlerReply:
         """Return a reply with masks in place of the sensitive variables of job files."""
         masks = self._parts.job_masks
-        if masks is None or (reply.stream is None and await masks.matcher() is None):
+        if masks is None or (reply.stream is None and not await masks.jobs()):
             return reply
         from daemon.web import job_masks  # imported late: few stores have such values
 

@@ -1,7 +1,8 @@
 """Masks of sensitive job variables in responses.
 
-A response keeps its length. Texts and JSON are masked; files, snapshots, the output of tasks and
-variables are not, because other rules protect them.
+The values of a job mask only that which belongs to this job: objects that name it, and responses of
+routes of the job or of its allocations. Text and JSON are masked; files, snapshots, the output of
+tasks and variables are not, because other rules protect them.
 """
 
 from collections.abc import AsyncGenerator
@@ -13,10 +14,12 @@ import msgspec
 
 from daemon.acl.check import Requirement
 from daemon.app.context import JobMaskSource
+from daemon.text.json_masks import JobKey, mask_json, matched, named_jobs, with_parents
 from daemon.text.masking import Matcher
-from daemon.web.reply import HandlerReply
+from daemon.web.reply import JSON, HandlerReply
 from daemon.web.request import ReadRoute, Request, Route, WriteRoute
 from storage import garbage
+from storage.queries import allocations
 from storage.records.codec import encode
 
 _SEES_SOURCE = "submit-job"  # the capability to see the definition of a job as it is
@@ -29,15 +32,18 @@ async def masked(route: Route, asked: Request, reply: HandlerReply) -> HandlerRe
     source = asked.parts.job_masks
     if source is None or not _is_masked(route, asked):
         return reply
-    if not reply.content_type.startswith(("application/json", "text/")):
+    is_json = reply.content_type.startswith(JSON)
+    if not (is_json or reply.content_type.startswith("text/")):
         return reply
+    job = await _job_of(asked)
     if reply.stream is not None:
         stream = cast("AsyncGenerator[bytes, None]", reply.stream)  # `StreamLimit` holds it
-        return msgspec.structs.replace(reply, stream=_pieces(source, stream))
-    matcher = await source.matcher()
-    if matcher is None or reply.body is None:
+        return msgspec.structs.replace(reply, stream=_pieces(source, stream, job, is_json=is_json))
+    if reply.body is None:
         return reply
-    return msgspec.structs.replace(reply, body=await _body(matcher, reply.body))
+    return msgspec.structs.replace(
+        reply, body=await _body(source, reply.body, job, is_json=is_json)
+    )
 
 
 def _is_masked(route: Route, asked: Request) -> bool:
@@ -51,23 +57,56 @@ def _is_masked(route: Route, asked: Request) -> bool:
     return True
 
 
-async def _body(matcher: Matcher, body: object) -> bytes:
-    if not isinstance(body, bytes):
-        body = encode(body)
-    if not matcher.may_match(body):
+async def _job_of(asked: Request) -> JobKey | None:
+    """Return the job that the path names, itself or by an allocation."""
+    if job_id := asked.parameters.get("job_id"):
+        return asked.namespace, job_id
+    if alloc_id := asked.parameters.get("alloc_id"):
+        owners = await asked.parts.store.read_any(partial(allocations.owning_jobs, ids=[alloc_id]))
+        return owners.get(alloc_id)
+    return None
+
+
+async def _body(
+    source: JobMaskSource, body: object, job: JobKey | None, *, is_json: bool
+) -> object:
+    """Return a body with masks; without secrets of a job in it, as it is."""
+    known = await source.jobs()
+    if not known:
         return body
-    work = partial(matcher.mask, body)
-    return work() if matcher.is_quick and len(body) <= _SHORT else await garbage.in_thread(work)
+    data = body if isinstance(body, bytes) else encode(body)
+    is_short = len(data) <= _SHORT
+    names: set[str] = set()
+    if is_json:
+        names = named_jobs(data) if is_short else await garbage.in_thread(partial(named_jobs, data))
+    owners = {owner for name in names for owner in with_parents(name)}
+    of_path = {(job[0], owner) for owner in with_parents(job[1])} if job else set()
+    matchers: dict[JobKey, Matcher] = {}
+    for key in known:
+        if key in of_path or key[1] in owners:
+            matcher = await source.matcher(key)
+            if matcher is not None and matcher.may_match(data):
+                matchers[key] = matcher
+    if not matchers:
+        return data
+    if is_json:
+        return await garbage.in_thread(partial(mask_json, data, matchers, job))
+    for matcher in matched(job, matchers):
+        data = await garbage.in_thread(partial(matcher.mask, data))
+    return data
 
 
 async def _pieces(
-    source: JobMaskSource, stream: AsyncGenerator[bytes, None]
+    source: JobMaskSource,
+    stream: AsyncGenerator[bytes, None],
+    job: JobKey | None,
+    *,
+    is_json: bool,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a stream with masks. Each piece has whole values.
+    """Yield a stream with masks. Each piece has whole objects.
 
     A value is stored with the job that has it, so it is known when a piece shows the job.
     """
     async with aclosing(stream):
         async for piece in stream:
-            matcher = await source.matcher()
-            yield piece if matcher is None else await _body(matcher, piece)
+            yield cast(bytes, await _body(source, piece, job, is_json=is_json))

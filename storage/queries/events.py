@@ -17,7 +17,6 @@ _ADD = """
     INSERT INTO events (write_index, topic, type, namespace, key, filter_keys, payload)
     VALUES (:index, :topic, :type, :namespace, :key, :filter_keys, :payload)
 """
-_MENTIONS = "SELECT 1 FROM events WHERE namespace = :namespace AND key = :key LIMIT 1"
 
 
 def add(
@@ -47,11 +46,6 @@ def add(
 
 
 # --- queries ---
-
-
-def mentions(db: ReadSnapshot, namespace: str, key: str) -> bool:
-    """Return whether a stored event is about an object. This reads all events, so use a thread."""
-    return db.one(_MENTIONS, {"namespace": namespace, "key": key}) is not None
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):

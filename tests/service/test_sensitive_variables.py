@@ -150,3 +150,74 @@ async def test_children_and_later_versions_are_masked(guarded: Steward) -> None:
     assert "ssw0rd" not in (await as_(guarded, reader, "GET", route)).text
     answer = await as_(guarded, reader, "GET", f"/v1/job/{child.replace('/', '%2F')}")
     assert "ssw0rd" not in answer.text
+
+
+HOSTILE = """
+variable "x" {
+  default   = "\\"ModifyIndex\\":"
+  sensitive = true
+}
+
+variable "y" {
+  default   = "EvalStatus"
+  sensitive = true
+}
+
+variable "guess" {
+  default   = "another one for later"
+  sensitive = true
+}
+"""
+
+
+async def test_values_of_a_job_change_no_response_about_others(guarded: Steward) -> None:
+    created = await guarded.request("POST", "/v1/namespace", {"Name": "apart"})
+    assert created.status_code == 200
+    job = {"ID": "hostile", "Type": "batch", "Namespace": "apart", "TaskGroups": [GROUP]}
+    request = {"Job": job, "Submission": {"Source": HOSTILE, "Format": "hcl2"}}
+    route = "/v1/jobs?namespace=apart"
+    assert (await guarded.request("POST", route, request)).status_code == 200
+    plain = request_of_plain("talks", OTHER)
+    await guarded.post("/v1/jobs", plain)
+    reader = await new_token(guarded, 'namespace "*" { policy = "read" }')
+    for path in ("job/talks", "jobs?namespace=*&meta=true", "evaluations?namespace=*"):
+        for token in (reader, SECRET):
+            answer = await as_(guarded, token, "GET", f"/v1/{path}")
+            assert "masked" not in answer.text, path
+            answer.json()
+    answer = await as_(guarded, reader, "GET", "/v1/job/talks")
+    assert answer.json()["Meta"] == {"KEY": OTHER}
+    answer = await as_(guarded, reader, "GET", "/v1/job/hostile?namespace=apart")
+    assert answer.json()["ModifyIndex"] > 0
+
+
+@pytest.mark.parametrize(
+    ("default", "found"),
+    [
+        ('"' + 70_000 * "x" + '"', "1 texts of 70000 bytes"),
+        (str([f"value {n:04d}" for n in range(101)]).replace("'", '"'), "101 texts of 1010 bytes"),
+    ],
+)
+@pytest.mark.parametrize("route", ["/v1/jobs", "/v1/job/talks/plan"])
+async def test_too_many_values_are_refused(
+    guarded: Steward, default: str, found: str, route: str
+) -> None:
+    source = f'variable "x" {{\n  default = {default}\n  sensitive = true\n}}'
+    request = {**request_of_plain("talks"), "Submission": {"Source": source, "Format": "hcl2"}}
+    answer = await guarded.request("POST", route, request)
+    assert answer.status_code == 400
+    assert "Submission" in answer.text
+    assert found in answer.text
+    assert "at most 100 texts of 65536 bytes" in answer.text
+
+
+GROUP = {
+    "Name": "main",
+    "Tasks": [{"Name": "main", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}],
+}
+
+
+def request_of_plain(job_id: str, value: str = "") -> dict[str, Any]:
+    """Return the registration of a job without sensitive variables."""
+    job = {"ID": job_id, "Type": "batch", "TaskGroups": [GROUP], "Meta": {"KEY": value}}
+    return {"Job": job}

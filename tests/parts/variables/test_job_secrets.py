@@ -1,17 +1,22 @@
 """Sensitive variables of job files: found by their job, masked after each change, and deleted."""
 
+import threading
 from functools import partial
 
+import msgspec
 import pytest
+import trio
 
 from daemon.acl.seal import EnvelopeCipher
-from daemon.variables import job_secrets
+from daemon.text.masking import Matcher
+from daemon.variables import job_secrets, task_secrets
 from daemon.variables.task_secrets import JobMasks, TaskSecretStore, matcher_of
-from storage.queries import jobs
+from storage.queries import allocations, events, jobs, secrets
 from storage.records.codec import encode
 from storage.store import Store
 from storage.writer import Transaction
-from tests.samples import job
+from tests.samples import NOW, job
+from tests.unit.runner.placements import placed
 
 
 @pytest.fixture
@@ -19,11 +24,21 @@ def seal() -> EnvelopeCipher:
     return EnvelopeCipher({1: bytes(32)})
 
 
-async def keep(store: Store, seal: EnvelopeCipher, job_id: str, version: int, *values: str) -> None:
+A = ("default", "a")
+
+
+async def keep(
+    store: Store,
+    seal: EnvelopeCipher,
+    job_id: str,
+    version: int,
+    *values: str,
+    namespace: str = "default",
+) -> None:
     def write(tx: Transaction) -> None:
-        if jobs.current(tx, "default", job_id) is None:
-            jobs.append_version(tx, job(job_id))
-        job_secrets.keep(tx, seal, ("default", job_id, version), values)
+        if (found := jobs.current(tx, namespace, job_id)) is None:
+            found = jobs.append_version(tx, job(job_id, namespace=namespace))
+        job_secrets.keep(tx, seal, msgspec.structs.replace(found, version=version), values)
 
     await store.write(write)
 
@@ -40,16 +55,59 @@ async def test_values_belong_to_all_versions_of_one_job(store: Store, seal: Enve
 
 async def test_masks_follow_each_change(store: Store, seal: EnvelopeCipher) -> None:
     masks = JobMasks(store, seal)
-    assert await masks.matcher() is None
+    assert await masks.matcher(A) is None
     await keep(store, seal, "a", 0, "first value")
-    found = await masks.matcher()
+    found = await masks.matcher(A)
     assert found is not None
     assert "first value" not in found.mask_text("the first value")
     await keep(store, seal, "a", 1, "second value")
-    later = await masks.matcher()
+    later = await masks.matcher(A)
     assert later is not None
     assert "second value" not in later.mask_text("first value, second value")
-    assert await masks.matcher() is later
+    assert await masks.matcher(A) is later
+
+
+async def test_values_of_a_job_neither_mask_nor_unmask_another_job(
+    store: Store, seal: EnvelopeCipher
+) -> None:
+    await keep(store, seal, "a", 0, "first value")
+    await keep(store, seal, "b", 0, *(f"value number {number}" for number in range(1000)))
+    masks = JobMasks(store, seal)
+    found, other = await masks.matcher(A), await masks.matcher(("default", "b"))
+    assert found is not None
+    assert other is not None
+    shown = found.mask_text("first value, value number 7")
+    assert "first value" not in shown
+    assert shown.endswith(", value number 7")
+    assert other.mask_text("first value") == "first value"
+
+
+async def test_concurrent_requests_make_a_matcher_once(
+    store: Store, seal: EnvelopeCipher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(store, seal, "a", 0, "first value")
+    masks, threads = JobMasks(store, seal), list[int]()
+    make = task_secrets.matcher_of
+
+    def counted(values: list[str]) -> Matcher:
+        threads.append(threading.get_ident())
+        return make(values)
+
+    monkeypatch.setattr(task_secrets, "matcher_of", counted)
+    found: list[Matcher | None] = []
+
+    async def look() -> None:
+        found.append(await masks.matcher(A))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(look)
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+    assert len({id(one) for one in found}) == 1
+    await keep(store, seal, "b", 0, "second value")
+    assert await masks.matcher(A) is found[0]
+    assert len(threads) == 1
 
 
 @pytest.mark.parametrize("value", ['with "quotes" in it', "a\\backslash and\ttab", "grüße aus <X>"])
@@ -67,19 +125,80 @@ async def test_values_of_a_purged_job_are_deleted_after_its_events(
     await keep(store, seal, "a", 0, "first value")
     await keep(store, seal, "b", 0, "second value")
 
-    async def has_logs(alloc_id: str) -> bool:
-        return False
-
     await store.write(partial(_execute, sql="DELETE FROM jobs WHERE id = 'a'"))
-    await kept.tidy(has_logs)
+    await kept.tidy(_has_no_logs)
     assert await kept.of_job("default", "a") == ["first value"]  # an event shows the job
     await store.write(partial(_execute, sql="DELETE FROM events"))
-    await kept.tidy(has_logs)
+    await kept.tidy(_has_no_logs)
     assert await kept.of_job("default", "a") == []
     assert await kept.of_job("default", "b") == ["second value"]
-    found = await masks.matcher()
-    assert found is not None
-    assert found.mask_text("first value") == "first value"
+    assert await masks.jobs() == {("default", "b")}
+    assert await masks.matcher(A) is None
+
+
+async def test_new_registration_after_a_purge_keeps_the_old_values(
+    store: Store, seal: EnvelopeCipher
+) -> None:
+    kept = TaskSecretStore(store, seal)
+    await keep(store, seal, "a", 0, "first value")
+
+    def purge(tx: Transaction) -> None:
+        found = jobs.current(tx, "default", "a")
+        assert found is not None
+        jobs.purge(tx, found)
+
+    await store.write(purge)
+    await keep(store, seal, "a", 0, "second value")
+    await kept.tidy(_has_no_logs)
+    assert await kept.of_job("default", "a") == ["first value", "second value"]
+    await store.write(partial(_execute, sql="DELETE FROM events"))
+    await kept.tidy(_has_no_logs)
+    assert await kept.of_job("default", "a") == ["second value"]
+
+
+async def test_values_of_versions_that_nothing_shows_are_deleted(
+    store: Store, seal: EnvelopeCipher
+) -> None:
+    kept = TaskSecretStore(store, seal)
+    await keep(store, seal, "a", 0, "first value")  # a version of the job
+    await keep(store, seal, "a", 1, "second value")  # no version
+    await keep(store, seal, "a", 2, "third value")  # of an allocation
+    await keep(store, seal, "a", 3, "fourth value")  # of an event
+    run = placed(job("a"), "n1", "a1", job_version=2)
+
+    def write(tx: Transaction) -> None:
+        allocations.add(tx, run, NOW)
+        payload = '{"Version":3}'
+        events.add(tx, "Job", "JobRegistered", namespace="default", key="a", payload=payload)
+
+    await store.write(write)
+    await kept.tidy(_has_no_logs)
+    assert await kept.of_job("default", "a") == ["first value", "third value", "fourth value"]
+
+
+async def test_children_need_the_values_of_their_parent(store: Store, seal: EnvelopeCipher) -> None:
+    kept = TaskSecretStore(store, seal)
+    await keep(store, seal, "a", 5, "first value")
+    await store.write(lambda tx: jobs.append_version(tx, job("a/dispatch-1")) and None)
+    await kept.tidy(_has_no_logs)
+    assert await kept.of_job("default", "a") == ["first value"]
+
+
+async def test_values_at_paths_without_create_index_count(
+    store: Store, seal: EnvelopeCipher
+) -> None:
+    kept = TaskSecretStore(store, seal)
+    await keep(store, seal, "a", 0, "second value")
+    for version, value in ((0, "first value"), (9, "of a version that is gone")):
+        place = f"job-variables/default/a/{version:010d}"
+        sealed = seal.seal(encode([value]), place)
+        await store.write(partial(secrets.put, place=place, sealed=sealed))
+    await kept.tidy(_has_no_logs)
+    assert await kept.of_job("default", "a") == ["first value", "second value"]
+
+
+async def _has_no_logs(alloc_id: str) -> bool:
+    return False
 
 
 def _execute(tx: Transaction, *, sql: str) -> None:

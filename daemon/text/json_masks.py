@@ -1,0 +1,159 @@
+"""Masking of secrets of jobs in JSON. No I/O.
+
+Only values that are strings are masked, and only below an object that belongs to a job, by the
+secrets of this job. So a secret never changes the syntax, a key, a number or an object of another
+job. An object belongs to a job if it names it: by `Namespace` and `JobID`, or as a job itself. All
+that it contains belongs to the same job.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import msgspec
+
+from daemon.text.masking import LEAST, Matcher
+
+JobKey = tuple[str, str]  # namespace and ID
+
+_TOKEN = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*+:)?|[{}\[\]]', re.DOTALL)
+_NAME = re.compile(rb'"(?:Job)?ID"\s*+:\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL)
+_CHILD = re.compile(r"/(?:dispatch|periodic)-")  # in the ID of a child, after the parent's
+_NAMING = frozenset({b"Namespace", b"JobID", b"ID"})
+_OF_JOBS = frozenset({b"TaskGroups", b"JobSummary"})  # only jobs have both these and an ID
+# Clients need these texts of a named object to find other objects.
+_NEEDED = frozenset(
+    {
+        *_NAMING,
+        *(b"ParentID", b"EvalID", b"NodeID", b"DeploymentID", b"Type", b"Status"),
+        *(b"NextAllocation", b"PreviousAllocation", b"FollowupEvalID"),
+    }
+)
+# Objects whose keys the author of a job chooses.
+_FREE = frozenset({b"Env", b"Meta", b"Config", b"VariableFlags", b"Attributes"})
+
+
+class _Frame:
+    """An object or a list: its place in another one, its names, and where its texts stand."""
+
+    __slots__ = ("is_free", "is_job", "is_named", "job", "key", "names", "parent", "texts")
+
+    def __init__(self, parent: "_Frame | None", key: bytes) -> None:
+        self.parent, self.key = parent, key
+        self.names: dict[bytes, bytes] = {}
+        self.texts: list[tuple[int, int, bytes]] = []
+        self.is_job = self.is_free = self.is_named = False
+        self.job: JobKey | None = None
+
+    def resolve(self) -> None:
+        """Find the job of this frame, after that of its parent."""
+        above = self.parent
+        self.is_free = self.key in _FREE or (above is not None and above.is_free)
+        names = self.names
+        job_id = names.get(b"JobID") or (names.get(b"ID") if self.is_job else None)
+        self.is_named = bool(job_id) and b"Namespace" in names and not self.is_free
+        if above is not None and above.job is not None:
+            self.job = above.job
+        elif self.job is None and self.is_named and job_id:
+            self.job = (_text(names[b"Namespace"]), _text(job_id))
+
+
+def named_jobs(data: bytes) -> set[str]:
+    """Return the IDs that JSON contains and that may be of jobs."""
+    return {_text(one) for one in set(_NAME.findall(data))}
+
+
+def with_parents(job_id: str) -> Iterator[str]:
+    """Yield the ID of a job and those of its parents, whose secrets it shares.
+
+    >>> [*with_parents("a/periodic-1/dispatch-2")]
+    ['a/periodic-1/dispatch-2', 'a', 'a/periodic-1']
+    """
+    yield job_id
+    for found in _CHILD.finditer(job_id):
+        yield job_id[: found.start()]
+
+
+def matched(job: JobKey | None, matchers: Mapping[JobKey, Matcher]) -> list[Matcher]:
+    """Return the matchers of a job and of its parents."""
+    if job is None:
+        return []
+    keys = ((job[0], one) for one in with_parents(job[1]))
+    return [matchers[key] for key in keys if key in matchers]
+
+
+def mask_json(data: bytes, matchers: Mapping[JobKey, Matcher], job: JobKey | None = None) -> bytes:
+    """Return JSON in which the texts of each job are masked by the matcher of this job.
+
+    `job` is the job that the whole document is about. The data may be a sequence of documents or
+    whole members of one. The length stays, unless a mask would break the escapes of a text.
+    """
+    shown: list[bytes] = []
+    at = 0
+    for begin, end, found in sorted(_texts(data, matchers, job)):
+        shown += (data[at:begin], _masked(data[begin:end], found))
+        at = end
+    return b"".join((*shown, data[at:]))
+
+
+def _texts(
+    data: bytes, matchers: Mapping[JobKey, Matcher], job: JobKey | None
+) -> Iterator[tuple[int, int, Sequence[Matcher]]]:
+    """Yield the places of the texts to mask, and their matchers."""
+    known: dict[JobKey | None, list[Matcher]] = {}
+    for frame in _frames(data, job):
+        frame.resolve()
+        if frame.job not in known:
+            known[frame.job] = matched(frame.job, matchers)
+        found = known[frame.job]
+        for begin, end, key in frame.texts if found else ():
+            if end - begin >= LEAST and not (frame.is_named and key in _NEEDED):
+                yield begin, end, found
+
+
+def _frames(data: bytes, job: JobKey | None) -> Collection[_Frame]:
+    """Return the objects and lists in JSON, each after that which contains it."""
+    current, key = _Frame(None, b""), b""
+    current.job = job
+    frames = [current]
+    for token in _TOKEN.finditer(data):
+        text = token[1]
+        if text is None:
+            if token[0] in b"{[":
+                current = _Frame(current, key)
+                frames.append(current)
+            else:
+                current = current.parent or current
+            key = current.key
+        elif token[2] is not None:
+            key = text
+            current.is_job |= text in _OF_JOBS
+        else:
+            current.texts.append((token.start(1), token.end(1), key))
+            if key in _NAMING:
+                current.names.setdefault(key, text)
+    return frames
+
+
+def _masked(raw: bytes, matchers: Sequence[Matcher]) -> bytes:
+    """Return the inside of a JSON string with masks; it stays valid."""
+    shown = raw
+    for matcher in matchers:
+        shown = matcher.mask(shown)
+    if shown == raw:
+        return raw
+    try:
+        msgspec.json.decode(b'"' + shown + b'"', type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = _text(raw)  # a mask cut an escape, so search the text that it stands for
+        for matcher in matchers:
+            text = matcher.mask_text(text)
+        return msgspec.json.encode(text)[1:-1]
+    return shown
+
+
+def _text(raw: bytes) -> str:
+    """Return the text of the inside of a JSON string."""
+    try:
+        return msgspec.json.decode(b'"' + raw + b'"', type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return raw.decode(errors="replace")

@@ -1,0 +1,56 @@
+"""The versions of a job that something stored can still show. Use a thread: events are searched."""
+
+from typing import NamedTuple
+
+from storage.read_pool import ReadSnapshot
+
+
+class PresentVersions(NamedTuple):
+    """The versions of a job that itself and its allocations have; without the job, index 0."""
+
+    create_index: int
+    versions: frozenset[int]
+
+
+_CREATED = "SELECT create_index FROM jobs WHERE namespace = :namespace AND id = :id"
+_VERSIONS = """
+    SELECT version FROM job_versions WHERE namespace = :namespace AND job_id = :id
+     UNION
+    SELECT job_version FROM allocations WHERE namespace = :namespace AND job_id = :id
+"""
+_TOLD = """
+    SELECT DISTINCT coalesce(payload ->> '$.Version', payload ->> '$.Job.Version') AS version,
+           write_index
+      FROM events
+     WHERE topic = 'Job' AND namespace = :namespace AND key = :id
+"""
+# The ID of a child begins with that of its parent and a slash, which "0" follows.
+_CHILDREN = """
+    SELECT 1 FROM jobs WHERE namespace = :namespace AND id > :id || '/' AND id < :id || '0'
+     UNION ALL
+    SELECT 1 FROM events
+     WHERE topic = 'Job' AND namespace = :namespace AND key > :id || '/' AND key < :id || '0'
+     LIMIT 1
+"""
+
+
+def present(db: ReadSnapshot, namespace: str, job_id: str) -> PresentVersions:
+    """Return the versions that a job and its allocations have."""
+    key = {"namespace": namespace, "id": job_id}
+    row = db.one(_CREATED, key)
+    found = frozenset(int(one["version"]) for one in db.all(_VERSIONS, key))
+    return PresentVersions(int(row["create_index"]) if row else 0, found)
+
+
+def told(db: ReadSnapshot, namespace: str, job_id: str) -> list[tuple[int | None, int]]:
+    """Return the version and the index of each stored event of a job; None without a version."""
+    rows = db.all(_TOLD, {"namespace": namespace, "id": job_id})
+    return [
+        (None if row["version"] is None else int(row["version"]), int(row["write_index"]))
+        for row in rows
+    ]
+
+
+def has_children(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
+    """Return whether there are children of a job, or stored events of them."""
+    return db.one(_CHILDREN, {"namespace": namespace, "id": job_id}) is not None
