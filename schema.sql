@@ -817,6 +817,14 @@ CREATE INDEX queue_entries_eager ON queue_entries (namespace, name, arrived)
 CREATE INDEX queue_entries_by_owner ON queue_entries
     (namespace, name, state, coalesce(nullif(parent_id, ''), job_id), arrived);
 
+-- Queues in which a run waits, and which changed since daemon/jobs/queues.py served them. Added by each
+-- write that changes a queue (storage/queries/runs.py), and removed when a queue has no more work.
+CREATE TABLE queues_changed (
+    namespace     TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    PRIMARY KEY (namespace, name)
+) STRICT, WITHOUT ROWID;
+
 -- Nodes, on which tasks run. Written by daemon/runner/node.py.
 CREATE TABLE nodes (
     id            TEXT    NOT NULL PRIMARY KEY,

@@ -40,10 +40,11 @@ async def grant_slots(store: Store, clock: Clock, ids: Iterator[str], fences: Fe
     while True:
         with store.watch(SLOTS_FREE, TOPIC) as change:
             held = fences.paused_keys(_FENCED)
+            most = _AT_ONCE + len(held)
             ready = [
                 key
-                for key in store.read(concurrency.waited_for)
-                if "/".join(key) not in held and store.read(partial(has_work, key=key))
+                for key in store.read(partial(concurrency.changed, most=most))
+                if "/".join(key) not in held
             ]
             if not ready:
                 await wait_until(fences.next_time(_FENCED), clock, change)
@@ -97,10 +98,17 @@ def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
     limit, in_use = concurrency.limit(tx, key), concurrency.in_use(tx, key)
     for entry in concurrency.waiters(tx, key, _AT_ONCE):
         if not _fits(entry, in_use, limit):
+            _cancel(tx, key, now, ids)
             break
         in_use += entry.slots
         concurrency.grant(tx, entry, now)
         _evaluate(tx, entry.namespace, entry.job_id, now, next(ids))
+    if not has_work(tx, key):
+        concurrency.served(tx, key)
+
+
+def _cancel(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
+    """Apply what the runs do that wait although the first of them finds no slot."""
     for entry in concurrency.not_patient(tx, key, _AT_ONCE):
         for run, reason, has_begun in _to_cancel(tx, entry):
             # Steps for every end still run, as after a cancellation by a person.

@@ -401,7 +401,7 @@ async def open_queues(
 async def _serve_queues(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
     while True:
         with store.watch(SLOTS_FREE) as change:
-            if not store.read(runs.any_waits):
+            if not store.read(runs.any_queue_changed):
                 await change.wait()
                 continue
         from daemon.jobs.queues import grant_slots  # imported late: few jobs have a queue

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from storage.queries import events
+from storage.queries import events, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.concurrency import QueueEntry, QueueLine, RunQueue, SlotState
-from storage.records.flow import SLOTS_FREE, SLOTS_TABLE, Beyond, FlowRun, slots_topic
+from storage.records.flow import Beyond, FlowRun
 from storage.records.job import Job
 from storage.writer import Transaction
 
@@ -28,23 +28,10 @@ _GRANT = """
     UPDATE queue_entries SET state = 'holding', since = :now
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
 """
-# One step for each queue, regardless of the number of runs that wait there.
-_NEXT_WAITED_FOR = (
-    """
-    SELECT namespace, name FROM queue_entries
-     WHERE state = 'waiting' AND namespace = :namespace AND name > :name
-  ORDER BY namespace, name
-     LIMIT 1
-""",
-    """
-    SELECT namespace, name FROM queue_entries
-     WHERE state = 'waiting' AND namespace > :namespace
-  ORDER BY namespace, name
-     LIMIT 1
-""",
-)
+_CHANGED = "SELECT namespace, name FROM queues_changed ORDER BY namespace, name LIMIT :most"
+_SERVED = "DELETE FROM queues_changed WHERE namespace = :namespace AND name = :name"
 _WAITERS = """
-    SELECT * FROM queue_entries
+    SELECT * FROM queue_entries INDEXED BY queue_entries_waiting
      WHERE namespace = :namespace AND name = :name AND state = 'waiting'
   ORDER BY priority DESC, arrived, job_id
      LIMIT :most
@@ -52,28 +39,29 @@ _WAITERS = """
 _BEFORE = """
     SELECT count(*) AS number
       FROM queue_entries e
-      JOIN queue_entries o ON o.namespace = e.namespace AND o.name = e.name
+      JOIN queue_entries o INDEXED BY queue_entries_waiting
+        ON o.namespace = e.namespace AND o.name = e.name
      WHERE e.namespace = :namespace AND e.job_id = :job_id AND e.number = :number
        AND o.state = 'waiting'
        AND (o.priority > e.priority OR o.priority = e.priority AND o.arrived < e.arrived)
 """
 _HOLDERS = """
-    SELECT * FROM queue_entries
+    SELECT * FROM queue_entries INDEXED BY queue_entries_holding
      WHERE namespace = :namespace AND name = :name AND state = 'holding'
   ORDER BY arrived, job_id
 """
 _IN_USE = """
-    SELECT coalesce(sum(slots), 0) AS number FROM queue_entries
+    SELECT coalesce(sum(slots), 0) AS number FROM queue_entries INDEXED BY queue_entries_holding
      WHERE namespace = :namespace AND name = :name AND state = 'holding'
 """
 _NEWEST = """
-    SELECT * FROM queue_entries
+    SELECT * FROM queue_entries INDEXED BY queue_entries_eager
      WHERE namespace = :namespace AND name = :name AND state = 'waiting' AND beyond <> 'queue'
   ORDER BY arrived DESC
      LIMIT :most
 """
 _OF_FAMILY = """
-    SELECT * FROM queue_entries
+    SELECT * FROM queue_entries INDEXED BY queue_entries_by_owner
      WHERE namespace = :namespace AND name = :name AND state = :state
        AND coalesce(nullif(parent_id, ''), job_id) = :owner AND arrived < :before
   ORDER BY arrived
@@ -83,9 +71,9 @@ _LIMIT = "SELECT * FROM queues WHERE namespace = :namespace AND name = :name"
 _LINES = """
     SELECT k.namespace, k.name, coalesce(q.slots, 1) AS slots, coalesce(q.note, '') AS note,
            coalesce(q.modify_index, 0) AS modify_index, q.name IS NOT NULL AS there,
-           (SELECT coalesce(sum(slots), 0) FROM queue_entries e
+           (SELECT coalesce(sum(slots), 0) FROM queue_entries e INDEXED BY queue_entries_holding
              WHERE e.namespace = k.namespace AND e.name = k.name AND e.state = 'holding') AS in_use,
-           (SELECT count(*) FROM queue_entries e
+           (SELECT count(*) FROM queue_entries e INDEXED BY queue_entries_waiting
              WHERE e.namespace = k.namespace AND e.name = k.name AND e.state = 'waiting') AS waiting
       FROM (SELECT namespace, name FROM queues
              UNION
@@ -129,14 +117,14 @@ def enter(tx: Transaction, wanted: RunQueue, job: Job, run: FlowRun, now: int) -
         since=now,
     )
     tx.execute(_ENTER, msgspec.structs.asdict(entry))
-    _changed(tx, entry)
+    runs.queue_changed(tx, entry.namespace, entry.name)
 
 
 def grant(tx: Transaction, entry: QueueEntry, now: int) -> None:
     """Give a run that waits its slots; the caller creates its evaluation."""
     key = {"namespace": entry.namespace, "job_id": entry.job_id, "number": entry.number}
     tx.execute(_GRANT, {**key, "now": now})
-    _changed(tx, entry)
+    runs.queue_changed(tx, entry.namespace, entry.name)
     events.add(
         tx,
         "Concurrency",
@@ -148,20 +136,14 @@ def grant(tx: Transaction, entry: QueueEntry, now: int) -> None:
     )
 
 
-def _changed(tx: Transaction, entry: QueueEntry) -> None:
-    tx.touch(SLOTS_TABLE, SLOTS_FREE, slots_topic(entry.namespace, entry.name))
+def changed(db: ReadSnapshot, most: int) -> list[Key]:
+    """Return queues in which runs wait, and which have changed since they were served."""
+    return [(row["namespace"], row["name"]) for row in db.all(_CHANGED, {"most": most})]
 
 
-def waited_for(db: ReadSnapshot) -> list[Key]:
-    """Return the queues in which a run waits."""
-    found: list[Key] = []
-    key = {"namespace": "", "name": ""}
-    while (
-        row := next(filter(None, (db.one(sql, key) for sql in _NEXT_WAITED_FOR)), None)
-    ) is not None:
-        found.append((row["namespace"], row["name"]))
-        key = {"namespace": row["namespace"], "name": row["name"]}
-    return found
+def served(tx: Transaction, key: Key) -> None:
+    """Note that a queue has no more work until it changes."""
+    tx.execute(_SERVED, {"namespace": key[0], "name": key[1]})
 
 
 def waiters(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
@@ -249,5 +231,5 @@ def remove_limit(tx: Transaction, key: Key) -> bool:
 
 
 def _told(tx: Transaction, key: Key, kind: str, payload: str) -> None:
-    tx.touch(SLOTS_TABLE, SLOTS_FREE, slots_topic(*key))
+    runs.queue_changed(tx, *key)
     events.add(tx, "Concurrency", kind, namespace=key[0], key=key[1], payload=payload)

@@ -277,6 +277,16 @@ RULES = {
                             AND a.job_version = r.version
          WHERE e.state = 'waiting' AND a.client_status IN ('pending', 'running')
     """,
+    "a queue in which runs wait and nobody holds a slot is to be served": """
+        SELECT DISTINCT e.namespace || '/' || e.name
+          FROM queue_entries e INDEXED BY queue_entries_waiting
+         WHERE e.state = 'waiting'
+           AND NOT EXISTS (SELECT 1 FROM queues_changed c
+                            WHERE c.namespace = e.namespace AND c.name = e.name)
+           AND NOT EXISTS (SELECT 1 FROM queue_entries h INDEXED BY queue_entries_holding
+                            WHERE h.namespace = e.namespace AND h.name = e.name
+                              AND h.state = 'holding')
+    """,
     "no index is higher than that of the last write": " UNION ALL ".join(
         f"SELECT '{table}' FROM {table} WHERE {column} > (SELECT last_index FROM store)"
         for table, column in (

@@ -362,8 +362,10 @@ def purge(tx: Transaction, job: Job) -> None:
     nodes = [node["node_id"] for node in tx.all(_NODES, key)]
     for registration in services.of_job(tx, job.namespace, job.id):
         services.remove(tx, registration)
+    queues = runs.queues_of_job(tx, job.namespace, job.id)
     tx.execute(_PURGE, key)
-    runs.leave_with_job(tx)
+    for name in queues:
+        runs.queue_changed(tx, job.namespace, name)
     children.publish_free_slot(tx, job.namespace, job.id)
     if row and row["parent_id"]:
         job_status.count_child(tx, job.namespace, row["parent_id"], row["status"], None)

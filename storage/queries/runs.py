@@ -559,7 +559,17 @@ _LEAVE_QUEUE = """
     DELETE FROM queue_entries
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
 """
-_ANY_WAITS = "SELECT 1 FROM queue_entries WHERE state = 'waiting' LIMIT 1"
+_QUEUES_OF_JOB = """
+    SELECT DISTINCT name FROM queue_entries WHERE namespace = :namespace AND job_id = :job_id
+"""
+_ANY_CHANGED = "SELECT 1 FROM queues_changed LIMIT 1"
+_QUEUE_CHANGED = """
+    INSERT INTO queues_changed (namespace, name)
+    SELECT :namespace, :name
+     WHERE EXISTS (SELECT 1 FROM queue_entries INDEXED BY queue_entries_waiting
+                    WHERE namespace = :namespace AND name = :name AND state = 'waiting')
+    ON CONFLICT (namespace, name) DO NOTHING
+"""
 
 
 def slot(db: ReadSnapshot, run: FlowRun) -> tuple[str, bool] | None:
@@ -568,9 +578,15 @@ def slot(db: ReadSnapshot, run: FlowRun) -> tuple[str, bool] | None:
     return (row["name"], row["state"] == "holding") if row else None
 
 
-def any_waits(db: ReadSnapshot) -> bool:
-    """Return whether any run waits for slots."""
-    return db.one(_ANY_WAITS) is not None
+def any_queue_changed(db: ReadSnapshot) -> bool:
+    """Return whether a queue in which a run waits has changed."""
+    return db.one(_ANY_CHANGED) is not None
+
+
+def queue_changed(tx: Transaction, namespace: str, name: str) -> None:
+    """Publish a change of a queue. If a run waits there, the loop that grants slots looks at it."""
+    tx.execute(_QUEUE_CHANGED, {"namespace": namespace, "name": name})
+    tx.touch(SLOTS_TABLE, SLOTS_FREE, slots_topic(namespace, name))
 
 
 def _leave(tx: Transaction, run: FlowRun) -> None:
@@ -578,12 +594,13 @@ def _leave(tx: Transaction, run: FlowRun) -> None:
     found = slot(tx, run)
     if found is not None:
         tx.execute(_LEAVE_QUEUE, _key(run))
-        tx.touch(SLOTS_TABLE, SLOTS_FREE, slots_topic(run.namespace, found[0]))
+        queue_changed(tx, run.namespace, found[0])
 
 
-def leave_with_job(tx: Transaction) -> None:
-    """Publish that a deleted job may have freed slots."""
-    tx.touch(SLOTS_TABLE, SLOTS_FREE)
+def queues_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[str]:
+    """Return the queues in which a job has runs."""
+    rows = db.all(_QUEUES_OF_JOB, {"namespace": namespace, "job_id": job_id})
+    return [row["name"] for row in rows]
 
 
 # --- jobs that follow others ---

@@ -1,6 +1,10 @@
 """Queues of runs: the order in which runs get slots, and the effect of their policies."""
 
+import re
+import sqlite3
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +16,10 @@ from daemon.jobs.steer_run import RunActRequest, act_on_run
 from daemon.process.parts import open_queues
 from storage.queries import concurrency, invariants, jobs, runs
 from storage.records.concurrency import QueueEntry
-from storage.records.flow import RunActType
+from storage.records.flow import SLOTS_FREE, RunActType
 from storage.records.group import ReschedulePolicy
 from storage.records.job import Job
+from storage.schema import schema_text
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
 from tests.parts.evals.test_workflows import report
@@ -157,6 +162,80 @@ async def test_a_run_that_skips_is_canceled_without_a_slot(made: Queues) -> None
     assert made.status("b") == ("canceled", 'no slot of the queue "db" was free')
     assert made.cluster.allocations("b") == []
     assert made.waiters() == []
+
+
+@pytest.mark.parametrize("beyond", ["skip", "newest", "cancel-oldest"])
+async def test_no_run_is_canceled_while_slots_are_free(made: Queues, beyond: str) -> None:
+    await made.limit(100)
+    names = [f"p/dispatch-{number}" for number in range(60)]
+    for name in names:  # all arrive before the loop looks at the queue
+        await made.cluster.register(queued(name, parent_id="p", beyond=beyond))
+        await made.cluster.work()
+    await made.settle()
+    assert made.holders() == names
+    assert {made.status(name) for name in names} == {("running", "")}
+
+
+async def test_only_changed_queues_with_runs_that_wait_are_looked_at(made: Queues) -> None:
+    def changed() -> list[concurrency.Key]:
+        return made.store.read(lambda db: concurrency.changed(db, 99))
+
+    async def enter(job_id: str, name: str) -> None:
+        one = queued(job_id, meta={"steward_run_concurrency": name})
+        await made.cluster.register(one)
+        await made.cluster.work()
+
+    async def serve_all() -> None:
+        for key in changed():
+            now = made.cluster.clock.now()
+            await made.store.write(partial(serve, key=key, now=now, ids=made.cluster.ids))
+        await made.cluster.work()
+
+    for number in range(5):
+        for name in ("first", "second"):
+            await enter(f"{name}-{number}", f"q{number}")
+    await serve_all()
+    assert changed() == []
+    await made.cluster.register(job("plain", group("a", task()), type="batch"))
+    await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("plain")))
+    assert changed() == []
+    await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("first-2")))
+    assert changed() == [("default", "q2")]
+    await serve_all()
+    for one in made.cluster.allocations("second-2"):
+        await report(made.cluster, one)
+    await made.cluster.work()
+    assert changed() == []  # nobody waits there
+    assert made.at_work("second-2", "second-3") == []
+    await made.store.write(lambda tx: concurrency.set_limit(tx, ("default", "q3"), 2, ""))
+    await serve_all()
+    assert made.at_work("second-3", "second-4") == ["second-3"]
+
+
+async def test_a_purge_of_a_job_without_queues_wakes_no_queue(made: Queues) -> None:
+    await made.cluster.register(job("plain", group("a", task()), type="batch"))
+    with made.store.watch(SLOTS_FREE) as change:
+        await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("plain")))
+        assert not change.changed.is_set()
+
+
+def test_no_query_of_a_queue_scans_the_others(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "s")) as connection:
+        connection.executescript(schema_text())
+        for sql in (
+            concurrency._IN_USE,
+            concurrency._WAITERS,
+            concurrency._HOLDERS,
+            concurrency._NEWEST,
+            concurrency._OF_FAMILY,
+            concurrency._BEFORE,
+            runs._QUEUE_CHANGED,
+        ):
+            values = dict.fromkeys(re.findall(r":(\w+)", sql), 1)
+            steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+            searches = [step for step in steps if "queue_entries" in step or " o " in step]
+            assert searches, steps
+            assert all("name=?" in step.replace("namespace=?", "") for step in searches), steps
 
 
 async def test_the_newest_of_a_family_waits_in_place_of_the_others(made: Queues) -> None:

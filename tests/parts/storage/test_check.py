@@ -204,6 +204,10 @@ DAMAGE = {
         INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'waiting', 50, 'queue',
                                          1, 1 FROM runs WHERE job_id = 'flow'
     """,
+    "a queue in which runs wait and nobody holds a slot is to be served": """
+        INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'waiting', 50, 'queue',
+                                         1, 1 FROM runs WHERE job_id = 'flow'
+    """,
     "no index is higher than that of the last write": "UPDATE jobs SET modify_index = 99999",
     "nothing was changed before it was made": "UPDATE nodes SET create_index = modify_index + 1",
     "a listing is as new as what it lists": "UPDATE table_indexes SET last_index = 0",

@@ -104,3 +104,20 @@ def test_without_room_for_the_copy_nothing_is_changed_and_it_is_said_what_is_nee
     assert list(tmp_path.glob("*.version-*")) == []
     make(path)
     assert pragma(path, "user_version") == schema.VERSION
+
+
+def test_queues_in_which_runs_wait_are_to_be_served(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    make(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("""
+            DROP TABLE queues_changed;
+            INSERT INTO queue_entries
+            VALUES ('default', 'a', 1, 'free', '', 1, 'holding', 50, 'queue', 1, 1),
+                   ('default', 'b', 1, 'full', '', 1, 'holding', 50, 'queue', 1, 1),
+                   ('default', 'c', 1, 'full', '', 1, 'waiting', 50, 'queue', 2, 1),
+                   ('default', 'd', 1, 'full', '', 1, 'waiting', 50, 'queue', 3, 1);
+        """)
+        connection.executescript(schema.migrations()[40])
+        found = connection.execute("SELECT namespace, name FROM queues_changed").fetchall()
+    assert found == [("default", "full")]
