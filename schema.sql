@@ -771,6 +771,19 @@ CREATE INDEX triggers_waiting ON triggers (namespace, job_id, value) WHERE state
 CREATE INDEX triggers_unfinished ON triggers (namespace, job_id)
     WHERE state IN ('arrived', 'waiting');
 
+-- The last end of each batch job that is no workflow, and that others follow: it is noted once, also
+-- after the ledgers were trimmed. Written by storage/queries/triggers.py with the rows of an end.
+CREATE TABLE job_ends (
+    namespace        TEXT    NOT NULL,
+    job_id           TEXT    NOT NULL,
+    version          INTEGER NOT NULL CHECK (version >= 0),
+    attempt          INTEGER NOT NULL CHECK (attempt >= 1),
+    status           TEXT    NOT NULL CHECK (status IN ('succeeded', 'failed', 'canceled')),
+    newest           INTEGER NOT NULL,               -- create index of its newest allocation
+    PRIMARY KEY (namespace, job_id),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
 -- How many ended runs had each final effect, since the store exists.
 CREATE TABLE trigger_totals (
     state  TEXT    NOT NULL PRIMARY KEY,

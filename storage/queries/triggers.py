@@ -16,7 +16,7 @@ from storage.queries import events
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.flow import ARRIVED, FlowStatus, Source, TriggerWhen, sources_of, when_of
-from storage.records.job import Job
+from storage.records.job import Job, JobType
 from storage.records.trigger import (
     MOST_WAITING,
     FollowerLine,
@@ -227,7 +227,7 @@ _NEWEST = """
 """
 _JUDGED = """
     SELECT max(client_status IN ('failed', 'lost')) AS failed, max(modify_time) AS time,
-           max(modify_index) AS last
+           max(modify_index) AS last, max(create_index) AS newest
       FROM allocations
      WHERE namespace = :namespace AND job_id = :id AND job_version = :version
        AND (desired_status = 'run' OR :stop) AND desired ->> '$.NextAllocation' IS NULL
@@ -236,12 +236,30 @@ _IS_RUN = """
     SELECT 1 FROM runs
      WHERE namespace = :namespace AND job_id = :id AND version = :version
 """
+_LAST_END = "SELECT * FROM job_ends WHERE namespace = :namespace AND job_id = :job_id"
+_SET_LAST_END = """
+    INSERT INTO job_ends (namespace, job_id, version, attempt, status, newest)
+    VALUES (:namespace, :job_id, :version, :attempt, :status, :newest)
+    ON CONFLICT (namespace, job_id) DO UPDATE
+       SET version = excluded.version, attempt = excluded.attempt, status = excluded.status,
+           newest = excluded.newest
+"""
+# Of the ends of an earlier job with the same ID, which was purged.
+_LAST_ATTEMPT = """
+    SELECT coalesce(max(t.attempt), 0) AS attempt
+      FROM job_sources s
+      JOIN triggers t INDEXED BY triggers_once
+        ON t.namespace = s.namespace AND t.job_id = s.job_id
+       AND t.source_namespace = :namespace AND t.run_job_id = :job_id AND t.number = :version
+     WHERE s.source_namespace = :namespace AND s.source_id IN (:job_id, :parent_id)
+"""
 
 
 def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
     """Add a row for each follower of a dead batch job that is no workflow, if its tasks have ended.
 
-    `row` is that of the table `jobs`. Nothing has ended if its version had no allocation.
+    `row` is that of the table `jobs`. Nothing has ended if its version had no allocation. The same
+    end is noted once, regardless of the number of calls.
     """
     key = {"namespace": row["namespace"], "id": row["id"], "stop": bool(row["stop"])}
     newest: Any = tx.one(_NEWEST, key)
@@ -252,17 +270,47 @@ def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
     if found["time"] is None or tx.one(_IS_RUN, {**key, "version": version}) is not None:
         return
     status = FlowStatus.FAILED if found["failed"] else FlowStatus.SUCCEEDED
+    status = FlowStatus.CANCELED if row["stop"] else status
+    mark: dict[str, object] = {
+        "namespace": row["namespace"],
+        "job_id": row["id"],
+        "version": version,
+        "status": status,
+        "newest": found["newest"],
+    }
+    attempt = _attempt(tx, row, mark)
+    if not attempt:
+        return
+    tx.execute(_SET_LAST_END, {**mark, "attempt": attempt})
     ended = EndedRun(
         namespace=row["namespace"],
         job_id=row["id"],
         parent_id=row["parent_id"],
         number=version,
         version=version,
-        status=FlowStatus.CANCELED if row["stop"] else status,
+        attempt=attempt,
+        status=status,
         ended=found["time"],
         index=found["last"],
     )
     note_end(tx, ended)
+
+
+def _attempt(tx: Transaction, row: sqlite3.Row, end: dict[str, Any]) -> int:
+    """Return the number of an end among those of its version; 0 if it was noted already.
+
+    Only new allocations end a version again, for example after a forced reschedule. A sysbatch job
+    runs on each new node; it has ended again only with another result.
+    """
+    last = tx.one(_LAST_END, end)
+    before = 0
+    if last is not None and last["version"] >= end["version"]:
+        before = last["attempt"]
+        is_newer = last["version"] == end["version"] and last["newest"] < end["newest"]
+        if not is_newer or (row["type"] != JobType.BATCH and last["status"] == end["status"]):
+            return 0
+    known: Any = tx.one(_LAST_ATTEMPT, {**end, "parent_id": row["parent_id"]})
+    return 1 + max(before, int(known["attempt"]))
 
 
 # --- decisions ---

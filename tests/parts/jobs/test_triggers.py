@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from daemon.jobs.evaluate import new_evaluation
+from daemon.jobs.evaluate import EvalOptions, evaluate_job, new_evaluation
 from daemon.jobs.followers import follow_errors, follow_warnings
 from daemon.jobs.stop import stop
 from daemon.jobs.triggers import Means, decide, expire, passed_on
@@ -203,6 +203,75 @@ def evaluated_again(tx: Transaction, eval_id: str, now: int) -> None:
     assert one is not None
     evaluations.put(tx, new_evaluation(one, eval_id, Trigger.JOB_REGISTER, job_modify_index=0), now)
     job_status.refresh_summary(tx, "default", "extract")
+
+
+async def forced(made: Jobs, job_id: str) -> None:
+    options = EvalOptions(force_reschedule=True)
+    await evaluate_job(
+        made.store,
+        "default",
+        job_id,
+        options,
+        now=made.clock.now(),
+        eval_id=next(made.cluster.ids),
+    )
+    await made.cluster.work()
+
+
+async def test_a_job_that_succeeds_after_a_forced_reschedule_starts_its_followers(
+    made: Jobs,
+) -> None:
+    await made.register(
+        follower("load", "extract"), follower("alarm", "extract", when="failure"), plain("extract")
+    )
+    for status in (FAILURE, FAILURE, SUCCESS):
+        if made.ledger("load"):
+            await forced(made, "extract")
+        await made.end("extract", status)
+        await made.settle()
+    assert made.states("load") == ["ignored", "ignored", "fired"]
+    assert made.states("alarm") == ["fired", "fired", "ignored"]
+    assert [(one.number, one.attempt, one.status) for one in made.ledger("load")] == [
+        (0, 1, "failed"),
+        (0, 2, "failed"),
+        (0, 3, "succeeded"),
+    ]
+
+
+async def test_an_end_that_the_ledger_has_forgotten_starts_nothing_again(
+    made: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "KEPT", 1)
+    await made.register(follower("load", "extract, other"))
+    await made.run("extract")
+    await made.settle()
+    await made.end(made.child("load").id)
+    await made.run("other")
+    await made.settle()
+    assert [one.source_id for one in made.ledger("load")] == ["other"]
+    again = next(made.cluster.ids)
+    await made.store.write(partial(evaluated_again, eval_id=again, now=made.clock.now()))
+    await made.cluster.work()
+    stopping = next(made.cluster.ids)
+    await made.store.write(
+        lambda tx: stop(tx, made.cluster.job("extract"), now=made.clock.now(), eval_id=stopping)
+    )
+    await made.cluster.work()
+    assert [one.source_id for one in made.ledger("load")] == ["other"]
+
+
+async def test_a_job_that_was_purged_and_registered_again_starts_its_followers_again(
+    made: Jobs,
+) -> None:
+    await made.register(follower("load", "extract"))
+    for _ in range(2):
+        await made.run("extract")
+        await made.settle()
+        await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("extract")))
+    assert [(one.number, one.attempt, one.state) for one in made.ledger("load")] == [
+        (0, 1, "fired"),
+        (0, 2, "fired"),
+    ]
 
 
 async def test_a_run_that_had_ended_before_starts_nothing(made: Jobs) -> None:

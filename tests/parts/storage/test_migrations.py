@@ -121,3 +121,32 @@ def test_queues_in_which_runs_wait_are_to_be_served(tmp_path: Path) -> None:
         connection.executescript(schema.migrations()[40])
         found = connection.execute("SELECT namespace, name FROM queues_changed").fetchall()
     assert found == [("default", "full")]
+
+
+def test_the_last_ends_of_jobs_come_from_the_ledgers(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    make(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("DROP TABLE job_ends; PRAGMA ignore_check_constraints = ON")
+        columns = connection.execute("PRAGMA table_info(jobs)").fetchall()
+        values = {name: "" if kind == "TEXT" else 0 for _, name, kind, *_ in columns}
+        for job_id in ("plain", "flow"):
+            row = {**values, "namespace": "default", "id": job_id}
+            connection.execute(
+                f"INSERT INTO jobs ({', '.join(row)}) VALUES (:{', :'.join(row)})",  # noqa: S608
+                row,
+            )
+        columns = connection.execute("PRAGMA table_info(triggers)").fetchall()
+        values = {name: "" if kind == "TEXT" else 1 for _, name, kind, *_ in columns}
+        lines = [("plain", 0, 0, "failed"), ("plain", 1, 1, "succeeded"), ("flow", 5, 0, "failed")]
+        for number, (job_id, run, version, status) in enumerate(lines):
+            row = {**values, "id": number, "namespace": "default", "job_id": "load"}
+            row |= {"source_namespace": "default", "run_job_id": job_id, "number": run}
+            row |= {"version": version, "status": status}
+            connection.execute(
+                f"INSERT INTO triggers ({', '.join(row)}) VALUES (:{', :'.join(row)})",  # noqa: S608
+                row,
+            )
+        connection.executescript(schema.migrations()[41])
+        found = connection.execute("SELECT * FROM job_ends").fetchall()
+    assert found == [("default", "plain", 1, 1, "succeeded", 0)]
