@@ -5,10 +5,10 @@ from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Invalid, Malformed, NotFound
-from storage.queries import concurrency
+from storage.queries import concurrency, namespaces
 from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
-from storage.records.concurrency import MAX_NOTE, MOST_SLOTS, QueueView
+from storage.records.concurrency import MAX_NOTE, MOST_QUEUES, MOST_SLOTS, QueueView
 from storage.records.flow import SLOTS_TABLE
 from storage.writer import Transaction
 
@@ -40,6 +40,8 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a queue with the runs that hold its slots, and the first 200 that wait."""
+    if request.namespace == "*":
+        raise Malformed('namespace is "*", but a queue is in one namespace: name it')
     key = (request.namespace, request["name"])
     line = next(iter(concurrency.lines(db, *key)), None)
     if line is None:
@@ -62,6 +64,13 @@ async def put(request: Request) -> HandlerReply:
         raise Malformed(f"Note has {len(body.note)} characters; {MAX_NOTE} is the most")
 
     def write(tx: Transaction) -> int:
+        if not namespaces.exists(tx, key[0]):
+            raise Malformed(f'queue "{key[1]}" is in nonexistent namespace "{key[0]}"')
+        if not concurrency.has_limit(tx, key) and concurrency.limits(tx, key[0]) >= MOST_QUEUES:
+            raise Malformed(
+                f'queue "{key[1]}": the limits of {MOST_QUEUES} queues are set in namespace '
+                f'"{key[0]}", which is the most: delete one of them'
+            )
         concurrency.set_limit(tx, key, body.slots, body.note)
         return tx.index
 

@@ -13,9 +13,9 @@ from daemon.config.data_directory import payloads_beside
 from daemon.jobs.child_limits import child_evaluation, may_start_child
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.rules.job import total_count
-from daemon.jobspec.steward_meta import CHILDREN_BEYOND, OverflowPolicy
+from daemon.jobspec.steward_meta import CHILDREN_BEYOND, RUN_QUEUE, OverflowPolicy
 from storage import request_context
-from storage.errors import Invalid, Malformed, Refused
+from storage.errors import Invalid, Malformed, Refused, TooOften
 from storage.queries import evaluations, job_status, jobs
 from storage.queries.new_children import ChildRows, NewChild
 from storage.records.base import SECOND, Record
@@ -164,6 +164,11 @@ class ChildDispatcher:
                 return DispatchOutcome(
                     job_id=child_id, create_index=create_index, index=create_index, existed=True
                 )
+        if RUN_QUEUE.name in (parent.meta or ()):
+            from daemon.jobs.queues import queue_errors  # imported late: few jobs have a queue
+
+            for error in queue_errors(tx, derive_child(parent, request, "", self._now)):
+                raise TooOften(error)
         if request.files:
             # Imported late, because few jobs have files.
             from daemon.jobs.payload_files import attach_files, check_files

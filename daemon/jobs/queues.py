@@ -13,11 +13,11 @@ import msgspec
 from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobspec.steward_meta import RUN_BEYOND, RUN_SLOTS, queue_of
+from daemon.jobspec.steward_meta import RUN_BEYOND, RUN_QUEUE, RUN_SLOTS, queue_of
 from storage.queries import concurrency, evaluations, job_status, jobs, runs
 from storage.queries.concurrency import Key
 from storage.read_pool import ReadSnapshot
-from storage.records.concurrency import QueueEntry, RunQueue, SlotState
+from storage.records.concurrency import MOST_QUEUES, QueueEntry, RunQueue, SlotState
 from storage.records.evaluation import Trigger
 from storage.records.flow import SLOTS_FREE, Beyond, FlowRun, FlowStatus
 from storage.records.job import Job
@@ -127,6 +127,18 @@ def _evaluate(tx: Transaction, namespace: str, job_id: str, now: int, eval_id: s
     evaluation = new_evaluation(job, eval_id, Trigger.RUN_STEP, job_modify_index=index)
     evaluations.put(tx, evaluation, now)
     job_status.refresh_summary(tx, namespace, job_id)
+
+
+def queue_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
+    """Yield an error if a job names another queue than those with runs, and these are too many."""
+    key = (job.namespace, queue_of(job))
+    if job.launches_children or concurrency.has_run(db, key):
+        return  # the meta of a dispatch may be a part of the name
+    if concurrency.with_runs(db, job.namespace, MOST_QUEUES) >= MOST_QUEUES:
+        yield (
+            f'{RUN_QUEUE.name} names the queue "{key[1]}", but {MOST_QUEUES} queues of namespace '
+            f'"{job.namespace}" have runs, which is the most: name one of them, or wait until runs end'
+        )
 
 
 def queue_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:

@@ -362,6 +362,10 @@ def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContex
         from daemon.jobs.followers import follow_errors  # imported late: few jobs follow others
 
         errors += follow_errors(db, job, surroundings.may_read, surroundings.may_dispatch)
+    if RUN_QUEUE.name in (job.meta or ()):
+        from daemon.jobs.queues import queue_errors  # imported late: few jobs have a queue
+
+        errors += queue_errors(db, job)
     if used := calendars_of(job):
         from daemon.jobs import calendars  # imported late: few jobs use a calendar
 

@@ -89,6 +89,24 @@ _SET = """
        SET slots = excluded.slots, note = excluded.note, modify_index = excluded.modify_index
 """
 _REMOVE = "DELETE FROM queues WHERE namespace = :namespace AND name = :name"
+_LIMITS = "SELECT count(*) AS number FROM queues WHERE namespace = :namespace"
+_HAS_RUN = """
+    SELECT 1 FROM queue_entries INDEXED BY queue_entries_by_owner
+     WHERE namespace = :namespace AND name = :name
+     LIMIT 1
+"""
+# One step for each queue, regardless of the number of its runs.
+_WITH_RUNS = """
+    WITH RECURSIVE found (name, place) AS (
+        SELECT min(name), 1 FROM queue_entries INDEXED BY queue_entries_by_owner
+         WHERE namespace = :namespace
+         UNION ALL
+        SELECT (SELECT min(e.name) FROM queue_entries e INDEXED BY queue_entries_by_owner
+                 WHERE e.namespace = :namespace AND e.name > found.name), place + 1
+          FROM found WHERE name IS NOT NULL AND place < :most
+    )
+    SELECT count(name) AS number FROM found
+"""
 
 
 def _entry(row: sqlite3.Row) -> QueueEntry:
@@ -196,6 +214,23 @@ def limit(db: ReadSnapshot, key: Key) -> int:
 def has_limit(db: ReadSnapshot, key: Key) -> bool:
     """Return whether the number of slots of a queue was set."""
     return db.one(_LIMIT, {"namespace": key[0], "name": key[1]}) is not None
+
+
+def limits(db: ReadSnapshot, namespace: str) -> int:
+    """Return how many queues of a namespace have a number of slots that was set."""
+    row: Any = db.one(_LIMITS, {"namespace": namespace})
+    return int(row["number"])
+
+
+def has_run(db: ReadSnapshot, key: Key) -> bool:
+    """Return whether a run holds slots of a queue, or waits for them."""
+    return db.one(_HAS_RUN, {"namespace": key[0], "name": key[1]}) is not None
+
+
+def with_runs(db: ReadSnapshot, namespace: str, most: int) -> int:
+    """Return how many queues of a namespace have runs; the count ends at `most`."""
+    row: Any = db.one(_WITH_RUNS, {"namespace": namespace, "most": most})
+    return int(row["number"])
 
 
 def lines(db: ReadSnapshot, namespace: str, name: str = "") -> list[QueueLine]:

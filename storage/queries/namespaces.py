@@ -9,6 +9,7 @@ from storage.queries import events
 from storage.queries.pages import PageRequest, by_name
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
+from storage.records.flow import SLOTS_TABLE, slots_topic
 from storage.records.namespace import Namespace
 from storage.writer import Transaction
 
@@ -60,6 +61,8 @@ _PUT = """
        SET document = excluded.document, modify_index = excluded.modify_index
 """
 _REMOVE = "DELETE FROM namespaces WHERE name = :name"
+_QUEUES = "SELECT name FROM queues WHERE namespace = :name"
+_REMOVE_QUEUES = "DELETE FROM queues WHERE namespace = :name"
 
 
 def put(tx: Transaction, namespace: Namespace) -> None:
@@ -70,8 +73,14 @@ def put(tx: Transaction, namespace: Namespace) -> None:
 
 
 def remove(tx: Transaction, name: str) -> None:
-    """Delete a namespace. Its dead objects stay until their own garbage collection."""
+    """Delete a namespace. Its dead objects stay until their own garbage collection.
+
+    The numbers of slots of its queues go with it.
+    """
     tx.execute(_REMOVE, {"name": name})
+    if queues := tx.all(_QUEUES, {"name": name}):
+        tx.execute(_REMOVE_QUEUES, {"name": name})
+        tx.touch(SLOTS_TABLE, *(slots_topic(name, row["name"]) for row in queues))
     _changed(tx, name, "NamespaceDeleted")
 
 
@@ -85,6 +94,7 @@ _HAS_LIVE_JOBS = """
     SELECT 1 FROM jobs WHERE namespace = :name AND status <> 'dead' LIMIT 1
 """
 _HAS_VARIABLES = "SELECT 1 FROM variables WHERE namespace = :name LIMIT 1"
+_HAS_QUEUED_RUNS = "SELECT 1 FROM queue_entries WHERE namespace = :name LIMIT 1"
 _HAS_CALENDARS = "SELECT 1 FROM calendars WHERE namespace = :name LIMIT 1"
 _HAS_LIVE_ALLOCATIONS = """
     SELECT 1 FROM allocations
@@ -101,5 +111,6 @@ def in_use(db: ReadSnapshot, name: str) -> list[str]:
         "non-terminal allocations": _HAS_LIVE_ALLOCATIONS,
         "variables": _HAS_VARIABLES,
         "calendars": _HAS_CALENDARS,
+        "queues with runs": _HAS_QUEUED_RUNS,
     }
     return [what for what, sql in reasons.items() if db.one(sql, {"name": name})]

@@ -8,6 +8,7 @@ from storage.records.base import Record
 from storage.records.flow import Beyond
 
 MOST_SLOTS = 10_000
+MOST_QUEUES = 1000  # of a namespace: those with runs, and those whose slots were set
 LONGEST_NAME = 128  # characters
 MAX_NOTE = 1000  # characters
 

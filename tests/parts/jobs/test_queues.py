@@ -11,14 +11,16 @@ import pytest
 import trio
 
 from daemon.evals.explain import explain_job
-from daemon.jobs.queues import has_work, queue_warnings, serve
+from daemon.jobs.dispatch import DispatchOutcome, DispatchRequestData, dispatch_job
+from daemon.jobs.queues import has_work, queue_errors, queue_warnings, serve
 from daemon.jobs.steer_run import RunActRequest, act_on_run
 from daemon.process.parts import open_queues
+from storage.errors import TooOften
 from storage.queries import concurrency, invariants, jobs, runs
 from storage.records.concurrency import QueueEntry
 from storage.records.flow import SLOTS_FREE, RunActType
 from storage.records.group import ReschedulePolicy
-from storage.records.job import Job
+from storage.records.job import Job, Parameterized
 from storage.schema import schema_text
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
@@ -317,6 +319,46 @@ async def test_a_plan_warns_of_queues_without_a_limit_and_of_too_many_slots(
     ]
     await made.limit(3)
     assert told() == []
+
+
+async def test_the_number_of_queues_with_runs_is_limited(
+    made: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.jobs.queues.MOST_QUEUES", 2)
+
+    def named(job_id: str, name: str, **fields: Any) -> Job:
+        return queued(job_id, meta={"steward_run_concurrency": name}, **fields)
+
+    def errors(name: str) -> list[str]:
+        return made.store.read(lambda db: list(queue_errors(db, named("x", name))))
+
+    for job_id, name in (("a", "q1"), ("b", "q1"), ("c", "q2")):
+        assert errors(name) == []
+        await made.cluster.register(named(job_id, name))
+        await made.cluster.work()
+    assert errors("q2") == []
+    text = (
+        'steward_run_concurrency names the queue "q3", but 2 queues of namespace "default" have runs, '
+        "which is the most: name one of them, or wait until runs end"
+    )
+    assert errors("q3") == [text]
+    parent = named("p", "${NOMAD_META_to}", parameterized_job=Parameterized(meta_required=["to"]))
+    await made.store.write(lambda tx: jobs.append_version(tx, parent))
+
+    async def dispatch(to: str) -> DispatchOutcome:
+        return await dispatch_job(
+            made.store,
+            "default",
+            "p",
+            DispatchRequestData(payload=b"", meta={"to": to}),
+            now=made.cluster.clock.now(),
+            ids=made.cluster.ids,
+            suffix=to,
+        )
+
+    assert (await dispatch("q2")).job_id.endswith("q2")
+    with pytest.raises(TooOften, match='names the queue "q3"'):
+        await dispatch("q3")
 
 
 async def test_the_loop_hands_slots_over_by_itself(made: Queues) -> None:
