@@ -16,7 +16,8 @@ from daemon.text.masking import LEAST, Matcher
 JobKey = tuple[str, str]  # namespace and ID
 
 _TOKEN = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*+:)?|[{}\[\]]', re.DOTALL)
-_NAME = re.compile(rb'"(?:Job)?ID"\s*+:\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL)
+_ID = b'ID"'  # the end of a key
+_NAME = re.compile(rb'ID"\s*+:\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL)
 _CHILD = re.compile(r"/(?:dispatch|periodic)-")  # in the ID of a child, after the parent's
 _NAMING = frozenset({b"Namespace", b"JobID", b"ID"})
 _OF_JOBS = frozenset({b"TaskGroups", b"JobSummary"})  # only jobs have both these and an ID
@@ -59,7 +60,15 @@ class _Frame:
 
 def named_jobs(data: bytes) -> set[str]:
     """Return the IDs that JSON contains and that may be of jobs."""
-    return {_text(one) for one in set(_NAME.findall(data))}
+    found: set[bytes] = set()
+    # A search for bytes is fast. One pattern for all would hold the interpreter for 15 ms per MB.
+    at = data.find(_ID)
+    while at >= 0:
+        is_key = data.endswith((b'"', b'"Job'), max(0, at - 4), at)
+        if is_key and (named := _NAME.match(data, at)):
+            found.add(named[1])
+        at = data.find(_ID, at + 1)
+    return {_text(one) for one in found}
 
 
 def with_parents(job_id: str) -> Iterator[str]:

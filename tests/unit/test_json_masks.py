@@ -104,4 +104,5 @@ def test_pieces_of_documents_are_masked() -> None:
 
 
 def test_jobs_in_a_document_are_found() -> None:
-    assert named_jobs(b'{"ID":"a","JobID" : "b\\"c","EvalID":"d"}') == {"a", 'b"c'}
+    assert named_jobs(b'{"ID":"a","JobID" : "b\\"c","EvalID":"d","ID":1,"x":"ID"}') == {"a", 'b"c'}
+    assert named_jobs(b'"ID":"a') == set()
