@@ -105,7 +105,7 @@ class Wrappers:
         self.later(trio, "run_process", "trio.run_process")
         self.later(trio.lowlevel, "open_process", "trio.lowlevel.open_process")
         self.later(http_client, "connect", "http_client.connect")
-        self.talk(http_client, "ask", "http_client.ask")
+        self.talk(http_client, "send_request", "http_client.send_request")
         self.talk(httpx.AsyncClient, "stream", "AsyncClient.stream")
 
     def _commits(self) -> None:
