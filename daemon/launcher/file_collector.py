@@ -198,7 +198,7 @@ class _Collection:
         if facts.st_size > self._left:
             raise OSError(
                 errno.EDQUOT,
-                f"it has {facts.st_size} bytes, more than the {self._left} that are left",
+                f"it has {facts.st_size} bytes, more than the {self._left} that are left in its namespace",
             )
         most, size = min(most, self._left), 0
         while piece := os.read(descriptor, _PIECE):

@@ -5,6 +5,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ def _attack(talk: Talk, place: Place, open_place: Path, wait: str, **order: Any)
     finally:
         if (listed := Path(f"/proc/{answer.pid}/task/{answer.pid}/children")).exists():
             for one in (*map(int, listed.read_text().split()), answer.pid):
-                os.killpg(one, signal.SIGKILL)  # each leads its own session
+                with suppress(ProcessLookupError):  # it has ended with its parent
+                    os.killpg(one, signal.SIGKILL)  # each leads its own session
 
 
 @needs_root

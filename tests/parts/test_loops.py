@@ -56,6 +56,7 @@ APART = {
     "daemon/identity/issuer.py:open_issuer:_start_rotation": "waits for the first key; then it is fenced",
     "daemon/identity/devcloud.py:open_devcloud:trio.serve_listeners": "development only",
     "daemon/runner/node.py:open_runner:runner.run": "its loops are fenced",
+    "daemon/runner/node.py:open_runner:remove_unfinished": "runs once, and contains each failure",
     "daemon/runner/node.py:open_runner:clusters.mirror.run": "its loops are fenced",
     "daemon/runner/node.py:NodeRunner.run:self._follow_changes": "fenced, once it has begun",
     "daemon/web/server.py:open_web:serve": "each connection and request is contained",

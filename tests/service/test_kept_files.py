@@ -169,7 +169,8 @@ async def test_limits_of_the_namespace_are_told(tmp_path: Path) -> None:
         (allocation,) = await steward.allocations("keeps", "complete")
         told = [one for one in await events(steward, allocation["ID"]) if "Not Kept" in one]
         assert told[0] == "File Not Kept: a: it has 2500000 bytes, more than 2097152"
-        assert "c: the files of namespace 'default' would have" in told[1]
+        assert "c: it has 1900000 bytes" in told[1]
+        assert "that are left in its namespace" in told[1]
         found = await steward.get(f"/v1/allocation/{allocation['ID']}/kept")
         assert [one["Path"] for one in found] == ["b", "d"]
 

@@ -42,7 +42,7 @@ class Launcher:
         self.error: OSError | None = None
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
 
-    async def make_volume(self, volume_id: str, _mode: int, _owner: tuple[int, int]) -> None:
+    async def create_volume(self, volume_id: str, _mode: int, _owner: tuple[int, int]) -> None:
         self.made.add(volume_id)
         if self.meanwhile is not None:
             await self.meanwhile()
@@ -78,15 +78,15 @@ class Volumes:
     async def list(self, query: str = "") -> tuple[list[Any], str]:
         """Return the elements of a page, and the token of the next one."""
         asked = self._request(f"type=host&{query}")
-        reply = await self.store.look(lambda db: api.index(asked, db))
+        reply = await self.store.read_any(lambda db: api.index(asked, db))
         while reply.later is not None:
-            reply = await self.store.look(reply.later)
+            reply = await self.store.read_any(reply.later)
         if isinstance(reply.body, bytes):
             return json.loads(reply.body), reply.next_token
         part, found = reply.part, list[Any]()
         while part is not None:
             found += map(json.loads, part.lines)
-            part = await self.store.look(part.rest) if part.rest else None
+            part = await self.store.read_any(part.rest) if part.rest else None
         return found, reply.next_token
 
     def state(self, volume_id: str) -> str:
@@ -261,7 +261,7 @@ async def test_many_large_volumes_do_not_hold_the_loop(volumes: Volumes) -> None
         await volumes.delete((await volumes.create("photos"))["ID"])
 
     async def offer() -> None:
-        found = await volumes.store.look(lambda db: host_volumes.on_node(db, node_id))
+        found = await volumes.store.read_any(lambda db: host_volumes.on_node(db, node_id))
         assert len(found) == 999
 
     for ask in (create_and_delete, offer, lambda: volumes.list("per_page=20")):

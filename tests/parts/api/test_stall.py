@@ -48,6 +48,7 @@ PATIENCE = 0.5  # seconds for which an answer without an end is read
 OUTSIDE = {
     "GET /v1/operator/keyring/keys": "needs a signing key",
     "GET /v1/operator/snapshot": "copies the whole store, in a thread",
+    "GET /v1/allocation/{alloc_id}/kept/file": "sends a file in pieces, which a thread reads",
     "GET /v1/client/gc": "only wakes the runner",
     "GET /v1/client/allocation/{alloc_id}/gc": "only wakes the runner",
 }

@@ -176,8 +176,8 @@ def test_all_files_together_have_a_limit_before_one_is_sent(
     files, reasons = collected(greeted, tmp_path, "main/local/*", most_total=50)
     assert [*files] == ["main/local/0", "main/local/2"]
     assert reasons == [
-        "main/local/1: it has 400 bytes, more than the 30 that are left",
-        "main/local/3: it has 1 bytes, more than the 0 that are left",
+        "main/local/1: it has 400 bytes, more than the 30 that are left in its namespace",
+        "main/local/3: it has 1 bytes, more than the 0 that are left in its namespace",
     ]
 
 

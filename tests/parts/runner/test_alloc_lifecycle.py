@@ -16,6 +16,7 @@ from daemon.runner.core.driver import Attempt, StartFailed, TaskHandle
 from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.setup import task_setup
 from daemon.scheduler.reschedule import NOT_RETRIED
+from storage import loop_share
 from storage.records.allocation import DesiredState, DesiredTransition
 from storage.records.base import SECOND
 from storage.records.group import EphemeralDisk, Migrate, Update
@@ -432,7 +433,8 @@ async def test_the_part_for_artifacts_is_loaded_in_a_thread_and_may_be_missing(
         threads.append(threading.get_ident())
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(task_setup, "import_module", missing, raising=False)
+    monkeypatch.setattr(loop_share, "import_module", missing)
+    monkeypatch.delitem(sys.modules, task_setup._FETCH, raising=False)
     job = batch(mock(artifacts=[Artifact(getter_source="http://example.test/a")]))
     async with on_stage(job, tmp_path) as stage:
         pass

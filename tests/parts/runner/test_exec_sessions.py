@@ -337,4 +337,4 @@ async def test_a_frame_that_is_too_deep_is_the_clients_mistake(world: World, run
     client = Client()
     client.say(b'{"x":' + b"[" * 100_000)
     with pytest.raises(Malformed, match="a frame cannot be read"):
-        await world.runner.converse(running, "main", ["/bin/cat"], client, tty=False)
+        await world.runner.run_exec_session(running, "main", ["/bin/cat"], client, tty=False)

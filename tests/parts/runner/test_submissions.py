@@ -225,7 +225,7 @@ async def test_the_user_of_a_task_submits_and_cancels_its_job(
     run = await stage.start(user="games")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.cluster.run)
-        nursery.start_soon(run.begun, silent)
+        nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().status == RunStatus.WAITING)
         await run.stop("SIGINT", 0)
         await stage.until(lambda: bool(stage.asked("scancel")))

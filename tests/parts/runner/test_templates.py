@@ -361,7 +361,7 @@ class _Disk:
     def __init__(self, content: bytes = b"") -> None:
         self.content = content
 
-    def meant(self, path: str) -> str:
+    def resolve(self, path: str) -> str:
         return path
 
     async def read(self, _path: str, _most: int) -> bytes:
@@ -388,7 +388,7 @@ async def test_a_large_environment_is_not_parsed_on_the_loop(
     async def nothing(*_: object) -> None:
         pass
 
-    monkeypatch.setattr(TemplateRunner, "_wanted", lambda _: [one])
+    monkeypatch.setattr(TemplateRunner, "_interpolated", lambda _: [one])
     monkeypatch.setattr(TemplateRunner, "_fill_all", nothing)
     monkeypatch.setattr(type(found.secrets), "store", nothing)
 
