@@ -180,11 +180,14 @@ async def test_session_of_a_task_is_a_span(steward: Steward, collector: Collecto
         "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
     }
-    async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
-        answer = await client.get(f"{steward.address}{path}", headers=head)
-    assert answer.status_code == 101
     name = "GET /v1/client/allocation/{alloc_id}/exec"
-    span = await collector.until(lambda spans: named(spans, name))
+    # The connection stays open until the session has ended with its command.
+    async with (
+        httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client,
+        client.stream("GET", f"{steward.address}{path}", headers=head) as answer,
+    ):
+        assert answer.status_code == 101
+        span = await collector.until(lambda spans: named(spans, name))
     assert span.parent_span_id == PARENT
     assert span.about["http.response.status_code"] == 101
 
