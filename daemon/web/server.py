@@ -115,12 +115,17 @@ class BodyGate:
         self._receive, self._budget, self._most = receive, budget, most
         self._client, self._received, self._taken = "", 0, 0
         self._opened, self._ended = trio.Event(), trio.Event()
-        self._discards = False
+        self._discards = self._has_given_end = False
         self._fault: Unavailable | None = None
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return the next event; a piece beyond a short body waits until the gate opens."""
         event = await self._receive()
+        while self._has_given_end and event["type"] == "http.request":
+            # The framework accepts nothing after the end of a body.
+            if not event.get("more_body", False):
+                self._ended.set()
+            event = await self._receive()
         if event["type"] != "http.request":
             return event
         is_last = not event.get("more_body", False)
@@ -131,6 +136,7 @@ class BodyGate:
                 # After a fault the framework gets the end of the body at once.
                 more = not is_last and self._fault is None
                 event = {"type": "http.request", "body": b"", "more_body": more}
+        self._has_given_end = not event.get("more_body", False)
         if is_last:
             self._ended.set()
         return event
