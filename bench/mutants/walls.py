@@ -42,7 +42,7 @@ def _outer(function: Callable[[], int], writable: Path, seconds: float) -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGALRM)
         os._exit(code if code >= 0 else 128 - code)
-    except BaseException:
+    except BaseException:  # the child of a fork must never return to its caller's code
         traceback.print_exc()
     finally:
         os._exit(3)
@@ -61,7 +61,7 @@ def _init(function: Callable[[], int], writable: Path) -> None:
             if pid == main:
                 code = os.waitstatus_to_exitcode(status)
                 os._exit(code if code >= 0 else 128 - code)
-    except BaseException:
+    except BaseException:  # the child of a fork must never return to its caller's code
         traceback.print_exc()
     finally:
         os._exit(3)
@@ -71,7 +71,7 @@ def _exit_with(function: Callable[[], int]) -> None:
     code = 3
     try:
         code = function()
-    except BaseException:
+    except BaseException:  # the child of a fork must never return to its caller's code
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()

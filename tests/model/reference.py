@@ -1,4 +1,4 @@
-"""The reference model: what the API must answer, in terms of dictionaries.
+"""The reference model: dictionaries that predict each answer of the API.
 
 Each method returns whether the daemon must accept the request. The rules come from the reference
 of the jobs API.
