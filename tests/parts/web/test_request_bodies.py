@@ -276,3 +276,21 @@ async def test_a_discarded_body_uses_no_memory() -> None:
         passed = [len((await gate.receive())["body"]) for _ in range(10)]  # type: ignore[typeddict-item]
     assert sum(passed) == SHORT_BODY
     assert budget.used == 0
+
+
+async def test_body_that_does_not_fit_ends_once() -> None:
+    pieces = Pieces(10)
+
+    async def receive() -> object:
+        return await pieces.receive() if pieces.left else {"type": "http.disconnect"}
+
+    gate = BodyGate(receive, BodyBudget(SHORT_BODY), MAX_BODY)  # type: ignore[arg-type]
+    gate.open("a", 0)
+    events: list[object] = []
+    while (event := await gate.receive())["type"] == "http.request":
+        events.append(event.get("more_body"))
+    assert events == [True] * (len(events) - 1) + [False]
+    with pytest.raises(Unavailable):
+        gate.check()
+    with trio.fail_after(0):
+        await gate.discard()
