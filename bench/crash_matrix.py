@@ -22,10 +22,10 @@ from pathlib import Path
 import msgspec
 import trio
 
-from tests.crash.lives import open_lives
+from tests.crash.daemon_runs import open_lives
 from tests.crash.matrix import PREY, Matrix, Row, Way, begun, hits, rehearse
+from tests.crash.point_counters import SIDES
 from tests.crash.points import kind_of, points
-from tests.crash.tally import SIDES
 
 _EVERY = 30.0  # seconds between progress lines
 _WAYS, _ROWS = "ways.json", "rows-*.jsonl"

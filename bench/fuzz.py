@@ -26,11 +26,11 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from bench.idle import spent
 from storage.check import check
-from tests.fuzz.attack import Attack
 from tests.fuzz.frames import conversations
 from tests.fuzz.requests import Asked
-from tests.fuzz.secrets_side import any_requests
+from tests.fuzz.send import Attack
 from tests.fuzz.targets import TARGETS
+from tests.fuzz.vault_requests import any_requests
 from tests.service.daemon import environment
 
 API, SOCKETS = "requests", "WebSockets"

@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.parts.launcher.fuzzing import fuzz
+from tests.parts.launcher.random_messages import fuzz
 
 number = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
 seed = int(sys.argv[2]) if len(sys.argv) > 2 else 26

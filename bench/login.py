@@ -27,7 +27,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.asking import exchange
+from bench.raw_client import exchange
 from tests.fakes import fakecloud
 from tests.wire.login import CLIENT_ID, RESOURCE, URLS, bootstrap, cloud
 from tests.wire.scenarios import daemon

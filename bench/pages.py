@@ -22,10 +22,10 @@ from pathlib import Path
 import httpx
 import trio
 
-from bench.filled import PARENT, fill
+from bench.first_paint import SEEN
+from bench.first_paint import fill as register
+from bench.full_store import PARENT, fill
 from bench.idle import spent
-from bench.paint import SEEN
-from bench.paint import fill as register
 from bench.reads import rest
 from daemon.config.data_directory import store_dir
 from storage.store import FILE_NAME

@@ -38,9 +38,9 @@ from bench.limits import fdatasync_per_s, fork_exec_per_s
 from daemon.config.data_directory import store_dir
 from daemon.identity import devcloud
 from storage.store import FILE_NAME
-from tests.conversation import talk
 from tests.service.daemon import Steward, open_steward
 from tests.service.streaming import open_stream
+from tests.websocket_client import talk
 
 SETTINGS = """
 dev_cloud_port = 0

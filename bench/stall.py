@@ -4,8 +4,8 @@
     TEXT] [--writes]
 
 The benchmark sends the most expensive request to each read route of both APIs and the UI
-(`bench/asked.py`). With `--writes` it then sends the largest permitted bodies and hostile bodies to
-each write route (`bench/asked_writes.py`). At the same time a probe reads one job every 5 ms on its
+(`bench/expensive_requests.py`). With `--writes` it then sends the largest permitted bodies and hostile bodies to
+each write route (`bench/expensive_writes.py`). At the same time a probe reads one job every 5 ms on its
 own connection. The probe's longest wait is a stall of the event loop or of the host. For
 comparison, each line also shows an idle second just before. Tokens are off.
 """
@@ -23,10 +23,10 @@ from pathlib import Path
 import msgspec
 import trio
 
-from bench import asked, asked_writes
-from bench.asked import Asked
-from bench.filled import begin, fill, run_one
-from bench.others import fill_others
+from bench import expensive_requests, expensive_writes
+from bench.expensive_requests import Asked
+from bench.full_store import begin, fill, run_one
+from bench.other_objects import fill_others
 from bench.reads import daemon
 from daemon.config.data_directory import store_dir
 from storage.store import FILE_NAME
@@ -90,8 +90,8 @@ def main() -> None:
 def measure(port: int, only: str, *, writes: bool) -> None:
     """Print the longest wait of each route."""
     names, rows = known(port), dict[str, list[Asked]]()
-    last = sorted(asked_writes.writes(SIZE), key=_destroys) if writes else []
-    for one in (*asked.reads(), *asked.streams(), *last):
+    last = sorted(expensive_writes.writes(SIZE), key=_destroys) if writes else []
+    for one in (*expensive_requests.reads(), *expensive_requests.streams(), *last):
         if only in one.row:
             rows.setdefault(one.row, []).append(one)
     print(f"| {'Route':<52} | {'Answers, ms':>11} | {'Quiet, ms':>9} | {'Longest wait, ms':>16} |")

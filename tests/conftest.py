@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 
 from daemon.runner.drivers.cgroup_v2 import name_of
 from storage.store import Store, open_store
-from tests.patience import DEADLINE
 from tests.samples import NOW
+from tests.time_limits import DEADLINE
 from tests.watchdog import limit
 
 

@@ -31,7 +31,7 @@ import pytest
 from bench.mutants.areas import AREAS
 from bench.mutants.changes import Mutant, mutants, mutated
 from bench.mutants.lines import LinePlugin
-from bench.mutants.walls import run_inside
+from bench.mutants.sandbox import run_inside
 
 ROOT = Path(__file__).parents[2]
 SECONDS_OF_TESTS = 60.0  # as the tests took without a mutant

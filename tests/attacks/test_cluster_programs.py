@@ -32,7 +32,7 @@ from daemon.launcher.user_policy import UserPolicy
 from daemon.runner.core.launcher_policy import PROGRAMS
 from tests.launchers import EVERYTHING
 from tests.parts.launcher.conftest import Talk, asked, talk
-from tests.parts.launcher.fuzzing import until_readable
+from tests.parts.launcher.random_messages import until_readable
 from tests.parts.runner.conftest import needs_root
 
 __all__ = ["talk"]

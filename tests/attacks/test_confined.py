@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemon.confinement import kernel
-from tests.separated import UID, can_enter, entering
+from tests.readable_home import UID, can_enter, entering
 
 pytestmark = pytest.mark.skipif(
     not can_enter(), reason="a daemon of another user needs root, and mounts of its own"

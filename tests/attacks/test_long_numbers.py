@@ -9,7 +9,7 @@ from daemon.text.request_fields import RequestFields
 from daemon.web.request import Operation, RouteCall
 from storage.errors import Malformed
 from storage.store import Store
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 
 DIGITS = "9" * 5000
 

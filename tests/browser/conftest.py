@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.chromium import PROGRAM, Tab, open_browser
-from tests.browser.filling import fill
+from tests.browser.sample_jobs import fill
 from tests.service.daemon import Steward, open_steward
 from tests.watchdog import limit
 

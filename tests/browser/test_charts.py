@@ -14,7 +14,7 @@ from storage.records.usage_history import SeriesKey, UsageBlock, UsageMetric
 from storage.store import open_store
 from storage.writer import Transaction
 from tests.browser.chromium import Tab, keep
-from tests.browser.filling import SERVICE, submit
+from tests.browser.sample_jobs import SERVICE, submit
 from tests.service.daemon import Steward, open_steward, store_dir
 
 WEB = SeriesKey("job", "web", "default")

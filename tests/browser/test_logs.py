@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from tests.browser.chromium import Tab, keep
-from tests.browser.filling import small
-from tests.patience import HAPPENS_WITHIN
+from tests.browser.sample_jobs import small
 from tests.service.daemon import Steward, open_steward
+from tests.time_limits import HAPPENS_WITHIN
 
 # Prints 4,000 lines with one special line, hostile lines, colors, and then the contents of a file.
 SCRIPT = """

@@ -4,7 +4,7 @@ With PICTURES=docs/images the tests create the pictures of the documentation.
 """
 
 from tests.browser.chromium import PICTURES, Tab, keep
-from tests.browser.filling import SERVICE
+from tests.browser.sample_jobs import SERVICE
 from tests.service.daemon import Steward
 
 

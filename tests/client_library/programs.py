@@ -20,8 +20,8 @@ from steward_client import (
     Task,
 )
 
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
+from tests.time_limits import HAPPENS_WITHIN
 
 T = TypeVar("T")
 

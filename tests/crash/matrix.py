@@ -20,11 +20,11 @@ import trio
 
 from daemon.config.data_directory import alloc_dir
 from daemon.runner.core.task_dir import CLAIM
-from tests import claims
-from tests.crash import scenes
-from tests.crash.lives import LIVES, Life, open_lives
+from tests import claim_files
+from tests.crash import job_scenes
+from tests.crash.daemon_runs import LIVES, Life, open_lives
+from tests.crash.point_counters import AFTER, SIDES
 from tests.crash.points import kind_of
-from tests.crash.tally import AFTER, SIDES
 from tests.crash.world import World
 
 _MOST_TIMES = 5  # visit to a point at which the daemon is killed
@@ -205,7 +205,7 @@ async def _kill_processes(world: World, chance: random.Random, prey: str) -> Non
     """Kill the shim or the task of one of several allocations, in some runs without a daemon."""
     jobs = [f"prey-{number}" for number in range(3)]
     for name in jobs:
-        await world.register(scenes.long(world, name))
+        await world.register(job_scenes.long(world, name))
     found, started = {}, {}
     for name in jobs:
         (one,) = await world.steward.allocations(name, "running")
@@ -224,7 +224,7 @@ async def _kill_processes(world: World, chance: random.Random, prey: str) -> Non
 
 
 def _shim(world: World, alloc_id: str) -> int:
-    return claims.read(f"{alloc_dir(world.steward.data_dir)}/{alloc_id}/{CLAIM}t.0").shim
+    return claim_files.read(f"{alloc_dir(world.steward.data_dir)}/{alloc_id}/{CLAIM}t.0").shim
 
 
 def hits(rows: Iterable[Row]) -> Counter[tuple[str, int]]:

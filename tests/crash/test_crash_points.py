@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash import points
-from tests.crash.tally import AFTER, BEFORE, Tally
+from tests.crash.point_counters import AFTER, BEFORE, Tally
 from tests.crash.wrappers import Wrappers
 
 

@@ -1,14 +1,14 @@
-"""SIGKILL under load, at random points (`rounds.py`): third part of the rounds."""
+"""SIGKILL under load, at random points (`kill_rounds.py`): third part of the rounds."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.crash import rounds
+from tests.crash import kill_rounds
 
-pytestmark = rounds.CUT_OFF
+pytestmark = kill_rounds.CUT_OFF
 
 
-@pytest.mark.parametrize("first", rounds.firsts(2))
+@pytest.mark.parametrize("first", kill_rounds.firsts(2))
 async def test_promises_outlive_a_kill(tmp_path: Path, first: int) -> None:
-    await rounds.live(tmp_path, first)
+    await kill_rounds.live(tmp_path, first)

@@ -1,8 +1,8 @@
-"""Kills at effects of task setup: processes, signals and files (`share.py`)."""
+"""Kills at effects of task setup: processes, signals and files (`matrix_sample.py`)."""
 
 from pathlib import Path
 
-from tests.crash.share import kill_at
+from tests.crash.matrix_sample import kill_at
 
 
 async def test_promises_outlive_kills_around_a_task(tmp_path: Path) -> None:

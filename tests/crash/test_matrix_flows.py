@@ -1,11 +1,11 @@
-"""Kills at commits while workflows run (`share.py`)."""
+"""Kills at commits while workflows run (`matrix_sample.py`)."""
 
 from pathlib import Path
 
-from tests.crash import rounds
-from tests.crash.share import kill_at
+from tests.crash import kill_rounds
+from tests.crash.matrix_sample import kill_at
 
-pytestmark = rounds.CUT_OFF
+pytestmark = kill_rounds.CUT_OFF
 
 
 async def test_runs_continue_after_kills_at_their_commits(tmp_path: Path) -> None:

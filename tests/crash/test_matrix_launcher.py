@@ -1,8 +1,8 @@
-"""Kills of the launcher before and after its persistent effects (`share.py`)."""
+"""Kills of the launcher before and after its persistent effects (`matrix_sample.py`)."""
 
 from pathlib import Path
 
-from tests.crash.share import kill_launcher
+from tests.crash.matrix_sample import kill_launcher
 
 FEW = 10
 

@@ -1,9 +1,9 @@
-"""Kills of shims and tasks, with and without a running daemon (`share.py`)."""
+"""Kills of shims and tasks, with and without a running daemon (`matrix_sample.py`)."""
 
 from pathlib import Path
 
 from tests.crash.matrix import PREY
-from tests.crash.share import hunts
+from tests.crash.matrix_sample import hunts
 
 
 async def test_promises_outlive_kills_of_shims_and_tasks(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Kills at commits and at requests to the cloud (`share.py`)."""
+"""Kills at commits and at requests to the cloud (`matrix_sample.py`)."""
 
 from pathlib import Path
 
-from tests.crash.share import kill_at
+from tests.crash.matrix_sample import kill_at
 
 
 async def test_promises_outlive_kills_around_commits_and_the_cloud(tmp_path: Path) -> None:

@@ -22,15 +22,15 @@ from storage.check import check
 from storage.queries import cluster_runs
 from storage.read_pool import ReadSnapshot, connect
 from storage.store import FILE_NAME
+from tests.crash.killable_daemon import ID_SIZE, Mortal, open_launcher
 from tests.crash.ledger import Starts
-from tests.crash.mortal import ID_SIZE, Mortal, open_launcher
 from tests.fakes import fakecloud
 from tests.fakes.receiver import Receiver, open_receiver
 from tests.fakes.slurm.world import FakeSlurm
-from tests.patience import HAPPENS_WITHIN
 from tests.service.slurm.cluster import free_ports
 from tests.service.slurm.jobs import POOL
-from tests.tasklogs import log_of, path_of
+from tests.task_logs import log_of, path_of
+from tests.time_limits import HAPPENS_WITHIN
 from tests.wire.login import CLIENT_ID, CLIENT_SECRET, RESOURCE, URLS, cloud
 
 CLOUD_NAMES = {
@@ -48,7 +48,7 @@ _GONE = 404
 
 _AT_WORK = ("running", "stopping")
 _GOOD = "succeeded"
-# The steps of the workflows of `scenes.py` when nobody has canceled their runs.
+# The steps of the workflows of `job_scenes.py` when nobody has canceled their runs.
 RESULTS = {
     "chain": dict.fromkeys("abc", _GOOD),
     "diamond": dict.fromkeys("abcd", _GOOD),

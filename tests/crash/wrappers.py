@@ -19,8 +19,8 @@ from typing import Any
 
 from storage import writer
 from storage.store import Store
+from tests.crash.point_counters import AFTER, BEFORE, Tally
 from tests.crash.points import EFFECTS, ROOT
-from tests.crash.tally import AFTER, BEFORE, Tally
 
 _OURS = (f"{ROOT}/daemon/", f"{ROOT}/storage/")
 

@@ -14,7 +14,7 @@ import trio
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tests.fakes.receiver import Received, Receiver, open_receiver
-from tests.patience import HAPPENS_WITHIN
+from tests.time_limits import HAPPENS_WITHIN
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import h11
 import msgspec
 import trio
 
-from tests.patience import HAPPENS_WITHIN
+from tests.time_limits import HAPPENS_WITHIN
 
 
 class Received(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.fuzz.soup import ODD
+from tests.fuzz.texts import ODD
 
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 _LONGEST = 125  # bytes of a control frame, and of a length in one byte

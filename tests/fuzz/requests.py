@@ -25,7 +25,7 @@ TYPES: Mapping[str, Any] = DESCRIPTION["components"]["schemas"]
 
 USUAL = ("a", "b", "a/b")  # what most requests are about, so that they meet
 IDS = ("é ☃", "a%2Fb", "plan", "*", "..", "", "x" * 300, "\x00", "'; DROP")
-# Placeholder for the identifier of an existing object; `attack.py` replaces it.
+# Placeholder for the identifier of an existing object; `send.py` replaces it.
 KNOWN = {
     "alloc_id": "ALLOCATION",
     "eval_id": "EVALUATION",

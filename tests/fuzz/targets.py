@@ -36,7 +36,7 @@ from storage.errors import Invalid, Malformed, Refused
 from storage.records.base import SECOND
 from storage.records.codec import decode, encode
 from storage.records.job import Job
-from tests.fuzz.soup import texts
+from tests.fuzz.texts import texts
 from tests.fuzz.tokens import KEYS, genuine, tokens
 from tests.samples import NOW, group, job, task
 from tests.unit.identity import tokens as samples

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fuzz.attack import Attack
 from tests.fuzz.frames import conversations
+from tests.fuzz.send import Attack
 from tests.fuzz.targets import TARGETS
 from tests.wire.scenarios import daemon
 

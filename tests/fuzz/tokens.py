@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from tests.fuzz.soup import ODD, changed
+from tests.fuzz.texts import ODD, changed
 from tests.unit.identity.tokens import AUDIENCE, ISSUER, KEY, NOW, claims, encoded, public, signed
 
 KEYS = [public(KEY)]

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 
 from daemon.runner.nosuid_mount import mounts
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import environment
+from tests.time_limits import HAPPENS_WITHIN
 
 
 class Daemon:

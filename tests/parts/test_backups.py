@@ -24,8 +24,8 @@ from storage.errors import StorageUnusable
 from storage.records.base import HOUR, SECOND
 from storage.snapshot import inspect
 from storage.store import Store, open_store
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
+from tests.time_limits import HAPPENS_WITHIN
 
 DAY = 24 * HOUR
 

@@ -24,10 +24,10 @@ from storage.records.job import Periodic
 from storage.store import Store, open_store
 from storage.wal_watermark import HAND_NAME, Hand
 from storage.writer import Transaction
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.parts.evals.cluster import Cluster, Ticking, ids
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, job
+from tests.time_limits import HAPPENS_WITHIN
 
 HOUR = 3600 * 10**9
 

@@ -42,8 +42,8 @@ from storage.records.service import CheckStatus
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster, Ticking
 from tests.parts.runner.endpoints import nothing_runs, probe
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
+from tests.time_limits import HAPPENS_WITHIN
 
 ROOT = Path(__file__).parent.parent.parent
 SEAL = EnvelopeCipher({1: bytes(32)})

@@ -24,10 +24,10 @@ from daemon.process.reload import SettingsReloader
 from daemon.web.connections import ConnectionListeners
 from storage.errors import Denied
 from storage.records.base import SECOND
-from tests.doors import open_wrapper_listeners
 from tests.fakes.authority import Authority
-from tests.patience import HAPPENS_WITHIN
+from tests.listeners import open_wrapper_listeners
 from tests.samples import job
+from tests.time_limits import HAPPENS_WITHIN
 
 POLICY = """
 [[job_policies]]

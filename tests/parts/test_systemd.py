@@ -15,8 +15,8 @@ from daemon.process.health import check_health
 from daemon.process.systemd import ServiceManager, inherited_sockets, run_watchdog
 from storage.read_pool import ReadSnapshot
 from storage.store import Store
-from tests.doors import open_listeners
-from tests.patience import HAPPENS_WITHIN
+from tests.listeners import open_listeners
+from tests.time_limits import HAPPENS_WITHIN
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import trio
 from daemon.config.data_directory import alloc_dir, store_dir
 from daemon.runner.nosuid_mount import mounts
 from storage.check import check
-from tests.patience import HAPPENS_WITHIN
+from tests.time_limits import HAPPENS_WITHIN
 
 READY_WITHIN = 30  # seconds; a machine under load starts slowly
 ENDS_WITHIN = 15

@@ -7,8 +7,8 @@ from urllib.parse import urlencode, urlsplit
 import h11
 import trio
 
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
+from tests.time_limits import HAPPENS_WITHIN
 
 
 class Stream:

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from daemon.jobs.bulk_dispatch import BATCH
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, open_steward
+from tests.time_limits import HAPPENS_WITHIN
 
 PARENT = {
     "ID": "many",

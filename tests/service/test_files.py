@@ -13,8 +13,8 @@ import trio
 
 from daemon.config.data_directory import alloc_dir
 from storage.records.base import SECOND
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
+from tests.time_limits import HAPPENS_WITHIN
 
 
 def lingering(job_id: str, text: str = "exec sleep 600") -> Any:

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from bench import filled
+from bench import full_store
 from daemon.config.data_directory import store_dir
 from storage.check import check
 from storage.store import FILE_NAME
@@ -13,14 +13,14 @@ from storage.store import FILE_NAME
 def test_copies_of_a_child_and_its_events_make_a_store_with_which_a_daemon_goes_on(
     tmp_path: Path,
 ) -> None:
-    filled.begin(tmp_path)
-    filled.run_one(tmp_path)
+    full_store.begin(tmp_path)
+    full_store.run_one(tmp_path)
     store = store_dir(tmp_path)
-    filled.fill(store / FILE_NAME, children=20, events=300)
+    full_store.fill(store / FILE_NAME, children=20, events=300)
     assert check(store) == []
-    filled.run_one(tmp_path)
+    full_store.run_one(tmp_path)
     assert check(store) == []
     with closing(sqlite3.connect(store / FILE_NAME)) as connection:
-        assert filled.count(connection, "allocations") == 21
-        assert filled.count(connection, "evaluations") == 21
-        assert filled.count(connection, "events") >= 300
+        assert full_store.count(connection, "allocations") == 21
+        assert full_store.count(connection, "evaluations") == 21
+        assert full_store.count(connection, "events") >= 300

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.fuzz.attack import Attack
 from tests.fuzz.requests import Asked
-from tests.fuzz.secrets_side import any_requests
+from tests.fuzz.send import Attack
+from tests.fuzz.vault_requests import any_requests
 from tests.wire.scenarios import daemon
 
 EXAMPLES = 400

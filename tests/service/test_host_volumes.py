@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from daemon.config.data_directory import volumes_dir
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, open_steward
+from tests.time_limits import HAPPENS_WITHIN
 
 CREATE, REGISTER = "/v1/volume/host/create", "/v1/volume/host/register"
 SECRET = "7a3c2f1e-5d4b-4c6a-9e8f-0123456789ab"  # noqa: S105  # of a test

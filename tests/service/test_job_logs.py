@@ -7,9 +7,9 @@ import trio
 
 from daemon.config.data_directory import alloc_dir
 from storage.records.base import SECOND
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
 from tests.service.streaming import open_stream
+from tests.time_limits import HAPPENS_WITHIN
 
 
 def printing(job_id: str, text: str, **fields: Any) -> Any:

@@ -9,9 +9,9 @@ import trio
 
 from daemon.config.data_directory import alloc_dir
 from daemon.launcher.shims import children
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import as_development, open_steward
 from tests.service.test_life import service
+from tests.time_limits import HAPPENS_WITHIN
 
 
 def launcher_of(pid: int) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, open_steward
+from tests.time_limits import HAPPENS_WITHIN
 
 PIECE = 1024 * 1024
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import trio
 
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, open_steward
+from tests.time_limits import HAPPENS_WITHIN
 
 
 @pytest.fixture

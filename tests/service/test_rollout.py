@@ -7,9 +7,9 @@ from typing import Any
 import trio
 
 from storage.records.base import SECOND
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
 from tests.service.streaming import Stream, open_stream
+from tests.time_limits import HAPPENS_WITHIN
 
 # It becomes healthy when the file in its argument exists. On a stop signal it serves open
 # connections to their end.

@@ -14,7 +14,7 @@ import trio
 from daemon.config.data_directory import alloc_dir, store_dir, uids_dir
 from tests.fakes.authority import Authority
 from tests.fakes.slurm.world import fake_slurm
-from tests.separated import UID, can_enter, entering
+from tests.readable_home import UID, can_enter, entering
 from tests.service.daemon import Steward
 from tests.service.slurm.jobs import script
 from tests.service.test_launcher import launcher_of

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import open_steward
+from tests.time_limits import HAPPENS_WITHIN
 
 
 class Ears:

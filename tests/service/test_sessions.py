@@ -11,11 +11,11 @@ import trio
 from wsproto.events import TextMessage
 
 from storage.records.base import SECOND
-from tests import conversation
-from tests.conversation import Conversation
+from tests import websocket_client
 from tests.parts.runner.world import Pipe, until_gone
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
+from tests.time_limits import HAPPENS_WITHIN
+from tests.websocket_client import Conversation
 
 SAY = {"Name": "say", "Command": "/bin/echo", "Args": ["hello", "there"]}
 
@@ -41,7 +41,7 @@ def talk(
     steward: Steward, path: str, *, headers: Any = (), **query: str
 ) -> AbstractAsyncContextManager[Conversation]:
     """Talk with a daemon over a WebSocket while the block runs."""
-    return conversation.talk(steward.address, path, headers=headers, **query)
+    return websocket_client.talk(steward.address, path, headers=headers, **query)
 
 
 async def command(steward: Steward, alloc_id: str, *words: str, **query: str) -> list[Any]:

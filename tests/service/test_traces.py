@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from tests.fakes.collector import Collector, Span, metrics_of, open_collector
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, open_steward
 from tests.service.test_acl import SECRET
 from tests.service.test_imports import below, imported
+from tests.time_limits import HAPPENS_WITHIN
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACED = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "order-17"}

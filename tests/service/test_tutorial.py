@@ -17,8 +17,8 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import READY_WITHIN, environment
+from tests.time_limits import HAPPENS_WITHIN
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 FENCED = re.compile(r"^```([^`\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

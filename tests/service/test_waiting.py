@@ -5,8 +5,8 @@ from pathlib import Path
 
 import trio
 
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
+from tests.time_limits import HAPPENS_WITHIN
 
 WAITERS = 1000
 

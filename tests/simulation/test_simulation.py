@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench import simulate as bench
-from tests.patience import HAPPENS_WITHIN
 from tests.simulation.scenario import Broken
+from tests.time_limits import HAPPENS_WITHIN
 
 ROOT = Path(__file__).parents[2]
 SEEDS, PARTS = 48, 4

@@ -20,7 +20,7 @@ from daemon.jobspec.validate import validate
 from daemon.text.option_syntax import normalize_options, short_option
 from daemon.version import VERSION
 from storage.records.notification import ReceiverKind
-from tests.unit.jobspec import golden
+from tests.unit.jobspec import recorded
 from tests.unit.jobspec.hcl.build import parse
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -92,7 +92,7 @@ def test_a_file_of_a_guide_is_valid(text: str) -> None:
     if not text.startswith("job "):
         policy_rules.parse_policy(text)
         return
-    assert validate(canonicalize(golden.document(parse(text)))).errors == ()
+    assert validate(canonicalize(recorded.document(parse(text)))).errors == ()
 
 
 PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("[!n]*/*.md"), *ROOT.glob("*.md")])

@@ -16,7 +16,7 @@ from storage.errors import Invalid, Refused
 from storage.queries import jobs as stored_jobs
 from storage.records.codec import Document
 from storage.store import Store
-from tests.parts.api.asking import caller, parts_of, request
+from tests.parts.api.requests import caller, parts_of, request
 
 TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
 GROUPS = [{"Name": name, "Count": 2, "Tasks": [TASK]} for name in ("a", "b")]

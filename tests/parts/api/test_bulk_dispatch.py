@@ -19,7 +19,7 @@ from storage.records.job import Parameterized
 from storage.records.operator_api import SchedulerConfig
 from storage.store import Store
 from storage.writer import Transaction
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.samples import job
 
 NEEDS = on_namespace("dispatch-job")

@@ -11,7 +11,7 @@ from daemon.web.reply import HandlerReply
 from storage.errors import Malformed, NotFound
 from storage.records.calendar import CalendarDays
 from storage.store import Store
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 
 WRITER = 'namespace "default" { capabilities = ["read-job", "write-calendar"] }'
 BODY = {"Weekdays": ["mon"], "Holidays": {"2026-12-28": "a holiday"}}

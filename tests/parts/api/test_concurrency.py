@@ -15,7 +15,7 @@ from storage.records.flow import Beyond, FlowRun
 from storage.records.namespace import Namespace
 from storage.store import Store
 from storage.writer import Transaction
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.samples import NOW, job
 
 WRITER = 'namespace "*" { capabilities = ["read-job", "submit-job"] }'

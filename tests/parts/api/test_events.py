@@ -25,7 +25,7 @@ from storage.read_pool import ReadSnapshot
 from storage.records.acl import Token
 from storage.store import Store
 from storage.writer import Transaction
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, evaluation, job
 from tests.unit.scheduler.world import node

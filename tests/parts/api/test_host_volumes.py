@@ -23,11 +23,11 @@ from storage.records.group import Volume
 from storage.records.host_volume import DELETING, MKDIR, PENDING, READY, DynamicVolume
 from storage.store import Store
 from storage.writer import Transaction
-from tests.parts.api.asking import caller, parts_of, request
+from tests.parts.api.requests import caller, parts_of, request
 from tests.parts.api.test_job_log_views import MOST, TRIES, searched_seldom
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, group, job, task
-from tests.steps import Longest, slowness
+from tests.step_timing import Longest, slowness
 from tests.unit.scheduler.world import node
 
 __all__ = ["searched_seldom"]  # a fixture

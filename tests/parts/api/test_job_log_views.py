@@ -27,10 +27,10 @@ from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.job import Job
 from storage.store import Store
 from tests.launchers import Direct
-from tests.parts.api.asking import caller, parts_of, request
+from tests.parts.api.requests import caller, parts_of, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, group, job, task
-from tests.steps import Longest, slowness
+from tests.step_timing import Longest, slowness
 from tests.unit.scheduler.world import node
 
 MOST = 5_000_000  # nanoseconds of a step

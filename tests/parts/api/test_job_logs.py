@@ -12,7 +12,7 @@ from storage.records.allocation import ClientStatus
 from storage.store import Store
 from tests.parts.api.test_job_log_views import MOST, TRIES, JobLogs, searched_seldom
 from tests.samples import group, job, task
-from tests.steps import Longest, slowness
+from tests.step_timing import Longest, slowness
 
 __all__ = ["searched_seldom"]  # a fixture
 

@@ -8,13 +8,13 @@ from daemon.api.cluster import statuses
 from daemon.api.routes import ROUTES
 from storage.errors import Malformed
 from storage.store import Store
-from tests.parts.api import asking
+from tests.parts.api import requests
 
 (NEEDS,) = {route.needs for route in ROUTES if route.path == "/v1/jobs/statuses"}
 
 
 def ask(store: Store, query: str, body: object = None) -> object:
-    asked = asking.request(store, NEEDS, asking.caller(), query=query, body=body)
+    asked = requests.request(store, NEEDS, requests.caller(), query=query, body=body)
     return store.read(partial(statuses.index, asked))
 
 

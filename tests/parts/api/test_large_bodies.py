@@ -22,9 +22,9 @@ from storage.records.codec import Document
 from storage.records.job import Parameterized
 from storage.store import Store
 from storage.writer import Transaction
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.samples import job as sample_job
-from tests.steps import Longest, slowness
+from tests.step_timing import Longest, slowness
 
 MOST = 5_000_000  # nanoseconds
 TRIES = 5

@@ -20,10 +20,10 @@ from storage.queries import job_status, jobs
 from storage.records.job import Parameterized
 from storage.store import Store
 from storage.writer import Transaction
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.parts.api.test_job_log_views import MOST, TRIES, JobLogs, searched_seldom
 from tests.samples import group, job, task
-from tests.steps import Longest, slowness
+from tests.step_timing import Longest, slowness
 
 __all__ = ["searched_seldom"]  # a fixture
 

@@ -10,7 +10,7 @@ from daemon.api import jobs, plan
 from daemon.jobs import register
 from storage.records.codec import Document
 from storage.store import Store
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 
 TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
 JOB: Document = {"ID": "j", "TaskGroups": [{"Name": "g", "Tasks": [TASK]}]}

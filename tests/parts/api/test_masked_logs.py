@@ -19,8 +19,8 @@ from storage.queries import secrets
 from storage.records.codec import encode
 from storage.records.task import LogConfig
 from storage.store import Store
-from tests.parts.api.asking import SEAL
-from tests.tasklogs import add, log_in
+from tests.parts.api.requests import SEAL
+from tests.task_logs import add, log_in
 
 ALLOC = "3f0c8a52-7b51-4a53-8d7e-111111111111"
 SMALL = LogConfig(max_files=3, max_file_size_mb=1)

@@ -25,7 +25,7 @@ from storage.records.base import SECOND
 from storage.records.job import Parameterized
 from storage.records.task import Resources
 from storage.store import Store
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 from tests.parts.evals.cluster import Cluster
 from tests.parts.ui.conftest import Runner
 from tests.samples import NOW, group, job, task

@@ -13,7 +13,7 @@ from daemon.web.reply import HandlerReply
 from daemon.web.request import ReadRoute
 from daemon.web.response_cache import ResponseCache
 from storage.store import Store
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job
 from tests.unit.scheduler.world import node

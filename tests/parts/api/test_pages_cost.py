@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import trio
 
-from bench import others
-from bench.asked import WIDE
+from bench import other_objects
+from bench.expensive_requests import WIDE
 from daemon.api.routes import ROUTES
 from daemon.api.vault_routes import ENDPOINTS
 from daemon.identity.lazy_methods import LazyMethods
@@ -25,8 +25,8 @@ from daemon.web.request_head import RequestHead
 from storage import read_pool
 from storage.records.acl import Token
 from storage.store import open_store
-from tests.parts.api import full
-from tests.parts.api.asking import parts_of
+from tests.parts.api import full_store
+from tests.parts.api.requests import parts_of
 from tests.parts.api.test_stall import KNOWN
 from tests.parts.ui.conftest import Runner
 from tests.samples import NOW
@@ -82,8 +82,8 @@ class Counted:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def make() -> None:
         async with open_store(path, cluster_id="c", now=NOW) as store:
-            await full.fill(store, NUMBER, NUMBER)
-            await store.write(lambda tx: others.add(tx, NUMBER, full.ALLOC, NOW))
+            await full_store.fill(store, NUMBER, NUMBER)
+            await store.write(lambda tx: other_objects.add(tx, NUMBER, full_store.ALLOC, NOW))
 
     path = tmp_path_factory.mktemp("pages")
     trio.run(make)
@@ -203,7 +203,7 @@ async def test_a_page_of_keys_costs_its_page(
     asking: tuple[Dispatcher, str], counted: Counted, path: str
 ) -> None:
     every = await keys(asking, path, "")
-    assert len(every) >= NUMBER // others.FEW
+    assert len(every) >= NUMBER // other_objects.FEW
     assert every == sorted(every)
     walked: list[str] = []
     while page := await keys(

@@ -34,8 +34,8 @@ from storage.records.namespace import Namespace
 from storage.records.service import Registration, ServiceAddress
 from storage.store import Store
 from storage.writer import Transaction
-from tests.parts.api import full
-from tests.parts.api.asking import caller, request
+from tests.parts.api import full_store
+from tests.parts.api.requests import caller, request
 from tests.samples import NOW, evaluation, job
 
 NUMBER = 60
@@ -261,7 +261,7 @@ async def serving(store: Store) -> Store:
             node_id="node",
             datacenter="dc1",
             job_id="old",
-            alloc_id=full.ALLOC,
+            alloc_id=full_store.ALLOC,
             tags=["both", f"t{number}"],
             address="127.0.0.1",
             port=80,
@@ -271,9 +271,9 @@ async def serving(store: Store) -> Store:
     def write(tx: Transaction) -> None:
         namespaces.put(tx, Namespace(name="one"))
         namespaces.put(tx, Namespace(name="empty"))
-        services.replace_registrations(tx, full.ALLOC, map(offer, range(160)))
+        services.replace_registrations(tx, full_store.ALLOC, map(offer, range(160)))
 
-    await full.fill(store, 1, 1)
+    await full_store.fill(store, 1, 1)
     await store.write(write)
     return store
 

@@ -10,14 +10,14 @@ from daemon.api.cluster import profiles
 from daemon.api.routes import ROUTES
 from storage.errors import Malformed, TooOften
 from storage.store import Store
-from tests.parts.api import asking
-from tests.patience import HAPPENS_WITHIN
+from tests.parts.api import requests
+from tests.time_limits import HAPPENS_WITHIN
 
 (NEEDS,) = {route.needs for route in ROUTES if route.path == "/v1/agent/pprof/{profile}"}
 
 
 async def make(store: Store, name: str, query: str = "") -> None:
-    asked = asking.request(store, NEEDS, asking.caller(), query=query, profile=name)
+    asked = requests.request(store, NEEDS, requests.caller(), query=query, profile=name)
     await profiles.profile(asked)
 
 

@@ -31,7 +31,7 @@ from storage.queries import policies
 from storage.queries import tokens as stored
 from storage.records.acl import SPENT, Policy, Token
 from storage.store import Store
-from tests.parts.api.asking import caller, parts_of, request
+from tests.parts.api.requests import caller, parts_of, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, job
 from tests.unit.scheduler.world import node

@@ -18,7 +18,7 @@ from storage import request_context
 from storage.queries import audit
 from storage.records.acl import Token
 from storage.store import Store
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 from tests.samples import NOW
 
 

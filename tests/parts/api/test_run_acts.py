@@ -6,7 +6,7 @@ from daemon.api import flows
 from daemon.api.routes import STEER_RUN
 from storage.errors import Denied
 from storage.store import Store
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job, task
 

@@ -8,7 +8,7 @@ from daemon.api import job_status
 from daemon.api.routes import READ
 from storage.errors import Malformed, NotFound
 from storage.store import Store
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import job
 

@@ -14,7 +14,7 @@ from storage.records.namespace import Namespace
 from storage.records.task import Service
 from storage.store import Store
 from storage.writer import Transaction
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.samples import NOW, evaluation, group, job, task
 
 ID = "e3671fa4-2100-4000-8000-000000000000"

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 import trio
 
-from bench import asked, others
-from bench.asked import Asked
+from bench import expensive_requests, other_objects
+from bench.expensive_requests import Asked
 from daemon.api.routes import ROUTES
 from daemon.api.vault_routes import ENDPOINTS
 from daemon.identity.lazy_methods import LazyMethods
@@ -33,11 +33,11 @@ from storage.queries import identity
 from storage.records.acl import Token
 from storage.records.identity import MethodConfig
 from storage.store import Store, open_store
-from tests.parts.api import full
-from tests.parts.api.asking import SEAL, parts_of
+from tests.parts.api import full_store
+from tests.parts.api.requests import SEAL, parts_of
 from tests.parts.ui.conftest import Runner
 from tests.samples import NOW
-from tests.steps import Longest, slowness
+from tests.step_timing import Longest, slowness
 
 NUMBER = 20_000
 MOST = 5_000_000  # nanoseconds
@@ -52,7 +52,11 @@ OUTSIDE = {
     "GET /v1/client/gc": "only wakes the runner",
     "GET /v1/client/allocation/{alloc_id}/gc": "only wakes the runner",
 }
-READS = [one for one in (*asked.reads(), *asked.streams()) if one.row not in OUTSIDE]
+READS = [
+    one
+    for one in (*expensive_requests.reads(), *expensive_requests.streams())
+    if one.row not in OUTSIDE
+]
 
 
 # A login method whose cloud refuses every connection: all steps before its answer are measured.
@@ -119,8 +123,8 @@ class Asking:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def make() -> None:
         async with open_store(path, cluster_id="c", now=NOW) as store:
-            await full.fill(store, NUMBER, NUMBER)
-            await store.write(lambda tx: others.add(tx, NUMBER, full.ALLOC, NOW))
+            await full_store.fill(store, NUMBER, NUMBER)
+            await store.write(lambda tx: other_objects.add(tx, NUMBER, full_store.ALLOC, NOW))
 
     path = tmp_path_factory.mktemp("full")
     trio.run(make)
@@ -153,7 +157,7 @@ async def asking(store: Store, caplog: pytest.LogCaptureFixture) -> AsyncIterato
     answering = Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event(), PAGES)
     token = Token(accessor="", policies=("root",), created_at=NOW)
     secret = (await parts.tokens.issue(token)).secret
-    await store.write(lambda tx: identity.put_config(tx, others.MOUNT, CLOUD))
+    await store.write(lambda tx: identity.put_config(tx, other_objects.MOUNT, CLOUD))
     with closed_port() as port:
         urls = {f"cloud_{name}_url": f"http://127.0.0.1:{port}" for name in SERVICES}
         config = msgspec.structs.replace(parts.config, **urls)
@@ -171,16 +175,16 @@ async def asking(store: Store, caplog: pytest.LogCaptureFixture) -> AsyncIterato
 
 
 KNOWN = {
-    "job_id": full.PARENT,
-    "alloc_id": full.ALLOC,
-    "eval_id": full.EVAL,
-    "deployment_id": full.DEPLOYMENT,
-    "node_id": full.NODE,
-    "accessor": others.identifier("t", 1),
-    "entity": others.identifier("e", 1),
-    "alias": others.identifier("a", 1),
-    "group": others.identifier("g", 1),
-    "role_id": others.identifier("r", 1),
+    "job_id": full_store.PARENT,
+    "alloc_id": full_store.ALLOC,
+    "eval_id": full_store.EVAL,
+    "deployment_id": full_store.DEPLOYMENT,
+    "node_id": full_store.NODE,
+    "accessor": other_objects.identifier("t", 1),
+    "entity": other_objects.identifier("e", 1),
+    "alias": other_objects.identifier("a", 1),
+    "group": other_objects.identifier("g", 1),
+    "role_id": other_objects.identifier("r", 1),
     "name": "many-1",
     "mount": "many",
     "path": "many",
@@ -212,4 +216,4 @@ async def test_no_read_holds_the_loop_for_long(asking: Asking, row: str) -> None
 
 
 def test_each_route_that_shows_something_is_asked() -> None:
-    assert {one.row for one in READS} | OUTSIDE.keys() == set(asked.rows())
+    assert {one.row for one in READS} | OUTSIDE.keys() == set(expensive_requests.rows())

@@ -1,6 +1,6 @@
 """No write request blocks the event loop for long, regardless of its size.
 
-Each request has the largest permitted bodies and hostile ones (`bench/asked_writes.py`) on a full
+Each request has the largest permitted bodies and hostile ones (`bench/expensive_writes.py`) on a full
 store. Later effects of a write, such as evaluations, have separate tests.
 """
 
@@ -13,18 +13,18 @@ import msgspec
 import pytest
 import trio
 
-from bench import asked_writes, others
-from bench.asked import Asked
-from bench.asked_writes import BUSY, FEW, MANY
+from bench import expensive_writes, other_objects
+from bench.expensive_requests import Asked
+from bench.expensive_writes import BUSY, FEW, MANY
 from daemon.web.request import SHORT
 from storage.queries import job_status, jobs
 from storage.records.job import Job, Parameterized
 from storage.store import FILE_NAME, Store, open_store
 from storage.writer import Transaction
-from tests.parts.api import full
+from tests.parts.api import full_store
 from tests.parts.api.test_stall import Asking, asking, searched_seldom
 from tests.samples import NOW, job
-from tests.steps import slowness
+from tests.step_timing import slowness
 
 NUMBER = 20_000
 MOST = 5_000_000  # nanoseconds
@@ -40,7 +40,7 @@ OUTSIDE = {
 EVERY = [
     one
     # What is longer is read in a thread: `test_large_bodies.py`.
-    for one in asked_writes.writes(SHORT)
+    for one in expensive_writes.writes(SHORT)
     if one.row not in OUTSIDE and not one.row.startswith("TALK ")
 ]
 DESTROYS = ("/gc", "/purge", "/stop", "/revoke-self")
@@ -57,8 +57,8 @@ def _last(row: str) -> tuple[bool, str]:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def make() -> None:
         async with open_store(path, cluster_id="c", now=NOW) as store:
-            await full.fill(store, NUMBER, NUMBER)
-            await store.write(lambda tx: others.add(tx, NUMBER, full.ALLOC, NOW))
+            await full_store.fill(store, NUMBER, NUMBER)
+            await store.write(lambda tx: other_objects.add(tx, NUMBER, full_store.ALLOC, NOW))
             await store.write(_add_jobs)
 
     path = tmp_path_factory.mktemp("writes")
@@ -69,7 +69,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             UPDATE allocations SET job_id = ?, client_status = 'running'
              WHERE id IN (SELECT id FROM allocations WHERE job_id = ? LIMIT ?)
             """,
-            (BUSY, full.WIDE, MANY),
+            (BUSY, full_store.WIDE, MANY),
         )
     return path
 
@@ -106,7 +106,7 @@ def _short(one: Asked) -> tuple[str, str, str]:
 
 
 def test_each_route_that_changes_something_is_asked() -> None:
-    talks = {row for row in asked_writes.rows() if row.startswith("TALK ")}
+    talks = {row for row in expensive_writes.rows() if row.startswith("TALK ")}
     assert {one.row for one in EVERY} | (
-        OUTSIDE.keys() & asked_writes.rows()
-    ) == asked_writes.rows() - talks
+        OUTSIDE.keys() & expensive_writes.rows()
+    ) == expensive_writes.rows() - talks

@@ -25,10 +25,10 @@ from storage.queries.usage_history import FINE, LENGTH
 from storage.records.base import SECOND
 from storage.records.usage_history import SeriesKey, UsageBlock, UsageHistory, UsageMetric
 from storage.store import Store
-from tests.parts.api.asking import Tasks, caller, request
+from tests.parts.api.requests import Tasks, caller, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, job
-from tests.steps import Longest, slowness
+from tests.step_timing import Longest, slowness
 
 TIME = NOW // SECOND
 

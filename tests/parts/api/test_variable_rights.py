@@ -10,7 +10,7 @@ from daemon.web.reply import HandlerReply
 from storage.errors import Denied
 from storage.records.codec import encode
 from storage.store import Store
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 
 READ, WRITE, DESTROY = on_variable("read"), on_variable("write"), on_variable("destroy")
 

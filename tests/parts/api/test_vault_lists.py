@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import trio
 
-from bench import others
+from bench import other_objects
 from daemon.api import vault_reads
 from daemon.api.routes import ROUTES
 from daemon.api.vault_routes import ENDPOINTS
@@ -20,7 +20,7 @@ from storage.queries.pages import ALL, KeyRange
 from storage.read_pool import ReadSnapshot
 from storage.records.acl import Token
 from storage.store import Store
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 from tests.samples import NOW
 
 NUMBER = 20  # and the token of the caller
@@ -99,7 +99,9 @@ OTHERS = {
 
 @pytest.fixture
 async def filled(store: Store) -> None:
-    await store.write(lambda tx: others.add_without_services(tx, NUMBER * others.FEW, NOW))
+    await store.write(
+        lambda tx: other_objects.add_without_services(tx, NUMBER * other_objects.FEW, NOW)
+    )
 
 
 @pytest.mark.parametrize("path", OTHERS)
@@ -136,7 +138,7 @@ async def test_keys_and_descriptions_agree_though_an_object_is_deleted_meanwhile
     in_parts, found = await ask(asking, "", "/v1/identity/entity/id")
     assert in_parts
     assert found["data"]["keys"] == list(found["data"]["key_info"])
-    assert len(found["data"]["keys"]) == NUMBER * others.FEW - 1
+    assert len(found["data"]["keys"]) == NUMBER * other_objects.FEW - 1
 
 
 async def test_a_wrapped_list_is_stored_as_one(

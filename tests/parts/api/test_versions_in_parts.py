@@ -11,7 +11,7 @@ from daemon.api.routes import ROUTES
 from daemon.web.dispatcher import Dispatcher
 from daemon.web.request_head import RequestHead
 from storage.store import Store
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 from tests.parts.evals.cluster import Cluster
 from tests.samples import job
 

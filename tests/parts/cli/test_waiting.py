@@ -12,9 +12,9 @@ import pytest
 from storage.records.allocation import TaskEvent, TaskPhase, TaskStateWithEvents
 from tests.parts.cli.conftest import FakeDaemon, Terminal, Told
 from tests.parts.cli.test_commands import ALLOC, EVAL, OTHER, REGISTERED, evaluated, wire
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import job
 from tests.service.daemon import environment
+from tests.time_limits import HAPPENS_WITHIN
 from tests.unit.cli.samples import allocation_line
 
 NEWER = "7ff3f0a1-7d6e-4bd5-8a0b-0d6c34b4a1f2"

@@ -26,8 +26,8 @@ from storage.records.group import ReschedulePolicy, Update
 from storage.records.job import Parameterized
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, evaluation, group, job
+from tests.time_limits import HAPPENS_WITHIN
 
 
 async def note(cluster: Cluster) -> None:

@@ -25,7 +25,7 @@ from storage.records.job import Job
 from storage.records.node import DrainSpec, Node
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
-from tests.parts.runner.stage import JumpingClock
+from tests.parts.runner.alloc_stage import JumpingClock
 from tests.samples import NOW, group, job
 
 

@@ -28,8 +28,8 @@ from storage.records.task import Resources
 from storage.records.times import nanoseconds
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, group, job, task
+from tests.time_limits import HAPPENS_WITHIN
 from tests.unit.scheduler.world import ROLLING
 
 

@@ -27,8 +27,8 @@ from storage.records.acl import Token, TokenKind
 from storage.records.identity import Mount
 from storage.store import Store
 from tests.parts.identity.conftest import DAMAGES, Login, damage
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
+from tests.time_limits import HAPPENS_WITHIN
 
 MOUNT = mounts.new_mount("cloudid/", RequestFields({"type": "cloudid"}), "m-1")
 

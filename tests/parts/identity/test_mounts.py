@@ -17,7 +17,7 @@ from storage.errors import Invalid, UnknownToken
 from storage.queries import identity
 from storage.queries import mounts as stored
 from storage.records.acl import Token
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 from tests.parts.identity.conftest import DAMAGES, Cloud, Login, damage
 from tests.samples import NOW
 

@@ -24,8 +24,8 @@ from storage.records.job import Job, Parameterized
 from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, job
+from tests.time_limits import HAPPENS_WITHIN
 
 
 class Parent:

@@ -23,7 +23,7 @@ from storage.records.job import Job, Submission, VersionTag
 from storage.store import Store
 from tests.samples import NOW
 from tests.unit.jobspec.build import job as given
-from tests.unit.jobspec.golden import document
+from tests.unit.jobspec.recorded import document
 
 AROUND = RegistrationContext(region="global", node_pools={"default"})
 

@@ -39,8 +39,8 @@ from storage.records.periodic import Slot
 from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Ticking, ids
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, job
+from tests.time_limits import HAPPENS_WITHIN
 
 NEXT_AFTER = cron.next_after
 HOURLY = Periodic(specs=["0 * * * *"])

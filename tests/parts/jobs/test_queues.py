@@ -25,8 +25,8 @@ from storage.schema import schema_text
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
 from tests.parts.evals.test_workflows import report
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import group, job, task
+from tests.time_limits import HAPPENS_WITHIN
 
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 KEY = ("default", "db")

@@ -15,8 +15,8 @@ from storage.records.job import Periodic
 from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Ticking, ids
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, job
+from tests.time_limits import HAPPENS_WITHIN
 
 JOBS, SPECS, MISSED = 1000, 100, 90 * 24 * HOUR
 MOST_AT_ONCE = 4000  # looks at expressions for one decision

@@ -34,8 +34,8 @@ from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.parts.evals.test_workflows import report
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import group, job, task
+from tests.time_limits import HAPPENS_WITHIN
 
 KEYS = {
     "when": "steward_after_when",

@@ -17,7 +17,7 @@ from daemon.launcher.server import LOCK
 from storage.records.task import LogConfig
 from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, payload
 from tests.parts.launcher.test_processes import ended
-from tests.tasklogs import log_in, seen
+from tests.task_logs import log_in, seen
 
 MEGABYTE = 1024 * 1024
 WRITTEN = 5_000_000

@@ -40,7 +40,7 @@ from daemon.launcher.messages import (
 from daemon.launcher.server import LOCK, write_log
 from tests import launchers
 from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, ordered, passed, payload, policed
-from tests.parts.launcher.fuzzing import fuzz, until_readable
+from tests.parts.launcher.random_messages import fuzz, until_readable
 
 START = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
 REST = [0, "-", True]  # of a start, behind its names

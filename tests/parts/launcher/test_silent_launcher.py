@@ -29,7 +29,7 @@ from daemon.runner.core.task_log import Logs
 from daemon.web.dispatcher import Dispatcher
 from daemon.web.request_head import RequestHead
 from storage.store import Store
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 from tests.parts.evals.cluster import Cluster
 from tests.parts.launcher.conftest import ordered
 from tests.parts.ui.conftest import Runner

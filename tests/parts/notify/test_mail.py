@@ -16,8 +16,8 @@ from daemon.notify.message import Batch, Context, FailureCause, NotificationWith
 from storage.records.notification import Encryption, Receiver, ReceiverKind
 from tests.fakes.authority import Authority
 from tests.fakes.mailserver import MailServer, open_mail_server
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
+from tests.time_limits import HAPPENS_WITHIN
 from tests.unit.notify.batches import FAILURE, batch
 
 PASSWORD = "pass word"  # noqa: S105

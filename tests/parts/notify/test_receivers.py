@@ -26,8 +26,8 @@ from tests.fakes.receiver import Receiver as FakeReceiver
 from tests.fakes.receiver import open_receiver
 from tests.parts.evals.cluster import Ticking
 from tests.parts.notify.test_sender import at_work, later, of
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
+from tests.time_limits import HAPPENS_WITHIN
 
 ALL = tuple(NotifyEvent)
 

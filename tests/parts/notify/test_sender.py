@@ -33,8 +33,8 @@ from storage.writer import Transaction
 from tests.fakes.receiver import Received, Receiver, open_receiver
 from tests.parts.evals.cluster import Ticking
 from tests.parts.variables.test_change import SEAL
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
+from tests.time_limits import HAPPENS_WITHIN
 
 KEY = bytes(range(24))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()

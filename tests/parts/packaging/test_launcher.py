@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.parts.packaging.test_environment import ROOT
-from tests.patience import HAPPENS_WITHIN
+from tests.time_limits import HAPPENS_WITHIN
 
 SOURCE = ROOT / "packaging" / "executable"
 PROGRAM = """#!/bin/sh

@@ -25,9 +25,9 @@ from storage.records.cluster_run import ClusterRun
 from storage.records.pool import SLURM, Pool
 from storage.store import Store
 from tests import launchers
-from tests.doors import open_wrapper_listeners
 from tests.fakes.slurm.world import FakeSlurm
-from tests.parts.api.asking import parts_of
+from tests.listeners import open_wrapper_listeners
+from tests.parts.api.requests import parts_of
 from tests.parts.runner.world import SEAL, Signer, World, unique_ids
 
 POOL = "hpc"

@@ -22,7 +22,7 @@ from storage.records.base import SECOND
 from storage.records.group import EphemeralDisk, Migrate, Update
 from storage.records.task import Artifact, Lifecycle, RestartPolicy
 from tests import samples
-from tests.parts.runner.stage import Stage, batch, mock, on_stage, service
+from tests.parts.runner.alloc_stage import Stage, batch, mock, on_stage, service
 
 FOREVER = {"run_for": "10000h"}
 TWICE = RestartPolicy(attempts=2, interval=60 * SECOND, delay=4 * SECOND, mode="fail")

@@ -10,7 +10,7 @@ from daemon.runner import node
 from daemon.runner.core import status_report
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.world import World, batch, script
-from tests.patience import HAPPENS_WITHIN
+from tests.time_limits import HAPPENS_WITHIN
 
 
 class Broken(Exception):

@@ -20,7 +20,7 @@ from daemon.runner.logs.alloc_files import (
 )
 from storage.records.task import LogConfig
 from tests.launchers import Direct
-from tests.tasklogs import log_in, now
+from tests.task_logs import log_in, now
 
 MEGABYTE = 1024 * 1024
 

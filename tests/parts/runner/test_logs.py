@@ -16,8 +16,8 @@ from storage.records.task import LogConfig
 from tests.launchers import Direct
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.world import Pipe, World, batch, made_for, script
-from tests.tasklogs import add as write
-from tests.tasklogs import log_in, now, path_of, seen
+from tests.task_logs import add as write
+from tests.task_logs import log_in, now, path_of, seen
 
 MEGABYTE = 1024 * 1024
 

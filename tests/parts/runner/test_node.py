@@ -27,7 +27,7 @@ from storage.records.evaluation import PlacementMetric
 from storage.records.node import HostNetwork, Node
 from storage.records.task import Lifecycle, Resources
 from storage.store import Store
-from tests.parts.runner.stage import mock
+from tests.parts.runner.alloc_stage import mock
 from tests.parts.runner.world import Pipe, World, batch, open_world, script, service, state_of
 from tests.unit.runner.placements import placed
 

@@ -38,7 +38,7 @@ from storage.records.node import EngineHost, Node, NodeStatus
 from storage.records.pool import Pool
 from storage.store import Store
 from tests.fakes.slurm.world import FakeSlurm, fake_slurm
-from tests.parts.runner.stage import JumpingClock
+from tests.parts.runner.alloc_stage import JumpingClock
 from tests.parts.runner.world import World, batch, open_world, unique_ids
 from tests.samples import task
 

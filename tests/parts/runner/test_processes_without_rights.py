@@ -23,7 +23,7 @@ from tests.parts.launcher.conftest import ALLOCATION
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.test_limits import MULTIPLY, TAKE_MEMORY
 from tests.parts.runner.world import alive
-from tests.withoutrights import SKIPPED, Work, run
+from tests.unprivileged import SKIPPED, Work, run
 
 SMALL = Resources(memory_mb=32)
 _NEW_MOUNTS, _ALONE = 0x20000, 0x44000  # linux/sched.h, linux/mount.h: recursive and private

@@ -18,7 +18,7 @@ from daemon.runner.setup.artifacts import git
 from daemon.runner.setup.artifacts.archive import ArchiveLimits
 from daemon.runner.setup.artifacts.fetch import ArtifactFetcher, FetchFailed
 from tests.parts.runner.test_artifacts import MEGABYTE, Site, fetcher, order, root, site, there
-from tests.patience import HAPPENS_WITHIN
+from tests.time_limits import HAPPENS_WITHIN
 
 __all__ = ["root", "site"]  # fixtures
 

@@ -18,7 +18,7 @@ from storage.records.job import Job
 from storage.records.task import DispatchPayload, LogConfig
 from tests.launchers import Direct
 from tests.parts.runner.world import World, batch, made_for, script
-from tests.tasklogs import log_in, now, seen
+from tests.task_logs import log_in, now, seen
 
 STICKY = EphemeralDisk(sticky=True)
 WRITE = (

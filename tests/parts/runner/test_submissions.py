@@ -37,7 +37,7 @@ from storage.records.pool import SLURM, Pool
 from storage.store import Store
 from tests import launchers
 from tests.fakes.slurm.world import fake_slurm
-from tests.tasklogs import log_in
+from tests.task_logs import log_in
 
 ALLOC = "a1"
 NAME = f"alloc-{ALLOC}"

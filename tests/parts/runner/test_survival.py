@@ -25,9 +25,9 @@ from daemon.runner.drivers.process_scan import ProcessScanner
 from daemon.runner.drivers.raw_exec import RawExecDriver
 from storage.queries import nodes
 from storage.store import open_store
-from tests import claims, launchers
+from tests import claim_files, launchers
 from tests.parts.runner.conftest import unmount_all_below
-from tests.parts.runner.doomed import alloc_id_in
+from tests.parts.runner.killable_node import alloc_id_in
 from tests.parts.runner.world import (
     Pipe,
     World,
@@ -50,7 +50,7 @@ ROOT = Path(__file__).parents[3]
 @contextmanager
 def daemon(data_dir: Path, point: str, text: str) -> Iterator[subprocess.Popen[str]]:
     """Run a daemon in a separate process; it is dead at the end of the block."""
-    command = [sys.executable, "-m", "tests.parts.runner.doomed", str(data_dir), point, text]
+    command = [sys.executable, "-m", "tests.parts.runner.killable_node", str(data_dir), point, text]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -138,7 +138,7 @@ async def away(data_dir: Path, pipe: Pipe, clock_set_by: int) -> Away:
         await pipe.line()
     (data_dir / "go").write_text("go\n")
     [trace] = (alloc_dir(data_dir) / alloc_id).glob(f"{CLAIM}*")
-    while claims.is_held(str(trace)):
+    while claim_files.is_held(str(trace)):
         await trio.lowlevel.checkpoint()
     ended_at, opened_at = trace.stat().st_mtime_ns, time.time_ns()
     os.utime(trace, ns=(ended_at + clock_set_by,) * 2)
@@ -456,8 +456,8 @@ async def test_a_claim_is_held_by_the_shim_and_by_nobody_else(world: World, pipe
     alloc_id = await world.place(batch(script(text)))
     await pipe.line()
     path = world.directory(alloc_id) / ".claim.main.0"
-    assert claims.is_held(str(path)) is True
+    assert claim_files.is_held(str(path)) is True
     assert str(path) not in (world.config.data_dir / "fds").read_text()
     await world.stop(alloc_id)
     await world.until_done(alloc_id)
-    assert claims.is_held(str(path)) is False
+    assert claim_files.is_held(str(path)) is False

@@ -20,7 +20,7 @@ from storage.records.job import Job
 from storage.records.task import ChangeScript, Lifecycle, Service, Template
 from storage.store import Store
 from tests.parts.runner.world import Pipe, World, batch, open_world, script, service, state_of
-from tests.steps import Longest, slowness
+from tests.step_timing import Longest, slowness
 
 MOST = 5_000_000  # nanoseconds of a step
 OWN = "nomad/jobs/job"  # the variables of the job

@@ -20,7 +20,7 @@ from daemon.runner.logs.rotation import LogRotator
 from storage.records.task import LogConfig
 from tests.parts.launcher.conftest import ALLOCATION
 from tests.parts.runner.conftest import needs_root
-from tests.withoutrights import Work, run
+from tests.unprivileged import Work, run
 
 MEGABYTE = 1024 * 1024
 OTHER = "daemon"  # the user of a task

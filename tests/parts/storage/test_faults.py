@@ -19,8 +19,8 @@ from storage.snapshot import restore, save
 from storage.store import FILE_NAME, open_store
 from storage.wal_watermark import MARK_NAME, WalWatermark
 from tests.parts.storage.test_writer import add, names
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
+from tests.time_limits import HAPPENS_WITHIN
 
 LOG = f"{FILE_NAME}-wal"
 FAULTY = Path(__file__).parent.parent.parent / "fakes/faulty.c"

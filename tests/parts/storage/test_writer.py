@@ -14,7 +14,7 @@ from storage.errors import StorageFull
 from storage.store import Store, open_store
 from storage.writer import Transaction
 from tests.samples import NOW
-from tests.steps import Longest
+from tests.step_timing import Longest
 
 _ADD = "INSERT INTO namespaces VALUES (:name, '{}', :index, :index)"
 

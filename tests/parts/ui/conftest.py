@@ -38,7 +38,7 @@ from storage.records.usage import (
 )
 from storage.records.usage_history import SeriesKey, UsageBlock, UsageMetric
 from storage.store import Store
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, job
 from tests.unit.scheduler.world import node

@@ -21,7 +21,7 @@ from storage.errors import UnknownToken
 from storage.queries import tokens
 from storage.store import Store
 from tests.fakes.authority import Authority
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 from tests.parts.ui.conftest import Site, opened
 from tests.samples import NOW
 

@@ -15,10 +15,10 @@ from daemon.web.session_store import IDLE
 from daemon.web.ui_session import COOKIE
 from storage.queries import audit, tokens
 from storage.records.task import Action
-from tests.conversation import Conversation, talk
 from tests.parts.ui.conftest import READER, Browser, Site
 from tests.parts.ui.test_pages import Elements
 from tests.samples import group, task
+from tests.websocket_client import Conversation, talk
 
 ACTION = Action(name="say", command="/bin/echo", args=["a", "b"])
 OUTSIDE = (

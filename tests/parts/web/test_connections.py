@@ -28,7 +28,7 @@ from daemon.web.websocket import MAX_FRAME, WebSocketChannel
 from storage.read_pool import ReadSnapshot
 from storage.store import Store
 from tests.fuzz import frames
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 
 LONG = [b"%08d" % number * 100_000 for number in range(20)]  # 16 MB
 

@@ -29,12 +29,12 @@ from storage.read_pool import ReadSnapshot
 from storage.records.acl import Token
 from storage.store import Store
 from storage.writer import Transaction
-from tests.conversation import talk as talk_to
-from tests.doors import open_listeners
-from tests.parts.api.asking import parts_of
+from tests.listeners import open_listeners
+from tests.parts.api.requests import parts_of
 from tests.parts.web.test_admission import connect, effective_user
 from tests.parts.web.test_listeners import IS_ROOT, NOBODY, ask, home
 from tests.samples import NOW
+from tests.websocket_client import talk as talk_to
 
 __all__ = ["home"]
 WORK = 0.03  # seconds

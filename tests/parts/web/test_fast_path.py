@@ -27,7 +27,7 @@ from storage.errors import Denied, Malformed
 from storage.read_pool import ReadSnapshot
 from storage.store import Store
 from storage.writer import Transaction
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 from tests.parts.web.test_connections import plain
 
 READ = b"GET /show HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: r\r\n\r\n"

@@ -13,8 +13,8 @@ from daemon.web.reply import HandlerReply
 from daemon.web.request_head import RequestHead
 from daemon.web.ui_session import UiPage, UiRequest
 from storage.store import Store
-from tests.parts.api.asking import parts_of
-from tests.steps import Longest, slowness
+from tests.parts.api.requests import parts_of
+from tests.step_timing import Longest, slowness
 
 MOST = 5_000_000  # nanoseconds
 TRIES = 5

@@ -16,7 +16,7 @@ from daemon.web.lazy import LazyHandler, LazyModule
 from daemon.web.request import StreamRoute
 from daemon.web.request_head import RequestHead
 from storage.store import Store
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 
 LATE = "late_handler_of_a_test"
 TEXT = """

@@ -23,9 +23,9 @@ from daemon.web.server import open_web
 from storage.errors import Invalid
 from storage.read_pool import ReadSnapshot
 from storage.store import Store
-from tests.doors import open_listeners
 from tests.fakes.authority import Authority
-from tests.parts.api.asking import parts_of
+from tests.listeners import open_listeners
+from tests.parts.api.requests import parts_of
 
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0

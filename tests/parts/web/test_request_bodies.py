@@ -31,7 +31,7 @@ from storage.errors import Unavailable
 from storage.queries import policies
 from storage.records.acl import Policy, Token
 from storage.store import Store
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 from tests.samples import NOW
 
 LENGTH = 1024 * 1024  # bytes of a long body

@@ -16,7 +16,7 @@ from daemon.web.response_cache import ResponseCache
 from storage.read_pool import ReadSnapshot
 from storage.store import Store
 from storage.writer import Transaction
-from tests.parts.api.asking import parts_of
+from tests.parts.api.requests import parts_of
 
 
 class Counting:

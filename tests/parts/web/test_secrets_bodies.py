@@ -13,7 +13,7 @@ from daemon.web import vault_api
 from daemon.web.request import SHORT
 from daemon.web.vault_api import VaultApi
 from storage.store import Store
-from tests.parts.api.asking import caller, request
+from tests.parts.api.requests import caller, request
 
 
 @pytest.mark.parametrize(("size", "in_thread"), [(10, False), (SHORT + 1, True)])

@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from storage.records.base import SECOND
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, environment
+from tests.time_limits import HAPPENS_WITHIN
 
 FOREVER = "echo ready; exec sleep 1000"
 

@@ -17,8 +17,8 @@ import trio
 
 from storage.records.base import SECOND
 from tests.parts.runner.world import until_gone
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, environment
+from tests.time_limits import HAPPENS_WITHIN
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 TEXT = "echo one >$NOMAD_TASK_DIR/f; echo two >>$NOMAD_TASK_DIR/f; exec sleep 600"

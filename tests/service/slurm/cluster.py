@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from pwd import getpwuid
 
-from tests.patience import HAPPENS_WITHIN
+from tests.time_limits import HAPPENS_WITHIN
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "srun", "curl")
 PATH = os.pathsep.join([*os.environ.get("PATH", os.defpath).split(os.pathsep), "/usr/sbin"])

@@ -5,9 +5,9 @@ from typing import Any
 
 import trio
 
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
 from tests.service.slurm.cluster import PAUSE
+from tests.time_limits import HAPPENS_WITHIN
 
 POOL = "hpc"
 Document = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import Protocol
 import pytest
 
 from tests.fakes.slurm.world import fake_slurm
-from tests.patience import HAPPENS_WITHIN
 from tests.service.slurm.cluster import Cluster
+from tests.time_limits import HAPPENS_WITHIN
 
 TRUE = "#!/bin/sh\n"
 OPTIONS = ("--parsable", "--no-requeue", "--output=/dev/null", "--error=/dev/null")

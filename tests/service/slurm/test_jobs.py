@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from storage.records.base import SECOND
-from tests import conversation
+from tests import websocket_client
 from tests.parts.runner.endpoints import listening
 from tests.service.daemon import Steward
 from tests.service.slurm.cluster import Cluster
@@ -134,7 +134,7 @@ async def command(steward: Steward, alloc_id: str, *words: str, **query: str) ->
     """Run a command inside; return the frames up to the one that tells its end."""
     path = f"/v1/client/allocation/{alloc_id}/exec"
     given = {"task": "main", "command": json.dumps(words), **query}
-    async with conversation.talk(steward.address, path, **given) as socket:
+    async with websocket_client.talk(steward.address, path, **given) as socket:
         return await socket.all()
 
 
@@ -156,7 +156,7 @@ async def test_commands_run_inside_with_and_without_a_terminal(steward: Steward)
     assert with_terminal[-1] == {"exited": True, "result": {}}
     path = "/v1/job/inside/action"
     asked = {"task": "main", "group": "group", "action": "where", "allocID": alloc_id}
-    async with conversation.talk(steward.address, path, **asked) as socket:
+    async with websocket_client.talk(steward.address, path, **asked) as socket:
         frames = await socket.all()
     assert told(frames) == "here\n"
 

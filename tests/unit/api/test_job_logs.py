@@ -4,7 +4,7 @@ from pathlib import Path
 
 from daemon.api.cluster.log_lines import LineTimes, LogSection, Tail
 from tests.samples import NOW
-from tests.tasklogs import log_in
+from tests.task_logs import log_in
 
 
 async def test_a_log_that_is_put_aside_is_read_on_where_it_lies_then(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from daemon.api.cluster.log_lines import MOST_LINES, LineTimes, LogSection, Tail, stamp
 from daemon.runner.core.task_log import Marks
-from tests.steps import slowness
-from tests.tasklogs import add, log_in, now
+from tests.step_timing import slowness
+from tests.task_logs import add, log_in, now
 
 WHOLE = LogSection(0, None)
 MOST_TIME = 5_000_000  # nanoseconds

@@ -7,7 +7,7 @@ import pytest
 from daemon.api.cluster.log_pages import LogLine, Search, after, before
 from daemon.runner.core.task_log import Stream
 from storage.records.task import LogConfig
-from tests.tasklogs import add, log_in, path_of, seen
+from tests.task_logs import add, log_in, path_of, seen
 
 SMALL = LogConfig(max_files=2, max_file_size_mb=1)
 MEGABYTE = 1024 * 1024

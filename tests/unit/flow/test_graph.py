@@ -15,7 +15,7 @@ from storage.errors import Malformed
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 from tests.samples import group, job, task
-from tests.steps import slowness
+from tests.step_timing import slowness
 
 
 def step(name: str, needs: str = "", count: int = 1, **keys: str) -> TaskGroup:

@@ -8,7 +8,7 @@ from storage.records.codec import Document
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.task import Service, Task
-from tests.unit.jobspec.golden import document
+from tests.unit.jobspec.recorded import document
 
 
 def task(name: str = "main", **fields: Any) -> Document:

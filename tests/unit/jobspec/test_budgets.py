@@ -8,7 +8,7 @@ from daemon.config.settings import Settings
 from daemon.jobspec.budgets import Budgets, OverBudget
 from storage.records.codec import Document
 from tests.unit.jobspec.build import complete, group, job, task
-from tests.unit.jobspec.golden import document
+from tests.unit.jobspec.recorded import document
 
 NONE = dict.fromkeys(Budgets.__struct_fields__, 0)
 CHECKED_ELSEWHERE = {"job_max_count", "job_max_versions", "job_max_versions_mb"}

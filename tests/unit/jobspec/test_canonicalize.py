@@ -23,7 +23,7 @@ from tests.unit.jobspec.build import (
     only_task,
     task,
 )
-from tests.unit.jobspec.golden import Registration, decode
+from tests.unit.jobspec.recorded import Registration, decode
 
 KEPT_ALIVE = RestartPolicy(attempts=2, interval=30 * MINUTE, delay=15 * SECOND, mode="fail")
 RUN_ONCE = RestartPolicy(attempts=3, interval=24 * HOUR, delay=15 * SECOND, mode="fail")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from daemon.jobspec import cron
 from storage.errors import Invalid
 from storage.records.base import SECOND
-from tests.unit.jobspec.golden import GOLDEN
+from tests.unit.jobspec.recorded import GOLDEN
 
 CASES = json.loads((GOLDEN / "hcl" / "cron-next.json").read_text())["cases"]
 

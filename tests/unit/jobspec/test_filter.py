@@ -11,7 +11,7 @@ from storage.records.codec import Document
 from storage.records.evaluation import Evaluation
 from storage.records.job import Job
 from storage.records.node import Node
-from tests.unit.jobspec import golden
+from tests.unit.jobspec import recorded
 from tests.unit.jobspec.build import complete, group, job, task
 
 SPACE = r"[ \t\r\n]"
@@ -54,13 +54,13 @@ def unreadable(text: str) -> str:
 
 # ---- recorded -----------------------------------------------------------------------------------
 
-STEPS = golden.scenario("list-jobs")
-JOBS = [wire(sent) for step in STEPS if (sent := golden.sent_job(step))]
+STEPS = recorded.scenario("list-jobs")
+JOBS = [wire(sent) for step in STEPS if (sent := recorded.sent_job(step))]
 FILTERED = [step for step in STEPS if "filter" in (step.get("request", {}).get("query") or {})]
 
 
 @pytest.mark.parametrize("step", FILTERED, ids=lambda step: step["id"])
-def test_the_recorded_filters_find_what_they_found(step: golden.Step) -> None:
+def test_the_recorded_filters_find_what_they_found(step: recorded.Step) -> None:
     query, wanted = step["request"]["query"], step["response"]["body"]
     jobs = [one for one in JOBS if one["ID"].startswith(query["prefix"])]
     if step["response"]["status"] == 400:
@@ -81,7 +81,7 @@ def test_the_recorded_filters_are_there() -> None:
     [("agent-and-status", 19, Node), ("evaluations-allocations", 14, Evaluation)],
 )
 def test_other_listings_refuse_alike(name: str, number: int, record: type[msgspec.Struct]) -> None:
-    (step,) = (one for one in golden.scenario(name) if one["id"] == f"{name}/{number}")
+    (step,) = (one for one in recorded.scenario(name) if one["id"] == f"{name}/{number}")
     with pytest.raises(Malformed) as raised:
         compile_filter(step["request"]["query"]["filter"], record)
     assert str(raised.value) == step["response"]["body"]

@@ -10,7 +10,7 @@ import pytest
 
 from daemon.jobspec.canonicalize import canonicalize, same_definition
 from storage.records.codec import HEAD_FIELDS
-from tests.unit.jobspec import golden
+from tests.unit.jobspec import recorded
 
 # Changes of a job after its registration: its head, and the effects of stopping and scaling.
 NOT_COMPARED = {*HEAD_FIELDS, "Stop", "ServiceTokenID"}
@@ -18,7 +18,7 @@ NOT_COMPARED = {*HEAD_FIELDS, "Stop", "ServiceTokenID"}
 CHANGED_BY_THE_SERVER = {"deploy-auto-revert"}
 
 
-def shown_job(step: golden.Step) -> Any:
+def shown_job(step: recorded.Step) -> Any:
     """Return the job that an answer shows, alone or in an allocation; None when it shows none."""
     body = step.get("response", {}).get("body")
     if step.get("request", {}).get("method") != "GET" or not isinstance(body, dict):
@@ -28,13 +28,13 @@ def shown_job(step: golden.Step) -> Any:
 
 def pairs() -> Iterator[tuple[str, Any, Any]]:
     """Yield what was registered, and what was read before anything else changed the job."""
-    for name, steps in golden.scenarios():
+    for name, steps in recorded.scenarios():
         registered: dict[tuple[str, str], Any] = {}
         for step in steps if name not in CHANGED_BY_THE_SERVER else ():
             request, body = step.get("request", {}), step.get("response", {}).get("body")
             namespace = dict(request.get("query") or {}).get("namespace")
             path = re.match(r"/v1/job/([^/]+)/?(revert|scale|)$", request.get("path", ""))
-            if sent := isinstance(body, dict) and "Warnings" in body and golden.sent_job(step):
+            if sent := isinstance(body, dict) and "Warnings" in body and recorded.sent_job(step):
                 namespace = namespace or sent.get("Namespace") or "default"
                 kept = {"PreserveCounts", "PreserveResources"} & request["body"].keys()
                 job = None if kept else {**sent, "Namespace": namespace}
@@ -70,7 +70,7 @@ def test_the_recorded_jobs_are_there() -> None:
 
 @pytest.mark.parametrize(("sent", "read"), [one[1:] for one in PAIRS], ids=[p[0] for p in PAIRS])
 def test_a_registered_job_reads_as_the_peer_shows_it(sent: Any, read: Any) -> None:
-    job = canonicalize(golden.document(sent))
+    job = canonicalize(recorded.document(sent))
     assert compared(json.loads(msgspec.json.encode(job))) == compared(read)
 
 
@@ -80,5 +80,5 @@ def test_a_job_that_was_read_and_is_written_back_is_unchanged(sent: Any, read: A
     plain = json.loads(text, parse_float=as_go_writes)
     numbered = {**plain, "CreateIndex": 7, "JobModifyIndex": 7, "Stop": sent.get("Stop", False)}
     assert same_definition(
-        canonicalize(golden.document(sent)), canonicalize(golden.document(numbered))
+        canonicalize(recorded.document(sent)), canonicalize(recorded.document(numbered))
     )

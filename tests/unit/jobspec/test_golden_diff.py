@@ -12,16 +12,16 @@ from daemon.jobspec.diffs.annotations import annotate
 from storage.records.codec import HEAD_FIELDS, job_document
 from storage.records.evaluation import PlanAnnotations
 from storage.records.job import Job
-from tests.unit.jobspec import golden
+from tests.unit.jobspec import recorded
 
 
-def plans() -> list[tuple[golden.Step, golden.Step | None]]:
+def plans() -> list[tuple[recorded.Step, recorded.Step | None]]:
     """Return the steps that plan a job, each with the step that registered it before."""
     found = []
-    for name, steps in golden.scenarios():
-        registered: dict[str, golden.Step] = {}
+    for name, steps in recorded.scenarios():
+        registered: dict[str, recorded.Step] = {}
         for step in steps:
-            job, response = golden.sent_job(step), step.get("response", {})
+            job, response = recorded.sent_job(step), step.get("response", {})
             if name.startswith("acl-") or job is None or response.get("status") != 200:
                 continue
             if step["request"]["path"].endswith("/plan") and response["body"]["Diff"]:
@@ -31,18 +31,18 @@ def plans() -> list[tuple[golden.Step, golden.Step | None]]:
     return found
 
 
-def versions() -> list[golden.Step]:
+def versions() -> list[recorded.Step]:
     """Return the answers that hold versions and what they differ in."""
     return [
         step
-        for _, steps in golden.scenarios()
+        for _, steps in recorded.scenarios()
         for step in steps
         if isinstance(body := step.get("response", {}).get("body"), dict) and body.get("Diffs")
     ]
 
 
-def complete(step: golden.Step | None) -> Job | None:
-    return canonicalize(golden.document(golden.sent_job(step))) if step else None
+def complete(step: recorded.Step | None) -> Job | None:
+    return canonicalize(recorded.document(recorded.sent_job(step))) if step else None
 
 
 def stored(version: dict[str, Any]) -> Job:
@@ -64,16 +64,16 @@ def bases_of(jobs: list[Job], versions: list[dict[str, Any]], query: dict[str, s
     return [by_number[base]] * len(jobs) if base in by_number else jobs[1:]
 
 
-def accepted() -> list[golden.Step]:
+def accepted() -> list[recorded.Step]:
     """Return the registrations that Nomad accepted."""
     return [
         step
-        for name, steps in golden.scenarios()
+        for name, steps in recorded.scenarios()
         for step in steps
         if not name.startswith("acl-")
         and step.get("response", {}).get("status") == 200
         and step.get("request", {}).get("path") == "/v1/jobs"
-        and golden.sent_job(step) is not None
+        and recorded.sent_job(step) is not None
     ]
 
 
@@ -86,7 +86,9 @@ def test_the_recorded_plans_are_there() -> None:
 
 
 @pytest.mark.parametrize(("plan", "before"), PLANS, ids=lambda step: step["id"] if step else "new")
-def test_a_plan_shows_what_the_peer_shows(plan: golden.Step, before: golden.Step | None) -> None:
+def test_a_plan_shows_what_the_peer_shows(
+    plan: recorded.Step, before: recorded.Step | None
+) -> None:
     body, new = plan["response"]["body"], complete(plan)
     assert new is not None
     planned = msgspec.convert(body["Annotations"], PlanAnnotations).desired_tg_updates
@@ -95,7 +97,7 @@ def test_a_plan_shows_what_the_peer_shows(plan: golden.Step, before: golden.Step
 
 
 @pytest.mark.parametrize("step", versions(), ids=lambda step: step["id"])
-def test_versions_differ_in_what_the_peer_says(step: golden.Step) -> None:
+def test_versions_differ_in_what_the_peer_says(step: recorded.Step) -> None:
     body = step["response"]["body"]
     jobs = [stored(version) for version in body["Versions"]]
     bases = bases_of(jobs, body["Versions"], step["request"]["query"])
@@ -104,10 +106,10 @@ def test_versions_differ_in_what_the_peer_says(step: golden.Step) -> None:
 
 
 @pytest.mark.parametrize("step", accepted(), ids=lambda step: step["id"])
-def test_a_job_that_is_read_and_sent_again_differs_in_nothing(step: golden.Step) -> None:
+def test_a_job_that_is_read_and_sent_again_differs_in_nothing(step: recorded.Step) -> None:
     job = complete(step)
     assert job is not None
-    again = canonicalize(golden.document(json.loads(job_document(job))))
+    again = canonicalize(recorded.document(json.loads(job_document(job))))
     found = diff_jobs(job, again)
     assert (found.type, [group.type for group in found.task_groups or ()]) == (
         "None",

@@ -6,7 +6,7 @@ import pytest
 
 from daemon.jobspec.canonicalize import canonicalize
 from daemon.jobspec.validate import ValidationResult, scaling_refusal, validate
-from tests.unit.jobspec import golden
+from tests.unit.jobspec import recorded
 from tests.wire.scenarios import names_in
 
 # Nomad's errors about stored state, not about the job.
@@ -23,17 +23,17 @@ DECIDED = names_in("decided.txt") | names_in("pending.txt")
 OF_THE_REQUEST = ("json:", "Eval priority", "Job ID", "unexpected EOF", "Job must")
 
 
-def is_about_the_job(step: golden.Step) -> bool:
+def is_about_the_job(step: recorded.Step) -> bool:
     text = json.dumps(step.get("response", {}).get("body"))
-    return golden.sent_job(step) is not None and not any(
+    return recorded.sent_job(step) is not None and not any(
         part in text for part in (*OF_THE_STATE, *OF_THE_REQUEST)
     )
 
 
-def steps(*, path: str) -> list[golden.Step]:
+def steps(*, path: str) -> list[recorded.Step]:
     found = [
         step
-        for name, steps in golden.scenarios()
+        for name, steps in recorded.scenarios()
         if not name.startswith("acl-")  # there it is about permission
         for step in steps
         if is_about_the_job(step)
@@ -41,17 +41,17 @@ def steps(*, path: str) -> list[golden.Step]:
     return [step for step in found if step["request"]["path"].startswith(path)]
 
 
-def findings(step: golden.Step) -> ValidationResult:
-    return validate(canonicalize(golden.document(golden.sent_job(step))))
+def findings(step: recorded.Step) -> ValidationResult:
+    return validate(canonicalize(recorded.document(recorded.sent_job(step))))
 
 
-def is_warned_like(step: golden.Step, found: ValidationResult) -> bool:
+def is_warned_like(step: recorded.Step, found: ValidationResult) -> bool:
     """Tell whether a job gets the warnings of a step, unless the step leaves them open."""
     expected = step["response"]["body"].get("Warnings", "")
     return "/Warnings" in step.get("loose", ()) or found.warnings == expected
 
 
-def is_registration(step: golden.Step) -> bool:
+def is_registration(step: recorded.Step) -> bool:
     return "dispatch" not in step["request"]["path"] and step["response"]["status"] in (200, 500)
 
 
@@ -67,7 +67,7 @@ def test_the_recorded_answers_are_there() -> None:
 @pytest.mark.parametrize(
     "step", [step for step in REGISTERED if step["id"] not in DECIDED], ids=lambda step: step["id"]
 )
-def test_a_job_is_refused_with_the_words_of_the_peer_or_accepted(step: golden.Step) -> None:
+def test_a_job_is_refused_with_the_words_of_the_peer_or_accepted(step: recorded.Step) -> None:
     refusal = step["response"]["body"] if step["response"]["status"] == 500 else ""
     assert findings(step).error == refusal
 
@@ -81,14 +81,14 @@ def test_a_job_is_refused_with_the_words_of_the_peer_or_accepted(step: golden.St
     ],
     ids=lambda step: step["id"],
 )
-def test_an_accepted_job_gets_the_warnings_of_the_peer(step: golden.Step) -> None:
+def test_an_accepted_job_gets_the_warnings_of_the_peer(step: recorded.Step) -> None:
     assert is_warned_like(step, findings(step))
 
 
 @pytest.mark.parametrize(
     "step", [step for step in VALIDATED if step["id"] not in DECIDED], ids=lambda step: step["id"]
 )
-def test_the_validate_endpoint_lists_what_the_peer_lists(step: golden.Step) -> None:
+def test_the_validate_endpoint_lists_what_the_peer_lists(step: recorded.Step) -> None:
     body, found = step["response"]["body"], findings(step)
     assert found.error == body["Error"]
     assert list(found.errors) == (body["ValidationErrors"] or [])
@@ -96,5 +96,5 @@ def test_the_validate_endpoint_lists_what_the_peer_lists(step: golden.Step) -> N
 
 
 @pytest.mark.parametrize("step", REFUSED_EARLY, ids=lambda step: step["id"])
-def test_scaling_of_a_system_job_is_refused_before_anything_else(step: golden.Step) -> None:
-    assert scaling_refusal(golden.document(golden.sent_job(step))) == step["response"]["body"]
+def test_scaling_of_a_system_job_is_refused_before_anything_else(step: recorded.Step) -> None:
+    assert scaling_refusal(recorded.document(recorded.sent_job(step))) == step["response"]["body"]

@@ -9,7 +9,7 @@ from daemon.jobspec.validate import ValidationResult, scaling_refusal, transitio
 from storage.records.codec import Document
 from storage.records.job import Job
 from tests.unit.jobspec.build import complete, errors, group, job, task
-from tests.unit.jobspec.golden import document
+from tests.unit.jobspec.recorded import document
 
 PERIODIC = {"Type": "batch", "Periodic": {"Spec": "@daily"}}
 PARAMETERIZED = {"Type": "batch", "ParameterizedJob": {}}

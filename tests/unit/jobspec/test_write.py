@@ -19,7 +19,7 @@ from storage.errors import StewardError
 from storage.records.codec import Document
 from storage.records.job import Job
 from tests.unit.jobspec.build import complete, group, job, task
-from tests.unit.jobspec.golden import GOLDEN, document, scenarios, sent_job
+from tests.unit.jobspec.recorded import GOLDEN, document, scenarios, sent_job
 
 # Jobs of the recorded requests that job files cannot describe: `Spec` of another kind, a policy of
 # a task that is horizontal, an empty mesh proxy, a name that is text of another form.

@@ -11,7 +11,7 @@ from daemon.jobspec.hcl.parser import read_body
 from daemon.jobspec.hcl.source import HclError, SourceText
 from daemon.jobspec.parse import JobFile, parse_job
 from storage.records.codec import encode
-from tests.fuzz.soup import texts
+from tests.fuzz.texts import texts
 from tests.unit.jobspec.hcl.build import OUTSIDE
 
 GOLDEN = Path(__file__).parents[3] / "wire/golden/hcl"

@@ -1,6 +1,6 @@
 """Reads of one job through both HTTP paths: the fast path and the framework.
 
-    python -m bench.doors [--seconds 3] [--rounds 5]
+    python -m bench.http_paths [--seconds 3] [--rounds 5]
 
 Two daemons that require tokens answer the same request, in alternation, for one client and for
 eight. Each client sends the next request when it has the response. The output shows the rates and
@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from bench.asking import exchange, is_whole
 from bench.login import cpu_of, pid_listening_at
+from bench.raw_client import exchange, is_whole
 from tests.wire.scenarios import DOORS, bootstrapped, daemon
 
 CLIENTS = (1, 8)

@@ -1,6 +1,6 @@
 """A daemon for kills: runs a node in a separate process up to a given point.
 
-    python -m tests.parts.runner.doomed DATA_DIR POINT SCRIPT
+    python -m tests.parts.runner.killable_node DATA_DIR POINT SCRIPT
 
 It places a batch job of that script, which restarts twice on failure. At `before-spawn` or
 `after-spawn` it kills itself around the start of the task. At `unrecorded` it keeps running without

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from bench.asked import WIDE, Asked
+from bench.expensive_requests import WIDE, Asked
 from daemon.api.routes import ROUTES
 from daemon.api.vault_routes import ENDPOINTS
 from daemon.ui.routes import PAGES

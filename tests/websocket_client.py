@@ -17,7 +17,7 @@ from wsproto.events import (
     TextMessage,
 )
 
-from tests.patience import HAPPENS_WITHIN
+from tests.time_limits import HAPPENS_WITHIN
 
 
 class Conversation:

@@ -25,7 +25,7 @@ from daemon.web.rights import RouteRights
 from storage.records.acl import Token
 from storage.store import Store
 from tests.samples import NOW
-from tests.tasklogs import logs_below
+from tests.task_logs import logs_below
 
 SEAL = EnvelopeCipher({1: bytes(32)})
 DEFAULTS = Settings()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from storage.records.base import SECOND
-from tests import conversation
+from tests import websocket_client
 from tests.crash.ledger import job
 from tests.crash.world import World
 
@@ -212,10 +212,14 @@ async def files(world: World) -> None:
     path = f"/v1/client/allocation/{found['ID']}/exec"
     given = {"task": "t", "command": json.dumps(["/bin/echo", "x"]), "tty": "true"}
     headers = [("X-Service-Token", world.steward.token)]
-    async with conversation.talk(world.steward.address, path, headers=headers, **given) as socket:
+    async with websocket_client.talk(
+        world.steward.address, path, headers=headers, **given
+    ) as socket:
         await socket.all()
     given = {"task": "t", "command": json.dumps(["/bin/sleep", "600"])}
-    async with conversation.talk(world.steward.address, path, headers=headers, **given) as socket:
+    async with websocket_client.talk(
+        world.steward.address, path, headers=headers, **given
+    ) as socket:
         await socket.accepted()
     world.starts_again(found["ID"])
     await world.change("POST", f"/v1/client/allocation/{found['ID']}/restart", {"TaskName": "t"})

@@ -1,6 +1,6 @@
 """Results of `bench.py` with tokens required, on an empty store and on a full store.
 
-    python -m bench.filled [--children 100000] [--events 1000000] [--only dispatch,logs]
+    python -m bench.full_store [--children 100000] [--events 1000000] [--only dispatch,logs]
 
 A daemon runs one dispatched child to completion. The benchmark copies its rows: this many children
 with their evaluation, allocation and task events, and this many events. The oldest events belong to
@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from bench.copies import copy
+from bench.copied_rows import copy
 from bench.reads import daemon
 from daemon.config.data_directory import store_dir
 from storage.store import FILE_NAME

@@ -17,8 +17,8 @@ import pytest
 import trio
 
 from tests.crash.ledger import Starts, is_alive, job
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, open_steward
+from tests.time_limits import HAPPENS_WITHIN
 
 SEED = 20261121
 ROUNDS = int(os.environ.get("TEST_KILLS", "60"))

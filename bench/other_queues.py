@@ -1,6 +1,6 @@
 """Many short jobs: Steward next to the queues that people use on one host.
 
-    python -m bench.rivals [--jobs 500] [--rounds 3] [--only NAME,NAME]
+    python -m bench.other_queues [--jobs 500] [--rounds 3] [--only NAME,NAME]
 
 The rivals are task-spooler (`tsp` or `ts`), GNU parallel, pueue and HyperQueue (`hq`). A rival whose
 program is not on the PATH is named as absent. All run `/bin/true`, four at once, in turns, with their

@@ -1,6 +1,6 @@
 """A million waiting children: for the scheduler, for capacity, or for other children.
 
-    python -m bench.waiting [--children 1000000]
+    python -m bench.waiting_children [--children 1000000]
 
 A real dispatch creates the first child; the other children are copies. Then a daemon starts on the
 database. The benchmark measures the start time, the memory, and the time to find the next
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import trio
 
-from bench.copies import copy
+from bench.copied_rows import copy
 from bench.reads import daemon, resident, rest
 from daemon.evals.worker import next_evaluations
 from daemon.jobs.evaluate import new_evaluation

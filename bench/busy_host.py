@@ -1,6 +1,6 @@
 """Performance for clients while tasks keep all CPUs busy.
 
-    python -m bench.busy [--rounds 3] [--children 200]
+    python -m bench.busy_host [--rounds 3] [--children 200]
 
 Two tasks per CPU run a busy loop. In this time four clients dispatch children, and one client reads
 a job repeatedly.

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.crash.lives import open_lives
+from tests.crash.daemon_runs import open_lives
 from tests.crash.matrix import Matrix, Row, carry_out, hunt, way_of
 
 SEED = 20261122

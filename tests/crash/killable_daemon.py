@@ -1,4 +1,4 @@
-"""A daemon that can be killed at any of its points, started by the fork server (`launcher.py`)."""
+"""A daemon that can be killed at any of its points, started by the fork server (`fork_server.py`)."""
 
 import array
 import json
@@ -16,9 +16,9 @@ import trio
 from daemon.config.data_directory import alloc_dir
 from daemon.launcher.client import LauncherGone
 from daemon.process.main import EXIT_FAILURE
-from tests.crash.tally import Tally
-from tests.patience import HAPPENS_WITHIN
+from tests.crash.point_counters import Tally
 from tests.service.daemon import Steward, _environ, environment
+from tests.time_limits import HAPPENS_WITHIN
 
 ID_SIZE = 36  # characters of an allocation ID
 _TALLY = "points"
@@ -125,7 +125,7 @@ async def open_launcher(
     words = [
         sys.executable,
         "-m",
-        "tests.crash.launcher",
+        "tests.crash.fork_server",
         str(directory / _TALLY),
         str(theirs.fileno()),
     ]

@@ -1,6 +1,6 @@
 """A program of the client library dispatches 1,000 children while the daemon is killed.
 
-    PYTHONPATH=.:packaging/client python bench/once.py [--children 1000]
+    PYTHONPATH=.:packaging/client python bench/exactly_once.py [--children 1000]
 
 Starts its own daemon, and runs the program once under asyncio and once under Trio. The daemon is
 killed and started again when a tenth of the children have ended. Each child writes its number to a

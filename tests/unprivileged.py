@@ -1,6 +1,6 @@
 """Code of the daemon without privileges, with a fully privileged launcher.
 
-    python -m tests.withoutrights MODULE FUNCTION DIRECTORY
+    python -m tests.unprivileged MODULE FUNCTION DIRECTORY
 
 The function receives a launcher and a data directory, and acts as the daemon with user ID 65534.
 Only `store` in that directory belongs to it. On request it also receives the limit enforcement that
@@ -41,7 +41,7 @@ def run(work: Work) -> None:
         alloc_dir(data_dir).mkdir(mode=0o711, parents=True)
         store_dir(data_dir).mkdir(mode=0o700)
         os.chown(store_dir(data_dir), NOBODY, NOBODY)
-        words = [sys.executable, "-m", "tests.withoutrights", work.__module__, work.__name__]
+        words = [sys.executable, "-m", "tests.unprivileged", work.__module__, work.__name__]
         done = subprocess.run(
             [*words, str(data_dir)], capture_output=True, text=True, check=False, timeout=120
         )

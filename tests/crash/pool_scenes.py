@@ -3,7 +3,7 @@
 from typing import Any
 
 from daemon.config.data_directory import alloc_dir
-from tests.crash.scenes import Scene, long, task_of
+from tests.crash.job_scenes import Scene, long, task_of
 from tests.crash.world import POOL, World
 
 

@@ -1,7 +1,7 @@
 """Crash scenes for access control and secrets, which drive the daemon to its points."""
 
 from storage.records.base import SECOND
-from tests.crash.scenes import Scene
+from tests.crash.job_scenes import Scene
 from tests.crash.world import CLOUD_NAMES, World
 from tests.fakes import fakecloud
 

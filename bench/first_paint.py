@@ -1,6 +1,6 @@
 """Time until a browser shows the list of many jobs, and its transfer size.
 
-    python -m bench.paint [--jobs 5000]
+    python -m bench.first_paint [--jobs 5000]
 
 The first paint is the browser's own measurement, from the start of the navigation. The first page
 load has an empty cache and is reported separately.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.copies import copy
+from bench.copied_rows import copy
 from storage.queries import allocations, deployments, evaluations, job_status, jobs
 from storage.records.allocation import ClientStatus
 from storage.records.deployment import Deployment

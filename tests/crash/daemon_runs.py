@@ -11,13 +11,13 @@ from daemon.config.data_directory import store_dir
 from daemon.runner.logs import rotation
 from storage import schema
 from storage.store import FILE_NAME
-from tests.crash import accounts, pools, scenes
-from tests.crash.launcher import BARE
+from tests.crash import job_scenes, pool_scenes, secret_scenes
+from tests.crash.fork_server import BARE
+from tests.crash.killable_daemon import Mortal
 from tests.crash.ledger import job
-from tests.crash.mortal import Mortal
 from tests.crash.world import World, open_world
 from tests.fakes.slurm.world import fake_slurm
-from tests.tasklogs import log_of
+from tests.task_logs import log_of
 
 _FIRST_FORM = Path(__file__).parent.parent / "parts/storage/forms/0001.sql"
 
@@ -26,7 +26,7 @@ class Life:
     """A daemon that executes scene after scene on the same data."""
 
     name = "main"
-    played: tuple[scenes.Scene, ...] = (*scenes.SCENES, *accounts.SCENES)
+    played: tuple[job_scenes.Scene, ...] = (*job_scenes.SCENES, *secret_scenes.SCENES)
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -50,7 +50,7 @@ class Life:
                 await self.steward.kill()
                 await self.steward.start_or_die()
             case "end":
-                await self.world.register(scenes.long(self.world, "web"))
+                await self.world.register(job_scenes.long(self.world, "web"))
                 await self.steward.stop()
                 await self.steward.start_or_die()
             case _:
@@ -70,7 +70,7 @@ class Bare(Life):
     """The same life on a host without control groups and without holes in files."""
 
     name = "bare"
-    played = (scenes.versions, scenes.files, scenes.logs, scenes.isolated)
+    played = (job_scenes.versions, job_scenes.files, job_scenes.logs, job_scenes.isolated)
 
     @property
     def names(self) -> list[str]:
@@ -90,7 +90,7 @@ class Clustered(Life):
     """The same life with a pool that is a partition of a fake cluster."""
 
     name = "clustered"
-    played = pools.SCENES
+    played = pool_scenes.SCENES
 
     async def rise(self) -> None:
         self.steward.flags = self.steward.all_flags  # also if it died without its pool
@@ -151,7 +151,7 @@ async def _leave_a_move(world: World) -> list[Path]:
     Return the markers of both.
     """
     definition = job(
-        "moved", "service", f"echo hello; {scenes.RUNS_ON.format(starts=world.starts.path)}"
+        "moved", "service", f"echo hello; {job_scenes.RUNS_ON.format(starts=world.starts.path)}"
     )
     await world.register(definition)
     (found, *_) = await world.steward.allocations("moved", "running")
