@@ -21,7 +21,7 @@ AREAS = {
         [
             "tests/unit/flow",
             "tests/parts/evals/test_workflows.py",
-            "tests/parts/api/test_run_acts.py",
+            "tests/parts/api/test_run_actions.py",
         ],
     ),
     "writer": Area(

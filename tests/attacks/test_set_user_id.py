@@ -11,7 +11,7 @@ from tests.attacks.test_local_user import STRANGER
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.test_secret_dirs import may_mount
 from tests.service.daemon import as_development, open_steward
-from tests.service.test_life import service
+from tests.service.test_daemon_lifecycle import service
 
 pytestmark = needs_root
 

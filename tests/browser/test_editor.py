@@ -3,7 +3,7 @@
 import json
 
 from tests.browser.chromium import Tab
-from tests.browser.test_walk import SOURCE
+from tests.browser.test_user_journeys import SOURCE
 from tests.service.daemon import Steward
 
 FIELD = "textarea[name=source]"

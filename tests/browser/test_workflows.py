@@ -1,7 +1,7 @@
 """People steer the run of a workflow in a real browser."""
 
 from tests.browser.chromium import Tab
-from tests.browser.test_walk import act
+from tests.browser.test_user_journeys import act
 from tests.service.daemon import Steward
 
 

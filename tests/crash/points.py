@@ -139,7 +139,7 @@ APART = {
     "daemon/cli/": "the command line: a client, which keeps nothing that a daemon promised",
     "daemon/process/installation.py": "`steward install`: run by hand before there is a daemon",
     "daemon/admin/operator.py": "`operator snapshot`: by a client; the store's own copies are points",
-    "daemon/process/data_dir_migration.py": "once, before a store is open: tests/parts/test_moving.py ends it before each effect",
+    "daemon/process/data_dir_migration.py": "once, before a store is open: tests/parts/test_data_dir_migration.py ends it before each effect",
     "daemon/process/startup.py:_data_directory:shutil.rmtree": "a directory for one life, removed at its orderly end",
     "daemon/acl/rootkey.py:KeyFile.finish": "`operator rekey`: tests/service/test_rekey.py",
     "daemon/acl/seal.py:replace_root_key": "`operator rekey`, in one commit: tests/service/test_rekey.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.daemon import Steward, open_steward
-from tests.service.test_life import service
+from tests.service.test_daemon_lifecycle import service
 
 # What neither a start nor a job without extras may import, with everything below it.
 FOR_FEW = (

@@ -10,7 +10,7 @@ import trio
 from daemon.config.data_directory import alloc_dir
 from daemon.launcher.shims import children
 from tests.service.daemon import as_development, open_steward
-from tests.service.test_life import service
+from tests.service.test_daemon_lifecycle import service
 from tests.time_limits import HAPPENS_WITHIN
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import trio
 
 from daemon.config.data_directory import alloc_dir
-from tests.parts.test_moving import back
+from tests.parts.test_data_dir_migration import back
 from tests.service.daemon import as_development, open_steward
-from tests.service.test_life import service
+from tests.service.test_daemon_lifecycle import service
 
 # Prints what it reads from a pipe that it opens by its path each time.
 LISTENING = """

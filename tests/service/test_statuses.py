@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.service.daemon import Steward
-from tests.service.test_life import service
+from tests.service.test_daemon_lifecycle import service
 
 
 def idle(job_id: str, **fields: Any) -> dict[str, Any]:

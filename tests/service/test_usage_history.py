@@ -5,7 +5,7 @@ from pathlib import Path
 import trio
 
 from tests.service.daemon import HAPPENS_WITHIN, Steward, open_steward
-from tests.service.test_life import service
+from tests.service.test_daemon_lifecycle import service
 
 
 def _is_measured(shown: dict) -> bool:  # type: ignore[type-arg]

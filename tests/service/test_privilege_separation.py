@@ -17,8 +17,8 @@ from tests.fakes.slurm.world import fake_slurm
 from tests.readable_home import UID, can_enter, entering
 from tests.service.daemon import Steward
 from tests.service.slurm.jobs import script
+from tests.service.test_daemon_lifecycle import service
 from tests.service.test_launcher import launcher_of
-from tests.service.test_life import service
 
 pytestmark = pytest.mark.skipif(
     not can_enter(), reason="a daemon of another user needs root, and mounts of its own"
